@@ -1,0 +1,1 @@
+"""Weights between frameworks: declarative rules, each with an exact inverse."""

@@ -1,0 +1,24 @@
+"""Token ids are checked here, on the host, before an array reaches a device: there, bad ids clamp or wrap without a word."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import InputError
+
+
+def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tokens") -> None:
+    """Ids `B T`: integers, 1 <= T <= longest; where the values are at hand (a numpy array), 0 <= id < vocab_size."""
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise InputError(f"{name} are of type {tokens.dtype}; give integer ids")
+    if len(tokens.shape) != 2:
+        raise InputError(f"{name} have shape {tuple(tokens.shape)}; give ids of shape (batch, length)")
+    if not 1 <= tokens.shape[1] <= longest:
+        raise InputError(f"{name} are {tokens.shape[1]} long; give between 1 and {longest}, the longest this model takes")
+    if isinstance(tokens, np.ndarray) and tokens.size:
+        bad = np.argwhere((tokens < 0) | (tokens >= vocab_size))
+        if bad.size:
+            row, column = bad[0]
+            raise InputError(
+                f"{name}[{row}, {column}] = {tokens[row, column]} is no token id; give ids from 0 to {vocab_size - 1}"
+            )

@@ -1,0 +1,39 @@
+"""A freshly initialised model."""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxformer.config import GPTConfig
+from jaxformer.initialisers import Initialiser, initialisers
+from jaxformer.models.gpt import GPT
+from jaxformer.nn.tree import layer_shapes, map_named
+
+
+def initialiser_table(config: GPTConfig) -> dict[str, Initialiser]:
+    """Which distribution each tensor of the model starts from, by its name."""
+    shapes = layer_shapes(jax.eval_shape(lambda: GPT(config)))
+    return initialisers(config.init, shapes, config.n_layers)
+
+
+def init(config: GPTConfig, key: PRNGKeyArray) -> GPT:
+    """The model with every tensor drawn from its initialiser; a tensor's draw depends on the key and its name alone."""
+    table = initialiser_table(config)
+
+    def fill(name: str, leaf: jax.ShapeDtypeStruct) -> Array:
+        return draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), leaf.shape)
+
+    return map_named(fill, jax.eval_shape(lambda: GPT(config)))
+
+
+def draw(initialiser: Initialiser, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """A float32 sample."""
+    match initialiser.kind:
+        case "normal":
+            return initialiser.value * jax.random.normal(key, shape, jnp.float32)
+        case "uniform":
+            return jax.random.uniform(key, shape, jnp.float32, -initialiser.value, initialiser.value)
+        case "constant":
+            return jnp.full(shape, initialiser.value, jnp.float32)

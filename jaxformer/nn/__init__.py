@@ -1,0 +1,38 @@
+"""Arrays and weights: every part of a transformer, as a pure function first and a module that owns weights second.
+
+A module is built from its configuration with zeros (ones for gains) and filled by `jaxformer.models.init` or by
+`jaxformer.convert`. It holds trainable float arrays and nothing else: no random state, no mode, no buffer.
+"""
+
+from jaxformer.nn.attention import MultiHeadAttention, attention_weights
+from jaxformer.nn.blocks import Block
+from jaxformer.nn.cache import KVCache, empty_cache
+from jaxformer.nn.embeddings import Embedding, InputEmbedding
+from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.masks import causal_mask, combine, lengths_to_valid, padding_mask
+from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm
+from jaxformer.nn.positions import sinusoid
+from jaxformer.nn.stack import Stack
+
+__all__ = [
+    "Block",
+    "Embedding",
+    "FeedForward",
+    "InputEmbedding",
+    "KVCache",
+    "Linear",
+    "MultiHeadAttention",
+    "ScaledNorm",
+    "Stack",
+    "attention_weights",
+    "causal_mask",
+    "combine",
+    "empty_cache",
+    "layer_norm",
+    "lengths_to_valid",
+    "padding_mask",
+    "rms_norm",
+    "sinusoid",
+    "std_norm",
+]

@@ -1,0 +1,137 @@
+"""Scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxformer.config import BlockConfig
+from jaxformer.nn.cache import KVCache
+from jaxformer.nn.dropout import dropout, split_key
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.matmul import matmul
+
+
+def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:
+    """Softmax over the keys that may be attended to; a row without any gives zeros, and finite gradients."""
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.full((), -jnp.inf, scores.dtype))
+    peak = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    powers = jnp.exp(scores - jnp.where(jnp.isneginf(peak), jnp.zeros_like(peak), peak))
+    total = powers.sum(-1, keepdims=True)
+    return powers / jnp.where(total == 0, jnp.ones_like(total), total)
+
+
+def attention_weights(
+    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], mask: Bool[Array, "_ _ _ _"] | None = None
+) -> Float[Array, "B N T S"]:
+    """softmax(q k^T / sqrt(H)) in float32 or wider; consecutive groups of N / K heads share one key head."""
+    batch, queries, heads, width = q.shape
+    wide = jnp.promote_types(q.dtype, jnp.float32)
+    scores = matmul(_by_kv_head(jnp.swapaxes(q, 1, 2) * width**-0.5, k.shape[2]), k.transpose(0, 2, 3, 1), wide)
+    return masked_softmax(scores.reshape(batch, heads, queries, k.shape[1]), mask)
+
+
+def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
+    """The values, averaged by the attention weights."""
+    batch, heads, queries, _ = weights.shape
+    mixed = matmul(_by_kv_head(weights.astype(v.dtype), v.shape[2]), jnp.swapaxes(v, 1, 2))
+    return jnp.swapaxes(mixed.reshape(batch, heads, queries, v.shape[3]), 1, 2)
+
+
+def attention(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K H"],
+    mask: Bool[Array, "_ _ _ _"] | None = None,
+    dropout_rate: float = 0.0,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "B T N H"]:
+    """What each query gathers from the values; with a key, attention weights are dropped out."""
+    return weighted_values(dropout(attention_weights(q, k, mask), dropout_rate, key), v)
+
+
+def _by_kv_head(x: Float[Array, "B N T X"], kv_heads: int) -> Float[Array, "B K GT X"]:
+    """Heads that share a key/value head become rows of one matrix."""
+    return x.reshape(x.shape[0], kv_heads, -1, x.shape[3])
+
+
+def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
+    """Head after head along the last axis."""
+    return x.reshape(*x.shape[:-1], heads, -1)
+
+
+def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
+    """The inverse of split_heads."""
+    return x.reshape(*x.shape[:-2], -1)
+
+
+class MultiHeadAttention(nnx.Module):
+    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory."""
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False):
+        self.heads, self.kv_heads = config.n_heads, config.kv_heads
+        self.dropout_rate = config.attention_dropout
+        d_model, d_kv = config.d_model, config.kv_heads * config.head_width
+        self.fused = config.projections == "fused" and not cross
+        if self.fused:
+            self.qkv = Linear(d_model, d_model + 2 * d_kv, config.qkv_bias)
+        else:
+            self.query = Linear(d_model, d_model, config.qkv_bias)
+            self.key = Linear(d_model, d_kv, config.qkv_bias)
+            self.value = Linear(d_model, d_kv, config.qkv_bias)
+        self.out = Linear(d_model, d_model, config.output_bias) if config.output_projection else None
+
+    def project(
+        self, x: Float[Array, "B T D"], memory: Float[Array, "B S D"] | None
+    ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+        """Queries of x; keys and values of the memory, or of x."""
+        if self.fused:
+            q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
+        else:
+            source = x if memory is None else memory
+            q, k, v = self.query(x), self.key(source), self.value(source)
+        return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+
+    def weights(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+    ) -> Float[Array, "B N T S"]:
+        """The attention weights themselves, to look at."""
+        q, k, _ = self.project(x, memory)
+        return attention_weights(q, k, mask)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T D"]:
+        return self.extend(x, None, memory, mask, key)[0]
+
+    def extend(
+        self,
+        x: Float[Array, "B T D"],
+        cache: KVCache | None,
+        memory: Float[Array, "B S D"] | None = None,
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
+        """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
+        q, k, v = self.project(x, memory)
+        if cache is not None:
+            k, v, cache = cache.append(k, v)
+        y = merge_heads(attention(q, k, v, mask, self.dropout_rate, key))
+        return (y if self.out is None else self.out(y)), cache
+
+
+def split_qkv(
+    qkv: Float[Array, "B T X"], heads: int, kv_heads: int
+) -> tuple[Float[Array, "B T NH"], Float[Array, "B T KH"], Float[Array, "B T KH"]]:
+    """All queries, then all keys, then all values, as torch and GPT-2 pack them."""
+    width = qkv.shape[-1] // (heads + 2 * kv_heads)
+    q, k, v = jnp.split(qkv, [heads * width, (heads + kv_heads) * width], axis=-1)
+    return q, k, v

@@ -1,0 +1,63 @@
+"""One transformer block: attention, cross-attention where there is a memory, feed-forward, each with a residual and a norm."""
+
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxformer.config import BlockConfig
+from jaxformer.nn.attention import MultiHeadAttention
+from jaxformer.nn.cache import KVCache
+from jaxformer.nn.dropout import dropout, split_key
+from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
+
+
+class Block(nnx.Module):
+    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x)))."""
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False):
+        self.pre = config.norm_position == "pre"
+        self.dropout_rate = config.residual_dropout
+        self.attention_norm = make_norm(config.norm, config)
+        self.attention = MultiHeadAttention(config)
+        self.cross_attention_norm = make_norm(config.norm, config) if cross else None
+        self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
+        self.feed_forward_norm = make_norm(config.norm, config) if config.d_ff else None
+        self.feed_forward = FeedForward(config) if config.d_ff else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T D"]:
+        return self.extend(x, None, mask, memory, memory_mask, key)[0]
+
+    def extend(
+        self,
+        x: Float[Array, "B T D"],
+        cache: KVCache | None,
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
+        """The output for x behind what the cache holds, and the cache that holds x too."""
+        keys = split_key(key, 6)
+        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, key=keys[0])
+        x = self._after(self.attention_norm, x, y, keys[1])
+        if self.cross_attention is not None:
+            y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask, keys[2])
+            x = self._after(self.cross_attention_norm, x, y, keys[3])
+        if self.feed_forward is not None:
+            y = self.feed_forward(self._before(self.feed_forward_norm, x), keys[4])
+            x = self._after(self.feed_forward_norm, x, y, keys[5])
+        return x, cache
+
+    def _before(self, norm: ScaledNorm | Identity, x: Array) -> Array:
+        return norm(x) if self.pre else x
+
+    def _after(self, norm: ScaledNorm | Identity, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
+        x = x + dropout(y, self.dropout_rate, key)
+        return x if self.pre else norm(x)

@@ -1,0 +1,56 @@
+"""Keys and values of the tokens already seen: allocated once, written in place under jit, never resized."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxformer.config import BlockConfig
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KVCache:
+    """State that goes in and comes out. `layer` is a cursor: each attention layer writes its own place and moves it on."""
+
+    keys: Array
+    """L B S K H"""
+    values: Array
+    """L B S K H"""
+    length: Array
+    """Tokens held, a scalar."""
+    layer: Array
+    """The layer that writes next, a scalar."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit, S."""
+        return self.keys.shape[2]
+
+    def append(self, keys: Array, values: Array) -> tuple[Array, Array, "KVCache"]:
+        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer.
+
+        Beyond the capacity JAX would write over the newest tokens; here that gives NaN.
+        """
+        fits = self.length + keys.shape[1] <= self.capacity
+        zero = jnp.zeros((), self.length.dtype)
+        start = (self.layer, zero, self.length, zero, zero)
+
+        def write(store, new):
+            new = jnp.where(fits, new.astype(store.dtype), jnp.full((), jnp.nan, store.dtype))
+            return jax.lax.dynamic_update_slice(store, new[None], start)
+
+        after = replace(self, keys=write(self.keys, keys), values=write(self.values, values), layer=self.layer + 1)
+        return after.keys[self.layer], after.values[self.layer], after
+
+    def advance(self, n_tokens: int) -> "KVCache":
+        """Once every layer has written its n tokens: they count as held, the cursor returns to the first layer."""
+        return replace(self, length=self.length + n_tokens, layer=jnp.zeros_like(self.layer))
+
+
+def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
+    """A cache for `batch` sequences of up to `capacity` tokens."""
+    shape = (config.n_layers, batch, capacity, config.kv_heads, config.head_width)
+    zero = jnp.zeros((), jnp.int32)
+    return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), zero, zero)

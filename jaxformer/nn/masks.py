@@ -1,0 +1,52 @@
+"""Who may attend to whom: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
+
+import functools
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+Mask = Bool[Array, "#B #N #T #S"]
+
+
+def causal_mask(queries: int, keys: int | None = None, offset: int | Int[Array, ""] = 0) -> Bool[Array, "1 1 T S"]:
+    """Query t stands at position t + offset and sees the keys up to it.
+
+        causal_mask(3)        causal_mask(2, 4, offset=1)
+        1 . .                 1 1 . .
+        1 1 .                 1 1 1 .
+        1 1 1
+    """
+    keys = queries if keys is None else keys
+    last = jnp.arange(queries, dtype=jnp.int32) + offset
+    return (jnp.arange(keys, dtype=jnp.int32)[None, :] <= last[:, None])[None, None]
+
+
+def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
+    """Every query sees the keys that are no padding.
+
+    padding_mask([[True, True, False]])
+    1 1 .
+    """
+    return valid[:, None, None, :]
+
+
+def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]:
+    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left.
+
+    lengths_to_valid([1, 3], 3)
+    1 . .
+    1 1 1
+    """
+    return jnp.arange(size, dtype=jnp.int32)[None, :] < lengths[:, None]
+
+
+def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | None:
+    """What every mask allows; None allows everything.
+
+    combine(causal_mask(3), padding_mask([[False, True, True]]))
+    . . .
+    . 1 .
+    . 1 1
+    """
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(jnp.logical_and, given) if given else None

@@ -1,0 +1,71 @@
+"""Normalisation of the last axis: pure functions first, then modules that own a gain and a bias.
+
+Statistics are computed in float32 or wider.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer.config import BlockConfig, Norm
+
+
+def _wide(x):
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _center(x):
+    return x - x.mean(-1, keepdims=True)
+
+
+def layer_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
+    """(x - mean) / sqrt(var + epsilon) with the two-pass, biased variance (Ba et al. 2016; torch's)."""
+    centered = _center(_wide(x))
+    variance = jnp.square(centered).mean(-1, keepdims=True)
+    return (centered * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+def std_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
+    """(x - mean) / (std + epsilon) with the unbiased deviation; a constant row gives zeros, and zero gradients through std."""
+    centered = _center(_wide(x))
+    variance = jnp.square(centered).sum(-1, keepdims=True) / max(x.shape[-1] - 1, 1)
+    constant = variance == 0
+    std = jnp.where(constant, jnp.zeros_like(variance), jnp.sqrt(jnp.where(constant, jnp.ones_like(variance), variance)))
+    return (centered / (std + epsilon)).astype(x.dtype)
+
+
+def rms_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
+    """x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, equation 4)."""
+    wide = _wide(x)
+    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
+
+
+FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
+
+
+class ScaledNorm(nnx.Module):
+    """scale * normalised(x) + bias; RMSNorm has no bias."""
+
+    def __init__(self, kind: Norm, d_model: int, epsilon: float):
+        self.kind = kind
+        self.epsilon = epsilon
+        self.scale = nnx.Param(jnp.ones(d_model, jnp.float32))
+        self.bias = None if kind == "rms" else nnx.Param(jnp.zeros(d_model, jnp.float32))
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        leading = (1,) * (x.ndim - 1)
+        y = FUNCTIONS[self.kind](x, self.epsilon) * self.scale[...].reshape(*leading, -1)
+        return y if self.bias is None else y + self.bias[...].reshape(*leading, -1)
+
+
+class Identity(nnx.Module):
+    """No norm."""
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        return x
+
+
+def make_norm(kind: Norm, config: BlockConfig) -> ScaledNorm | Identity:
+    """The norm of that kind over d_model."""
+    return Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon)

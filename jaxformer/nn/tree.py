@@ -1,0 +1,37 @@
+"""Parameters by name: 'stack.blocks.attention.query.kernel'."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+STACKED = "blocks."
+"""A leaf under a path part of this name carries a leading layer axis."""
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """The dotted name of a leaf, without the `.value` of flax's variables."""
+    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+
+
+def named_leaves(tree: PyTree) -> dict[str, Any]:
+    """Every leaf by its name, in tree order."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def map_named(f: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
+    """f(name, leaf, ...) on every leaf."""
+    return jax.tree_util.tree_map_with_path(lambda path, *leaves: f(path_name(path), *leaves), tree, *rest)
+
+
+def layer_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+    """Every leaf's shape without the layer axis."""
+    return {name: leaf.shape[1:] if STACKED in name else leaf.shape for name, leaf in named_leaves(tree).items()}
+
+
+def count_parameters(tree: PyTree, *, embeddings: bool = True) -> int:
+    """Number of parameters; without `embeddings`, the token and position tables are left out."""
+    leaves = named_leaves(tree).items()
+    return sum(math.prod(leaf.shape) for name, leaf in leaves if embeddings or not name.endswith(".table"))

@@ -1,0 +1,53 @@
+"""A decoder-only language model (Radford et al. 2019)."""
+
+import torch
+from torch import Tensor, nn
+
+from jaxformer.config import GPTConfig
+from jaxformer.inputs import check_tokens
+from torch_ref.nn.cache import KVCache
+from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.masks import causal_mask, combine
+from torch_ref.nn.norms import make_norm
+from torch_ref.nn.stack import Stack
+
+
+class GPT(nn.Module):
+    """`logits = model(tokens)`; in training mode dropout is on; `extend` continues from a cache."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.config = config
+        self.embed = InputEmbedding(config)
+        self.stack = Stack(config)
+        self.norm = make_norm(config.final_norm, config)
+        self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, config.head_bias)
+
+    def forward(self, tokens: Tensor, *, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Logits of the next token at every place of `B T` ids."""
+        return self.extend(tokens, None, mask=mask, positions=positions)[0]
+
+    def extend(
+        self, tokens: Tensor, cache: KVCache | None, *, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, KVCache | None]:
+        """Logits behind what the cache holds, and the cache that holds these tokens too."""
+        x, cache = self.states(tokens, cache, mask=mask, positions=positions)
+        return self.read_out(x), cache
+
+    def states(
+        self, tokens: Tensor, cache: KVCache | None, *, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, KVCache | None]:
+        """The normed output of the stack, before the read-out."""
+        check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
+        n_tokens = tokens.shape[1]
+        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
+        if positions is None:
+            positions = (start + torch.arange(n_tokens))[None]
+        x = self.embed(tokens, positions)
+        mask = combine(causal_mask(n_tokens, keys, start), mask)
+        x, cache = self.stack.extend(x, cache, mask=mask)
+        return self.norm(x), cache
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """States -> logits."""
+        return self.embed.token.decode(x) if self.head is None else self.head(x)

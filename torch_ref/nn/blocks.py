@@ -1,0 +1,55 @@
+"""One transformer block: attention, cross-attention where there is a memory, feed-forward, each with a residual and a norm."""
+
+from torch import Tensor, nn
+
+from jaxformer.config import BlockConfig
+from torch_ref.nn.attention import MultiHeadAttention
+from torch_ref.nn.cache import KVCache
+from torch_ref.nn.feedforward import FeedForward
+from torch_ref.nn.norms import make_norm
+
+
+class Block(nn.Module):
+    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x)))."""
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False):
+        super().__init__()
+        self.pre = config.norm_position == "pre"
+        self.dropout = nn.Dropout(config.residual_dropout)
+        self.attention_norm = make_norm(config.norm, config)
+        self.attention = MultiHeadAttention(config)
+        self.cross_attention_norm = make_norm(config.norm, config) if cross else None
+        self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
+        self.feed_forward_norm = make_norm(config.norm, config) if config.d_ff else None
+        self.feed_forward = FeedForward(config) if config.d_ff else None
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        return self.extend(x, None, mask, memory, memory_mask)[0]
+
+    def extend(
+        self,
+        x: Tensor,
+        cache: KVCache | None,
+        mask: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> tuple[Tensor, KVCache | None]:
+        """The output for x behind what the cache holds, and the cache that holds x too."""
+        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask)
+        x = self._after(self.attention_norm, x, y)
+        if self.cross_attention is not None:
+            y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask)
+            x = self._after(self.cross_attention_norm, x, y)
+        if self.feed_forward is not None:
+            y = self.feed_forward(self._before(self.feed_forward_norm, x))
+            x = self._after(self.feed_forward_norm, x, y)
+        return x, cache
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.pre else x
+
+    def _after(self, norm: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        x = x + self.dropout(y)
+        return x if self.pre else norm(x)

@@ -1,0 +1,44 @@
+"""Keys and values of the tokens already seen: allocated once, written in place, never resized."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from jaxformer.config import BlockConfig
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """State that goes in and comes out. `layer` is a cursor: each attention layer writes its own place and moves it on."""
+
+    keys: Tensor
+    """L B S K H"""
+    values: Tensor
+    """L B S K H"""
+    length: int
+    """Tokens held."""
+    layer: int
+    """The layer that writes next."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit, S."""
+        return self.keys.shape[2]
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "KVCache"]:
+        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer."""
+        places = slice(self.length, self.length + keys.shape[1])
+        self.keys[self.layer, :, places] = keys
+        self.values[self.layer, :, places] = values
+        return self.keys[self.layer], self.values[self.layer], replace(self, layer=self.layer + 1)
+
+    def advance(self, n_tokens: int) -> "KVCache":
+        """Once every layer has written its n tokens: they count as held, the cursor returns to the first layer."""
+        return replace(self, length=self.length + n_tokens, layer=0)
+
+
+def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: torch.dtype = torch.float32) -> KVCache:
+    """A cache for `batch` sequences of up to `capacity` tokens."""
+    shape = (config.n_layers, batch, capacity, config.kv_heads, config.head_width)
+    return KVCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype), 0, 0)

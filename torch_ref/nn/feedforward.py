@@ -1,0 +1,27 @@
+"""The position-wise feed-forward layer (Vaswani et al. 2017, section 3.3) and its gated form (Shazeer 2020)."""
+
+import functools
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jaxformer.config import BlockConfig
+
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu}
+
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))), or gated down(activation(gate(x)) * up(x)); dropout inside."""
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.activation = config.activation
+        self.dropout = nn.Dropout(config.feed_forward_dropout)
+        self.gate = nn.Linear(config.d_model, config.d_ff, config.feed_forward_bias) if config.gated else None
+        self.up = nn.Linear(config.d_model, config.d_ff, config.feed_forward_bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, config.feed_forward_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation = ACTIVATIONS[self.activation]
+        hidden = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(hidden))

@@ -1,0 +1,35 @@
+"""Who may attend to whom: boolean, True = may attend, of rank 4, `B N|1 T S` with 1 where an axis is shared."""
+
+import functools
+
+import torch
+from torch import Tensor
+
+
+def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tensor:
+    """Query t stands at position t + offset and sees the keys up to it: `1 1 T S`.
+
+        causal_mask(3)        causal_mask(2, 4, offset=1)
+        1 . .                 1 1 . .
+        1 1 .                 1 1 1 .
+        1 1 1
+    """
+    keys = queries if keys is None else keys
+    last = torch.arange(queries) + offset
+    return (torch.arange(keys)[None, :] <= last[:, None])[None, None]
+
+
+def padding_mask(valid: Tensor) -> Tensor:
+    """Every query sees the keys that are no padding: `B S` -> `B 1 1 S`."""
+    return valid[:, None, None, :]
+
+
+def lengths_to_valid(lengths: Tensor, size: int) -> Tensor:
+    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left: `B S`."""
+    return torch.arange(size)[None, :] < lengths[:, None]
+
+
+def combine(*masks: Tensor | None) -> Tensor | None:
+    """What every mask allows; None allows everything."""
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(torch.logical_and, given) if given else None

@@ -1,0 +1,46 @@
+"""Normalisation of the last axis: functions first, then modules that own a gain and a bias."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jaxformer.config import BlockConfig, Norm
+
+
+def layer_norm(x: Tensor, epsilon: float) -> Tensor:
+    """(x - mean) / sqrt(var + epsilon) with the biased variance (Ba et al. 2016)."""
+    return F.layer_norm(x, x.shape[-1:], eps=epsilon)
+
+
+def std_norm(x: Tensor, epsilon: float) -> Tensor:
+    """(x - mean) / (std + epsilon) with the unbiased deviation."""
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (x.std(-1, keepdim=True, correction=min(1, x.shape[-1] - 1)) + epsilon)
+
+
+def rms_norm(x: Tensor, epsilon: float) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, equation 4)."""
+    return F.rms_norm(x, x.shape[-1:], eps=epsilon)
+
+
+FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
+
+
+class ScaledNorm(nn.Module):
+    """weight * normalised(x) + bias; RMSNorm has no bias."""
+
+    def __init__(self, kind: Norm, d_model: int, epsilon: float):
+        super().__init__()
+        self.kind = kind
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = None if kind == "rms" else nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = FUNCTIONS[self.kind](x, self.epsilon) * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+def make_norm(kind: Norm, config: BlockConfig) -> nn.Module:
+    """The norm of that kind over d_model."""
+    return nn.Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon)

@@ -1,0 +1,14 @@
+"""Where a token stands, as numbers."""
+
+import torch
+from torch import Tensor
+
+
+def sinusoid(n_positions: int, d_model: int) -> Tensor:
+    """The table of Vaswani et al. 2017, section 3.5, in float64: PE(p, 2i) = sin(p / 10000^(2i / d_model)), PE(p, 2i + 1) = cos."""
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)
+    angles = torch.arange(n_positions, dtype=torch.float64)[:, None] / 10000.0 ** (even / d_model)
+    table = torch.empty(n_positions, d_model, dtype=torch.float64)
+    table[:, 0::2] = angles.sin()
+    table[:, 1::2] = angles.cos()[:, : d_model // 2]
+    return table
