@@ -1,6 +1,6 @@
 """A decoder-only language model (Radford et al. 2019)."""
 
-import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx

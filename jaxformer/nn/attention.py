@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
 from jaxformer.nn.cache import KVCache
-from jaxformer.nn.dropout import dropout, split_key
+from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.matmul import matmul
 

@@ -11,10 +11,10 @@ Mask = Bool[Array, "#B #N #T #S"]
 def causal_mask(queries: int, keys: int | None = None, offset: int | Int[Array, ""] = 0) -> Bool[Array, "1 1 T S"]:
     """Query t stands at position t + offset and sees the keys up to it.
 
-        causal_mask(3)        causal_mask(2, 4, offset=1)
-        1 . .                 1 1 . .
-        1 1 .                 1 1 1 .
-        1 1 1
+    causal_mask(3)        causal_mask(2, 4, offset=1)
+    1 . .                 1 1 . .
+    1 1 .                 1 1 1 .
+    1 1 1
     """
     keys = queries if keys is None else keys
     last = jnp.arange(queries, dtype=jnp.int32) + offset

@@ -1,1 +1,1 @@
-"""The proof that two implementations agree: what equal means, inputs that leave nothing unseen, and bugs that must be noticed."""
+"""The proof that two implementations agree: what equal means, inputs that leave nothing unseen, bugs that must be noticed."""

@@ -21,7 +21,9 @@ def excite(tree: PyTree, seed: int) -> PyTree:
         noise = rng.standard_normal(leaf.shape)
         leaf_kind = name.rsplit(".", 1)[-1]
         fan_in = leaf.shape[-2] if leaf_kind == "kernel" else 1
-        value = {"scale": 1 + 0.3 * noise, "bias": 0.3 * noise, "table": 0.5 * noise, "kernel": noise / math.sqrt(fan_in)}[leaf_kind]
+        value = {"scale": 1 + 0.3 * noise, "bias": 0.3 * noise, "table": 0.5 * noise, "kernel": noise / math.sqrt(fan_in)}[
+            leaf_kind
+        ]
         return jnp.asarray(value, jnp.float32)
 
     return map_named(fill, tree)

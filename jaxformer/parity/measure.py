@@ -54,7 +54,9 @@ def difference(name: str, ours: Any, reference: Any) -> Difference:
     j, t = j.astype(np.float64), t.astype(np.float64)
     finite = np.isfinite(t)
     if not np.array_equal(finite, np.isfinite(j)) or not np.array_equal(j[~finite], t[~finite], equal_nan=True):
-        raise ParityError(f"{name}: NaN or infinity at other places, {int((~np.isfinite(j)).sum())} against {int((~finite).sum())}")
+        raise ParityError(
+            f"{name}: NaN or infinity at other places, {int((~np.isfinite(j)).sum())} against {int((~finite).sum())}"
+        )
     j, t = j[finite], t[finite]
     if not t.size:
         return Difference(name, 0.0, 0.0)
@@ -77,7 +79,10 @@ def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation
 
 
 def check_float32(name: str, ours: Any, theirs: Any, truth: Any) -> float:
-    """Tier B: |J - R| <= 4 |T - R| + 4 u |R| in L2, 8 in the max norm, R torch's float64 result; the larger ratio to its line."""
+    """Tier B: |J - R| <= 4 |T - R| + 4 u |R| in L2, 8 for 4 in the max norm, with R torch's float64 result.
+
+    Returns the larger ratio to its line; raises ParityError above 1.
+    """
     j, t, r = (host(array).astype(np.float64) for array in (ours, theirs, truth))
     difference(name, ours, theirs)
     finite = np.isfinite(r)

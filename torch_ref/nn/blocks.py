@@ -18,9 +18,9 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.residual_dropout)
         self.attention_norm = make_norm(config.norm, config)
         self.attention = MultiHeadAttention(config)
-        self.cross_attention_norm = make_norm(config.norm, config) if cross else None
+        self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
-        self.feed_forward_norm = make_norm(config.norm, config) if config.d_ff else None
+        self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
 
     def forward(

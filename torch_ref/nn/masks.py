@@ -9,10 +9,10 @@ from torch import Tensor
 def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tensor:
     """Query t stands at position t + offset and sees the keys up to it: `1 1 T S`.
 
-        causal_mask(3)        causal_mask(2, 4, offset=1)
-        1 . .                 1 1 . .
-        1 1 .                 1 1 1 .
-        1 1 1
+    causal_mask(3)        causal_mask(2, 4, offset=1)
+    1 . .                 1 1 . .
+    1 1 .                 1 1 1 .
+    1 1 1
     """
     keys = queries if keys is None else keys
     last = torch.arange(queries) + offset

@@ -5,7 +5,10 @@ from torch import Tensor
 
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
-    """The table of Vaswani et al. 2017, section 3.5, in float64: PE(p, 2i) = sin(p / 10000^(2i / d_model)), PE(p, 2i + 1) = cos."""
+    """The table of Vaswani et al. 2017, section 3.5: float64 of shape (n_positions, d_model).
+
+    PE(p, 2i) = sin(p / 10000^(2i / d_model))        PE(p, 2i + 1) = cos(the same angle)
+    """
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angles = torch.arange(n_positions, dtype=torch.float64)[:, None] / 10000.0 ** (even / d_model)
     table = torch.empty(n_positions, d_model, dtype=torch.float64)

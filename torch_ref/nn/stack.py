@@ -1,5 +1,7 @@
 """L blocks in a row."""
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
@@ -15,7 +17,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(config.n_layers))
 
     def __getitem__(self, i: int) -> Block:
-        return self.blocks[i]
+        return cast(Block, self.blocks[i])
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -35,6 +37,6 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, KVCache | None]:
         """Every layer in turn; the cache comes back with x in it."""
         n_tokens = x.shape[1]
-        for block in self.blocks:
-            x, cache = block.extend(x, cache, mask, memory, memory_mask)
+        for i in range(len(self)):
+            x, cache = self[i].extend(x, cache, mask, memory, memory_mask)
         return x, None if cache is None else cache.advance(n_tokens)
