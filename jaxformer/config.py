@@ -15,9 +15,14 @@ Projections = Literal["separate", "fused"]
 Positions = Literal["learned", "sinusoid", "none"]
 Init = Literal["torch", "gpt2", "xavier"]
 Layers = Literal["auto", "unrolled", "rolled"]
+Spread = Literal["all", "others", "others_but_padding"]
+OptimizerName = Literal["sgd", "adam", "adamw"]
+ScheduleName = Literal["constant", "step", "noam", "cosine"]
 
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
+IGNORE_INDEX = -100
+"""A target that is not counted; torch's default."""
 
 
 def check_size(name: str, value: object, least: int = 1) -> None:
@@ -173,3 +178,85 @@ class GPTConfig(BlockConfig):
             check_flag(name, getattr(self, name))
         if self.tied and self.head_bias:
             raise ConfigError("head_bias = True needs tied = False; a tied head has no bias of its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How parameters follow their gradients: torch's definitions."""
+
+    name: OptimizerName
+    """sgd, adam, or adamw."""
+    learning_rate: float
+    """Step size; the schedule scales it."""
+    momentum: float = 0.0
+    """sgd: the part of the last step that is kept."""
+    beta1: float = 0.9
+    """adam, adamw: decay rate of the gradient's mean."""
+    beta2: float = 0.999
+    """adam, adamw: decay rate of the gradient's mean square."""
+    epsilon: float = 1e-8
+    """adam, adamw: added to the root of the mean square."""
+    weight_decay: float = 0.0
+    """sgd, adam: times the parameter, added to its gradient (L2). adamw: decoupled, and on matrices only."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradient; None: any."""
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, get_args(OptimizerName))
+        check_number("learning_rate", self.learning_rate, 0, open_below=True)
+        for name in ("momentum", "beta1", "beta2"):
+            check_number(name, getattr(self, name), 0, below=1)
+        check_number("epsilon", self.epsilon, 0, open_below=True)
+        check_number("weight_decay", self.weight_decay, 0)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 0, open_below=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate changes, as a factor of the optimizer's."""
+
+    name: ScheduleName = "constant"
+    """constant; step: times `decay` every `decay_every`; noam: the paper's; cosine: warm-up, then a half cosine."""
+    decay: float = 0.5
+    """step: the factor."""
+    decay_every: int = 1000
+    """step: its period, in optimizer steps."""
+    warmup: int = 0
+    """noam, cosine: steps until the peak."""
+    d_model: int = 512
+    """noam: width of the model, in units."""
+    last: int = 1000
+    """cosine: the step that reaches the floor; it stays there."""
+    floor: float = 0.1
+    """cosine: the factor at the end."""
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, get_args(ScheduleName))
+        check_number("decay", self.decay, 0, open_below=True)
+        check_number("floor", self.floor, 0)
+        check_size("decay_every", self.decay_every)
+        check_size("d_model", self.d_model)
+        check_size("warmup", self.warmup, least=1 if self.name == "noam" else 0)
+        check_size("last", self.last)
+        if self.name == "cosine" and self.last <= self.warmup:
+            raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How the next token is chosen from its logits."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0: all."""
+    top_p: float = 1.0
+    """Keep the likeliest tokens up to this total probability (Holtzman et al. 2020)."""
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, 0)
+        check_size("top_k", self.top_k, least=0)
+        check_number("top_p", self.top_p, 0, open_below=True)
+        if self.top_p > 1:
+            raise ConfigError(f"top_p = {self.top_p:g} is no probability; give a number in (0, 1]")

@@ -1,0 +1,5 @@
+"""Logits -> tokens."""
+
+from jaxformer.decoding.generate import generate
+
+__all__ = ["generate"]

@@ -1,0 +1,1 @@
+"""Losses, optimizers, schedules, the train step, and runs."""

@@ -1,0 +1,45 @@
+"""Learning-rate factors as functions of the number of steps already taken, for torch's LambdaLR."""
+
+import math
+from collections.abc import Callable
+
+from jaxformer.config import ScheduleConfig
+
+Schedule = Callable[[int], float]
+
+
+def make_schedule(config: ScheduleConfig) -> Schedule:
+    """The factor of the learning rate for step 0, 1, 2, ..."""
+    return {"constant": constant, "step": step_decay, "noam": noam, "cosine": warmup_cosine}[config.name](config)
+
+
+def constant(config: ScheduleConfig) -> Schedule:
+    """Always 1."""
+    return lambda step: 1.0
+
+
+def step_decay(config: ScheduleConfig) -> Schedule:
+    """decay^(floor(step / decay_every)): StepLR."""
+    return lambda step: config.decay ** (step // config.decay_every)
+
+
+def noam(config: ScheduleConfig) -> Schedule:
+    """D^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3)."""
+
+    def factor(step: int) -> float:
+        s = step + 1
+        return config.d_model**-0.5 * min(s**-0.5, s * config.warmup**-1.5)
+
+    return factor
+
+
+def warmup_cosine(config: ScheduleConfig) -> Schedule:
+    """(step + 1) / (warmup + 1) up to the peak, then a half cosine to the floor, and there it stays."""
+
+    def factor(step: int) -> float:
+        if step < config.warmup:
+            return (step + 1) / (config.warmup + 1)
+        part = min((step - config.warmup) / (config.last - config.warmup), 1)
+        return config.floor + (1 - config.floor) * 0.5 * (1 + math.cos(math.pi * part))
+
+    return factor
