@@ -1,0 +1,153 @@
+"""One comparison of a JAX module with its PyTorch twin: weights, output, gradients, and float32 accuracy.
+
+    reference = run_torch(torch_module, inputs)
+    compare(reference, Subject(jax_module))
+
+Each check alone raises ConversionError or ParityError; `CHECKS` lists them, cheapest first.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import Family, to_jax, to_torch
+from jaxformer.errors import ParityError
+from jaxformer.parity.inputs import widen
+from jaxformer.parity.measure import Difference, check_float32, check_float64, check_gradients, host
+
+Call = Callable[..., Any]
+"""call(module, *inputs) -> output"""
+
+
+def apply(module: Any, *inputs: Any) -> Any:
+    """module(*inputs)"""
+    return module(*inputs)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What PyTorch says: the gradients are those of the sum of output * cotangent."""
+
+    inputs: tuple[np.ndarray, ...]
+    """Integer and boolean arrays, and float ones, which are differentiated too."""
+    weights: Mapping[str, np.ndarray]
+    """float32, by torch's names."""
+    output: np.ndarray
+    """float64, on the same float32 weights and inputs."""
+    output32: np.ndarray
+    """The same in float32."""
+    cotangent: np.ndarray
+    """Noise of the output's shape."""
+    gradients: Mapping[str, np.ndarray]
+    """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ..."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The JAX side: a module, possibly abstract, whose weights come from the reference."""
+
+    like: PyTree
+    call: Call = apply
+    family: Family = TWIN
+
+    def model(self, reference: Reference) -> PyTree:
+        """The module with the reference's weights."""
+        return to_jax(reference.weights, self.like, self.family)
+
+
+def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
+    """The torch module, filled in place with a JAX tree's weights; strict about names and shapes."""
+    import torch
+
+    state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family).items()}
+    module.load_state_dict(state, strict=True)
+    return module
+
+
+def run_torch(module: Any, inputs: tuple[np.ndarray, ...], call: Call = apply, *, seed: int = 0) -> Reference:
+    """Run a float32 torch module on its own precision and in float64; it is left as it was.
+
+    In training mode `call` has to give it the dropout masks.
+    """
+    import torch
+
+    with torch.no_grad():
+        output32 = host(call(module, *(torch.from_numpy(array) for array in inputs)))
+    wide = copy.deepcopy(module).double()
+    arrays = [torch.from_numpy(_widened(array)) for array in inputs]
+    differentiated = {f"input {i}": array.requires_grad_() for i, array in enumerate(arrays) if array.is_floating_point()}
+    output = call(wide, *arrays)
+    cotangent = np.random.default_rng(seed).standard_normal(output.shape)
+    differentiated.update(wide.named_parameters())
+    gradients = torch.autograd.grad((output * torch.from_numpy(cotangent)).sum(), list(differentiated.values()))
+    weights = {name: host(tensor) for name, tensor in module.state_dict().items()}
+    named = dict(zip(differentiated, map(host, gradients), strict=True))
+    return Reference(inputs, weights, host(output), output32, cotangent, named)
+
+
+def check_weights(reference: Reference, subject: Subject) -> None:
+    """Every tensor is used exactly once, and comes back bit for bit."""
+    back = to_torch(subject.model(reference), subject.family)
+    changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
+    if changed:
+        raise ParityError(f"weights change on the way to JAX and back: {', '.join(changed)}")
+
+
+def check_output(reference: Reference, subject: Subject) -> Difference:
+    """Tier A."""
+    with jax.enable_x64(True):
+        model = widen(subject.model(reference))
+        output = jax.jit(subject.call)(model, *map(_widened, reference.inputs))
+        return check_float64("output", output, reference.output)
+
+
+def check_output32(reference: Reference, subject: Subject) -> float:
+    """Tier B; returns the ratio to its line."""
+    output = jax.jit(subject.call)(subject.model(reference), *reference.inputs)
+    return check_float32("output", output, reference.output32, reference.output)
+
+
+def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:
+    """Tier A, for every weight and every float input; returns the null gradients' names."""
+    inputs = reference.inputs
+    floats = [i for i, array in enumerate(inputs) if np.issubdtype(array.dtype, np.floating)]
+
+    def objective(model, wide, cotangent):
+        arrays = [wide.get(f"input {i}", array) for i, array in enumerate(inputs)]
+        return (subject.call(model, *arrays) * cotangent).sum()
+
+    with jax.enable_x64(True):
+        wide = {f"input {i}": jnp.asarray(inputs[i], jnp.float64) for i in floats}
+        model = widen(subject.model(reference))
+        weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, wide, reference.cotangent)
+        return check_gradients(to_torch(weights, subject.family) | arrays, reference.gradients)
+
+
+CHECKS: dict[str, Callable[[Reference, Subject], Any]] = {
+    "weights, bitwise": check_weights,
+    "output, float64": check_output,
+    "gradients, float64": check_all_gradients,
+    "output, float32": check_output32,
+}
+
+
+def compare(reference: Reference, subject: Subject) -> None:
+    """Every check in turn."""
+    for check in CHECKS.values():
+        check(reference, subject)
+
+
+def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """The same type, shape and bytes: -0.0 is not 0.0, and a NaN equals itself."""
+    return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

@@ -1,0 +1,132 @@
+"""The gate: every bug of `mutants.MUTANTS` must turn the comparison red.
+
+    python -m jaxformer.parity.mutations
+
+prints which check noticed which bug. Everything runs op by op: compiled operations are shared between mutants, and no
+compiled function outlives the code it was made from.
+"""
+
+import functools
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.config import GPTConfig
+from jaxformer.errors import ConversionError, ParityError
+from jaxformer.models import GPT
+from jaxformer.nn import masks
+from jaxformer.nn.tree import map_named
+from jaxformer.parity.compare import CHECKS, Reference, Subject, load_torch, run_torch
+from jaxformer.parity.injections import Mutant
+from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.mutants import MUTANTS
+
+BATCH, LENGTH = 5, 66
+
+PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
+"""Sizes differ pairwise, and from batch and length."""
+
+CONFIGS = {
+    "plain": GPTConfig(**PLAIN, head_bias=True),
+    "shifted": GPTConfig(**PLAIN, head_bias=True),
+    "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
+    "rich": GPTConfig(
+        **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
+    ),
+}
+"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 50."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    killed_by: str | None
+    """The first check that noticed; None for a survivor."""
+    reached: bool
+    """Whether the mutation took part in the run."""
+
+    @property
+    def killed(self) -> bool:
+        """A bug that never ran was not noticed, whatever else went wrong."""
+        return self.killed_by is not None and self.reached
+
+
+def call_jax(model: Any, tokens: jax.Array, valid: jax.Array) -> jax.Array:
+    """Logits, padding masked."""
+    return model(tokens, mask=masks.padding_mask(jnp.asarray(valid)))
+
+
+def call_torch(model: Any, tokens: Any, valid: Any) -> Any:
+    """Logits, padding masked."""
+    from torch_ref.nn.masks import padding_mask
+
+    return model(tokens, mask=padding_mask(valid))
+
+
+@functools.cache
+def reference(case: str) -> Reference:
+    """torch's answers for a case: excited weights, hostile tokens."""
+    import torch_ref.models
+
+    config = CONFIGS[case]
+    model = excite(GPT(config), seed=1)
+    if case == "shifted":
+        model = map_named(lambda name, leaf: leaf + 50 if name == "embed.token.table" else leaf, model)
+    inputs = hostile_tokens(config.vocab_size, BATCH, LENGTH, seed=2)
+    return run_torch(load_torch(torch_ref.models.GPT(config), model).eval(), inputs, call_torch)
+
+
+def subject(case: str) -> Subject:
+    """The JAX side of a case, without a bug."""
+    return Subject(jax.eval_shape(lambda: GPT(CONFIGS[case])), call_jax)
+
+
+def first_red(expected: Reference, found: Subject) -> str | None:
+    """The first check that fails."""
+    for name, check in CHECKS.items():
+        try:
+            check(expected, found)
+        except (ConversionError, ParityError):
+            return name
+    return None
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    """Run the comparison with the bug in the JAX side."""
+    expected, reached = reference(mutant.case), []
+    with jax.disable_jit(), mutant.inject(subject(mutant.case), lambda: reached.append(True)) as mutated:
+        killed_by = first_red(expected, mutated)
+    return Outcome(mutant, killed_by, bool(reached))
+
+
+def verdict(outcomes: Iterable[Outcome]) -> str:
+    """'N/N mutants killed', and who survived."""
+    outcomes = list(outcomes)
+    survivors = [outcome.mutant.name for outcome in outcomes if not outcome.killed]
+    line = f"{len(outcomes) - len(survivors)}/{len(outcomes)} mutants killed"
+    return line + (f"; survivors: {', '.join(survivors)}" if survivors else "")
+
+
+def main() -> int:
+    """Print the table; 0 where every mutant is killed and no unmutated case is red."""
+    outcomes = [try_mutant(mutant) for mutant in MUTANTS]
+    width = max(len(mutant.name) for mutant in MUTANTS)
+    for outcome in outcomes:
+        fate = "survived" if outcome.reached else "never ran"
+        print(f"{outcome.mutant.name:{width}}  {outcome.mutant.case:8}{outcome.killed_by if outcome.killed else fate}")
+    with jax.disable_jit():
+        red = {case: failed for case in CONFIGS if (failed := first_red(reference(case), subject(case)))}
+    for case, failed in red.items():
+        print(f"without a bug, case {case} fails: {failed}")
+    print(verdict(outcomes))
+    return int(bool(red) or not all(outcome.killed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
