@@ -104,29 +104,30 @@ def check_output(reference: Reference, subject: Subject) -> Difference:
     """Tier A."""
     with jax.enable_x64(True):
         model = widen(subject.model(reference))
-        output = jax.jit(subject.call)(model, *map(_widened, reference.inputs))
+        output = jax.jit(subject.call)(model, *(jnp.asarray(_widened(array)) for array in reference.inputs))
         return check_float64("output", output, reference.output)
 
 
 def check_output32(reference: Reference, subject: Subject) -> float:
     """Tier B; returns the ratio to its line."""
-    output = jax.jit(subject.call)(subject.model(reference), *reference.inputs)
+    output = jax.jit(subject.call)(subject.model(reference), *map(jnp.asarray, reference.inputs))
     return check_float32("output", output, reference.output32, reference.output)
 
 
 def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:
     """Tier A, for every weight and every float input; returns the null gradients' names."""
-    inputs = reference.inputs
-    floats = [i for i, array in enumerate(inputs) if np.issubdtype(array.dtype, np.floating)]
 
-    def objective(model, wide, cotangent):
-        arrays = [wide.get(f"input {i}", array) for i, array in enumerate(inputs)]
-        return (subject.call(model, *arrays) * cotangent).sum()
+    def objective(model, floats, others):
+        inputs = floats | others
+        output = subject.call(model, *(inputs[f"input {i}"] for i in range(len(inputs))))
+        return (output * jnp.asarray(reference.cotangent)).sum()
 
     with jax.enable_x64(True):
-        wide = {f"input {i}": jnp.asarray(inputs[i], jnp.float64) for i in floats}
+        inputs = {f"input {i}": jnp.asarray(_widened(array)) for i, array in enumerate(reference.inputs)}
+        floats = {name: array for name, array in inputs.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+        others = {name: array for name, array in inputs.items() if name not in floats}
         model = widen(subject.model(reference))
-        weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, wide, reference.cotangent)
+        weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
         return check_gradients(to_torch(weights, subject.family) | arrays, reference.gradients)
 
 
