@@ -9,13 +9,13 @@ Axis letters, the same in every signature, einsum and sharding rule:
 
 The wings, bottom to top; each may import only those before it:
 
-    config, errors, initialisers, presets   the ground, free of jax
+    config, errors, inputs, flags, ...      the ground, free of jax
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
     data                                    text -> batches
-    training                                losses, optimizers, the train step, runs
     convert                                 weights between frameworks
+    training                                losses, optimizers, the train step, runs
     parity                                  the proof that both frameworks agree
     cli                                     the `jaxformer` command
 """

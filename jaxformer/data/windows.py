@@ -38,7 +38,7 @@ def draw_windows(ids: Int[Array, " X"], key: PRNGKeyArray, batch: int, context: 
 
 
 def cover(ids: np.ndarray, batch: int, context: int) -> Windows:
-    """The whole text, each token but the first predicted once: windows side by side, stacked as `X B T`, the last ones filled up."""
+    """The whole text, each token but the first predicted once: windows side by side as `X B T`, the last ones filled up."""
     rows = -(-(len(ids) - 1) // context)
     rows += -rows % batch
     inputs = np.zeros(rows * context, np.int32)

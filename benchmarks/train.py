@@ -1,0 +1,167 @@
+"""Training speed and quality of a Shakespeare preset, JAX against the PyTorch twin.
+
+Every run is a process of its own, the sides in turn, so that a machine whose speed drifts favours none. Both sides train
+the same model on the same split with the same schedule, and the same evaluator measures both.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+from jaxformer.config import check_choice, check_size
+from jaxformer.errors import JaxformerError
+from jaxformer.flags import parse, run
+
+SIDES = ("jax", "torch-1", "torch-2", "torch-compile-1", "torch-compile-2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBenchmark:
+    """Train a preset on every side and compare."""
+
+    preset: str = "seed"
+    """A preset of train.shakespeare: seed, cpu or gpu."""
+    seeds: tuple[int, ...] = (3, 4, 5)
+    """One round of all sides for each."""
+    steps: int = 5000
+    """Optimizer steps."""
+    batch: int | None = None
+    """Windows a step; None: the preset's."""
+    sides: tuple[str, ...] = ("jax", "torch-1", "torch-2")
+    """jax, torch-N with N threads, torch-compile-N."""
+    dropout: bool = True
+    """Train with the preset's dropout; False: without any."""
+    worker: str = ""
+    """Run this one side here and print its figures as JSON."""
+
+    def __post_init__(self) -> None:
+        check_size("steps", self.steps, least=2)
+        for side in (*self.sides, self.worker or "jax"):
+            check_choice("sides", side, SIDES)
+
+
+def main(arguments: list[str]) -> None:
+    """The table, or one side of it."""
+    flags = parse(TrainBenchmark, arguments, prog="python -m benchmarks.train")
+    if flags.worker:
+        print(json.dumps(measure(flags)))
+        return
+    rows: dict[str, list[dict]] = {side: [] for side in flags.sides}
+    for seed in flags.seeds:
+        for side in flags.sides:
+            rows[side].append(spawn(arguments, side, seed))
+            found = rows[side][-1]
+            print(f"seed {seed} {side:16} {found['ms']:8.3f} ms a step, validation loss {found['val_loss']:.4f}", flush=True)
+    print(f"\n{'side':16} {'ms a step':>10} {'whole run':>10} {'validation loss':>16} {'times as fast as jax':>22}")
+    ours = [row["ms"] for row in rows[flags.sides[0]]]
+    for side, found in rows.items():
+        ratios = [mine / row["ms"] for mine, row in zip(ours, found, strict=True)]
+        print(
+            f"{side:16} {statistics.median(row['ms'] for row in found):10.3f} "
+            f"{statistics.median(row['wall'] for row in found):8.1f} s {statistics.mean(row['val_loss'] for row in found):16.4f} "
+            f"{statistics.median(ratios):22.2f}"
+        )
+    peers = [statistics.median(r["ms"] for r in found) for side, found in rows.items() if side.startswith("torch")]
+    if peers:
+        print(f"jax is {min(peers) / statistics.median(ours):.2f} times as fast as the fastest torch")
+
+
+def spawn(arguments: list[str], side: str, seed: int) -> dict:
+    """One side in its own process; its figures, with the process's whole wall time."""
+    command = [sys.executable, "-m", "benchmarks.train", *arguments, "--worker", side, "--seeds", str(seed)]
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    if done.returncode:
+        raise JaxformerError(f"{side} failed: {done.stderr.strip().splitlines()[-1]}")
+    return {**json.loads(done.stdout.splitlines()[-1]), "wall": time.perf_counter() - start}
+
+
+def measure(flags: TrainBenchmark) -> dict:
+    """Train one side; ms a step after a warm-up of one step, and the loss over the whole validation split."""
+    from jaxformer.data.corpora import read_corpus
+    from jaxformer.data.tokenizers import CharacterTokenizer
+    from jaxformer.data.windows import split
+    from train.shakespeare import PRESETS
+
+    check_choice("preset", flags.preset, PRESETS)
+    recipe = replace(PRESETS[flags.preset], seed=flags.seeds[0], steps=flags.steps)
+    recipe = replace(recipe, batch=flags.batch or recipe.batch)
+    if not flags.dropout:
+        rates = dict.fromkeys(("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout"), 0.0)
+        recipe = replace(recipe, model=replace(recipe.model, **rates))
+    text = read_corpus(recipe.data)
+    training, validation = split(CharacterTokenizer.of(text).encode(text), recipe.model.context)
+    kind, *rest = flags.worker.split("-")
+    return jax_side(recipe, training, validation) if kind == "jax" else torch_side(recipe, training, validation, rest)
+
+
+def jax_side(recipe, training, validation) -> dict:
+    """The figures of JAX."""
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    from jaxformer.data.windows import cover, draw_windows
+    from jaxformer.models import init
+    from jaxformer.nn.tree import count_parameters
+    from jaxformer.training.optimizers import make_optimizer
+    from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+    from train.shakespeare import loss
+
+    optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
+    key = jax.random.key(recipe.seed)
+    state = train_state(init(recipe.model, key), optimizer)
+    draw = functools.partial(draw_windows, batch=recipe.batch, context=recipe.model.context)
+    train_steps, data = make_train_steps(loss, optimizer, draw), jnp.asarray(training)
+    state, value = train_steps(state, data, key, 1)
+    value.block_until_ready()
+    start = time.perf_counter()
+    state, value = train_steps(state, data, key, recipe.steps - 1)
+    value.block_until_ready()
+    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
+    val_loss = make_evaluate(loss)(state.model, cover(validation, 256, recipe.model.context))
+    return {"ms": ms, "val_loss": val_loss, "parameters": count_parameters(state.model)}
+
+
+def torch_side(recipe, training, validation, settings: list[str]) -> dict:
+    """The figures of torch: eager or compiled, with a number of threads."""
+    import torch
+
+    from jaxformer.data.windows import cover
+    from torch_ref.models import init
+    from torch_ref.training.loop import fit, next_token_loss
+    from torch_ref.training.optimizers import make_optimizer
+    from torch_ref.training.step import evaluate
+
+    torch.set_num_threads(int(settings[-1]))
+    generator = torch.Generator().manual_seed(recipe.seed)
+    torch.manual_seed(recipe.seed)
+    model = init(recipe.model, generator)
+    optimizer, scheduler = make_optimizer(model, recipe.optimizer, recipe.schedule)
+    trained = torch.compile(model) if "compile" in settings else model
+    go = {
+        "batch": recipe.batch,
+        "context": recipe.model.context,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "clip_norm": recipe.optimizer.clip_norm,
+        "generator": generator,
+    }
+    ids = torch.from_numpy(training).long()
+    fit(trained, ids, steps=1, **go)
+    start = time.perf_counter()
+    fit(trained, ids, steps=recipe.steps - 1, **go)
+    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
+    windows = cover(validation, 256, recipe.model.context)
+    batches = zip(torch.from_numpy(windows.inputs).long(), torch.from_numpy(windows.targets).long(), strict=True)
+    val_loss = evaluate(model, batches, loss=next_token_loss)
+    return {"ms": ms, "val_loss": val_loss, "parameters": sum(p.numel() for p in model.parameters())}
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,30 @@
+"""Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
+
+import os
+from pathlib import Path
+
+import safetensors.numpy
+from jaxtyping import PyTree
+
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import to_jax, to_torch
+from jaxformer.errors import CheckpointError, ConversionError
+
+
+def save_weights(path: Path, model: PyTree) -> None:
+    """Write every tensor; the file appears whole or not at all."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
+    os.replace(unfinished, path)
+
+
+def load_weights(path: Path, like: PyTree) -> PyTree:
+    """A model of the structure of `like`, which may be abstract; CheckpointError for a file that does not hold it."""
+    try:
+        return to_jax(safetensors.numpy.load_file(path), like, TWIN)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} is not a safetensors file: {error}") from None
+    except ConversionError as error:
+        raise CheckpointError(f"{path}: {error}") from None

@@ -1,0 +1,90 @@
+"""Dataclasses as command-line flags, and every refusal as one line. Imports no jax, so that --help is quick."""
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn, TypeVar
+
+from jaxformer.errors import InputError, JaxformerError
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | None = None) -> T:
+    """A dataclass from flags; InputError in one line for a flag or value that does not fit, with the nearest name."""
+    import tyro
+
+    said = io.StringIO()
+    given = {} if default is None else {"default": default}
+    config = (tyro.conf.AvoidSubcommands,)
+    try:
+        with contextlib.redirect_stderr(said):
+            value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, config=config, **given)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise InputError(_first_line(said.getvalue())) from None
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
+        raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
+    return value
+
+
+def flag_names(value: Any, start: str = "--") -> list[str]:
+    """Every flag of a dataclass, nested ones with a dot."""
+    names = []
+    for field in fields(value):
+        flag = start + field.name.replace("_", "-")
+        inner = getattr(value, field.name, field.type)
+        names += flag_names(inner, flag + ".") if is_dataclass(inner) else [flag]
+    return names
+
+
+def peek(arguments: Sequence[str], flag: str, default: str | None = None) -> str | None:
+    """The value of one flag before the others are parsed: `--flag value` or `--flag=value`."""
+    for i, argument in enumerate(arguments):
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if argument.startswith(flag + "="):
+            return argument.split("=", 1)[1]
+    return default
+
+
+def run(main: Callable[[list[str]], None]) -> NoReturn:
+    """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v` adds the traceback."""
+    arguments = sys.argv[1:]
+    verbose = "-v" in arguments
+    try:
+        main([argument for argument in arguments if argument != "-v"])
+        sys.stdout.flush()
+    except JaxformerError as error:
+        if verbose:
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 2))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    sys.exit(0)
+
+
+def _first_line(box: str) -> str:
+    """tyro draws a box; its first paragraph is the message, after the name of what it could not parse."""
+    words = []
+    for line in box.splitlines()[1:]:
+        text = line.strip("│ ")
+        if not line.startswith("│") or set(text) == {"─"}:
+            break
+        words.append(text)
+    message = " ".join(words) or box.strip()
+    if refused := re.match(r"Error parsing (--)?([\w.-]+): (\w+ = .*)", message):
+        return f"{refused[2]}.{refused[3]}" if refused[1] else refused[3]
+    return message

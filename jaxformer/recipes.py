@@ -1,0 +1,53 @@
+"""What a training recipe is asked for: a preset, or a run to resume, changed by flags. Imports no jax."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from jaxformer.config import check_choice
+from jaxformer.errors import CheckpointError, InputError
+from jaxformer.flags import parse, peek
+from jaxformer.training.runs import RunFolder
+
+R = TypeVar("R")
+
+CHANGEABLE = ("out", "resume", "steps", "sample", "evaluate_every", "save_every")
+"""What a resumed run may do otherwise than before; everything else decides what is learned."""
+
+
+def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:
+    """A recipe from flags; the first preset is the default, and --resume takes the one in --out."""
+    first = next(iter(presets))
+    kind = type(presets[first])
+    if "--resume" not in arguments:
+        name = peek(arguments, "--preset", first)
+        check_choice("--preset", name, presets)
+        return parse(kind, arguments, prog=prog, default=presets[name])
+    folder = peek(arguments, "--out")
+    if folder is None:
+        raise InputError("--resume needs the run folder; give it with --out")
+    try:
+        before = from_dict(kind, RunFolder.open(Path(folder)).config["recipe"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
+    recipe = parse(kind, arguments, prog=prog, default=before)
+    for field in fields(kind):
+        then, now = getattr(before, field.name), getattr(recipe, field.name)
+        if field.name not in CHANGEABLE and then != now:
+            raise InputError(f"--{field.name} is not as in {folder}, which is resumed; leave it out, or start another --out")
+    return recipe
+
+
+def from_dict(kind: type[R], values: Mapping[str, Any]) -> R:
+    """A dataclass from what json holds of it."""
+    hints = get_type_hints(kind)
+    made = {}
+    for name, value in values.items():
+        hint = hints[name]
+        if is_dataclass(hint):
+            value = from_dict(hint, value)
+        elif value is not None and hint == Path | None:
+            value = Path(value)
+        made[name] = value
+    return kind(**made)

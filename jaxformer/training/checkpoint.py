@@ -1,0 +1,76 @@
+"""The whole train state on disk, with orbax; a digest of ours, since orbax restores flipped bits and other dtypes silently."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.errors import CheckpointError
+from jaxformer.nn.tree import map_named, named_leaves
+
+KEPT = 2
+"""Newest checkpoints that stay: the last, and one to fall back to."""
+
+
+@contextmanager
+def _checkpointer(folder: Path) -> Iterator[Any]:
+    from orbax.checkpoint import v1 as ocp
+
+    policy = ocp.training.preservation_policies.LatestN(KEPT)
+    with ocp.training.Checkpointer(folder.absolute(), preservation_policy=policy) as checkpointer:
+        yield checkpointer
+
+
+def digest(state: PyTree) -> str:
+    """sha256 over every leaf's name, type, shape and bytes."""
+    total = hashlib.sha256()
+    for name, leaf in named_leaves(state).items():
+        array = np.asarray(leaf)
+        total.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).data)
+    return total.hexdigest()
+
+
+def save_state(folder: Path, step: int, state: PyTree) -> None:
+    """Write the state under its step; a crash leaves the older checkpoints as they are."""
+    try:
+        with _checkpointer(folder) as checkpointer:
+            checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder / str(step)} cannot be written: {error.strerror or error}") from None
+
+
+def load_state(folder: Path, like: PyTree) -> PyTree:
+    """The newest state that is whole, in the structure of `like`; CheckpointError where there is none."""
+    steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), reverse=True)
+    if not steps:
+        raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
+    faults = []
+    with _checkpointer(folder) as checkpointer:
+        for step in steps:
+            try:
+                return _load(checkpointer, step, like)
+            except CheckpointError as error:
+                faults.append(str(error))
+            except Exception as error:
+                faults.append(f"step {step}: {str(error).splitlines()[0][:200]}")
+    raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {'; '.join(faults)}")
+
+
+def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
+    wanted = named_leaves(like)
+    meta = checkpointer.metadata(step)
+    found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
+    for name in sorted(set(found) | set(wanted)):
+        ours = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
+        if found.get(name) != ours:
+            raise CheckpointError(f"step {step}: {name} is {found.get(name)}, the model wants {ours}")
+    leaves = checkpointer.load(step, wanted)
+    state = map_named(lambda name, _: leaves[name], like)
+    if digest(state) != meta.custom_metadata["sha256"]:
+        raise CheckpointError(f"step {step}: the data are not what was saved (sha256 differs)")
+    return state

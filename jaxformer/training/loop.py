@@ -1,0 +1,142 @@
+"""A run from its first step, or its last checkpoint, to its end: report, evaluate, save, and stop when asked."""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from jaxformer.errors import JaxformerError, NonFiniteError
+from jaxformer.training.checkpoint import save_state
+from jaxformer.training.runs import RunFolder
+from jaxformer.training.step import TrainState
+
+SECONDS_A_DISPATCH = 1.0
+"""How often a run looks up from its steps: to report, and to notice that it should stop."""
+
+
+class StoppedError(JaxformerError):
+    """The run was asked to stop and saved itself first."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long a run goes, and what it does on the way."""
+
+    steps: int
+    evaluate_every: int
+    save_every: int
+    tokens_per_step: int
+
+    def next_stop(self, step: int) -> int:
+        """The next step at which something is due."""
+        return min(self.steps, *((step // every + 1) * every for every in (self.evaluate_every, self.save_every)))
+
+
+def fit(
+    state: TrainState,
+    plan: Plan,
+    run: RunFolder,
+    *,
+    train_steps: Callable[[TrainState, Any, PRNGKeyArray, int], tuple[TrainState, Any]],
+    data: Any,
+    seed: PRNGKeyArray,
+    evaluate: Callable[[Any], Mapping[str, float]],
+    report: Callable[[Any, Mapping[str, float]], None],
+    console: Console,
+) -> TrainState:
+    """Train to plan.steps. At every evaluation `report` gets the model and the line that goes to metrics.jsonl.
+
+    SIGINT and SIGTERM save at the next dispatch's end and raise StoppedError; a loss that is no number raises NonFiniteError
+    and is never saved.
+    """
+    step, pace, size = int(state.step), _Pace(), 1
+    since, total = step, 0.0
+    with _signals() as received, _progress(console) as progress:
+        task = progress.add_task("", total=plan.steps, completed=step, loss=math.nan, speed=0.0, left="")
+        while step < plan.steps:
+            n = min(size, plan.next_stop(step) - step)
+            state, loss = train_steps(state, data, seed, jnp.int32(n))
+            loss = float(loss)
+            if not math.isfinite(loss):
+                raise NonFiniteError(
+                    f"the loss became {loss} after step {step}; lower the learning rate, or resume from before"
+                )
+            step, total = step + n, total + loss * n
+            size = pace.count(n)
+            speed, left = plan.tokens_per_step / pace.seconds, pace.seconds * (plan.steps - step)
+            progress.update(task, completed=step, loss=loss, speed=speed, left=clock(left))
+            if step % plan.evaluate_every == 0 or step == plan.steps:
+                line = {"step": step, "loss": total / (step - since), "tokens_per_second": speed, "seconds_left": left}
+                line |= evaluate(state.model)
+                run.log(line)
+                report(state.model, line)
+                since, total = step, 0.0
+                pace.restart()
+            if received or step % plan.save_every == 0 or step == plan.steps:
+                save_state(run.checkpoints, step, state)
+                pace.restart()
+            if received and step < plan.steps:
+                raise StoppedError(f"stopped at step {step}, saved; continue with --resume --out {run.path}", received[0])
+    return state
+
+
+class _Pace:
+    """Seconds a step, and how many steps fit one dispatch."""
+
+    def __init__(self) -> None:
+        self.seconds = math.inf
+        self.restart()
+
+    def restart(self) -> None:
+        """What follows does not count what came before."""
+        self.start = time.perf_counter()
+
+    def count(self, n: int) -> int:
+        """n steps were taken; the size of the next dispatch. The first one held the compilation."""
+        now = time.perf_counter()
+        self.seconds = min(self.seconds, (now - self.start) / n) if n == 1 else (now - self.start) / n
+        self.start = now
+        return max(1, min(2 * n, round(SECONDS_A_DISPATCH / self.seconds)))
+
+
+def clock(seconds: float) -> str:
+    """1:02:03 or 2:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _progress(console: Console) -> Progress:
+    text = "step {task.completed:,.0f} of {task.total:,.0f}  loss {task.fields[loss]:.3f}"
+    text += "  {task.fields[speed]:,.0f} tokens/s  {task.fields[left]} left"
+    return Progress(TextColumn(text), console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals received, as they come; a second one is not held back."""
+    received: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        received.append(number)
+        for which in before:
+            signal.signal(which, before[which])
+
+    before = {which: signal.signal(which, note) for which in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)

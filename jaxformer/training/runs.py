@@ -1,0 +1,86 @@
+"""A run folder: what was asked (config.json), what happened (metrics.jsonl), and what came out."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import CheckpointError, InputError
+
+CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that holds one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
+        """A new run; InputError where one is already."""
+        if (path / CONFIG).exists():
+            raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _write(path / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}; name another folder with --out") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run; InputError where there is none."""
+        if not (path / CONFIG).is_file():
+            raise InputError(f"{path} is not a run folder: it has no {CONFIG}")
+        return cls(path)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was asked."""
+        try:
+            return json.loads((self.path / CONFIG).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / CONFIG} cannot be read: {error}") from None
+
+    @property
+    def weights(self) -> Path:
+        """The trained weights."""
+        return self.path / WEIGHTS
+
+    @property
+    def checkpoints(self) -> Path:
+        """Whole train states by step."""
+        return self.path / CHECKPOINTS
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """One more line of metrics."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """Every line so far."""
+        path = self.path / METRICS
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+    def forget_after(self, step: int) -> None:
+        """Drop the metrics of steps that a resumed run will take again."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics if line["step"] <= step]
+        _write(self.path / METRICS, "".join(kept))
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """`parent/name-0`, or the first number that no run has."""
+    number = 0
+    while (parent / f"{name}-{number}").exists():
+        number += 1
+    return parent / f"{name}-{number}"
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,26 @@
+"""What a run left behind, ready to use."""
+
+from pathlib import Path
+
+import jax
+
+from jaxformer.config import GPTConfig
+from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.data.tokenizers import CharacterTokenizer
+from jaxformer.errors import CheckpointError
+from jaxformer.models.gpt import GPT
+from jaxformer.training.runs import RunFolder
+
+
+def load_trained(path: Path) -> tuple[GPT, CharacterTokenizer]:
+    """The model of a run folder with its trained weights, and its tokenizer."""
+    run = RunFolder.open(path)
+    config = run.config
+    try:
+        model = GPTConfig(**config["recipe"]["model"])
+        tokenizer = CharacterTokenizer(config["characters"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: {error}") from None
+    if not run.weights.exists():
+        raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
+    return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), tokenizer

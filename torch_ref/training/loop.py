@@ -1,0 +1,43 @@
+"""A short training loop over random windows of a long text."""
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from torch_ref.training.losses import cross_entropy
+from torch_ref.training.step import train_step
+
+
+def draw_windows(ids: Tensor, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """`batch` windows at random places, and the same windows one token later: both `B T`."""
+    starts = torch.randint(len(ids) - context, (batch, 1), generator=generator)
+    windows = ids[starts + torch.arange(context + 1)]
+    return windows[:, :-1], windows[:, 1:]
+
+
+def next_token_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the next token: its sum and its count."""
+    inputs, targets = batch
+    return cross_entropy(model(inputs), targets)
+
+
+def fit(
+    model: nn.Module,
+    ids: Tensor,
+    *,
+    steps: int,
+    batch: int,
+    context: int,
+    optimizer: Optimizer,
+    scheduler: LambdaLR,
+    clip_norm: float | None,
+    generator: torch.Generator,
+) -> float:
+    """Train in place, with dropout; the mean loss over these steps."""
+    model.train()
+    total = torch.zeros(())
+    for _ in range(steps):
+        windows = draw_windows(ids, batch, context, generator)
+        total += train_step(model, windows, loss=next_token_loss, optimizer=optimizer, scheduler=scheduler, clip_norm=clip_norm)
+    return float(total) / steps

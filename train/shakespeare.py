@@ -1,0 +1,206 @@
+"""A GPT on characters: trains on a text, reports losses over whole splits, and writes in its style."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+
+from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig, check_size
+from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.data.corpora import read_corpus
+from jaxformer.data.tokenizers import CharacterTokenizer
+from jaxformer.data.windows import cover, draw_windows, split
+from jaxformer.decoding import generate
+from jaxformer.errors import InputError
+from jaxformer.flags import run
+from jaxformer.models import GPT, init
+from jaxformer.nn.tree import count_parameters
+from jaxformer.presets import CPU, GPU, SEED
+from jaxformer.recipes import read_recipe
+from jaxformer.training.checkpoint import load_state
+from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.plots import plot_losses
+from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+
+EVALUATION_TOKENS = 16384
+"""Tokens a batch when a whole split is evaluated."""
+LAST_SAMPLE = 500
+"""Characters written at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare:
+    """Train a character model on a text and let it write."""
+
+    preset: Literal["seed", "cpu", "gpu"]
+    """Model and training by size; the other flags change single values of it."""
+    data: str = "tinyshakespeare"
+    """A text file, or the name of a corpus."""
+    out: Path | None = None
+    """The run folder. None: the first free runs/shakespeare-PRESET-N."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, as it was begun."""
+    seed: int = 0
+    """Start of the random numbers."""
+    steps: int
+    """Length of the run, in optimizer steps."""
+    batch: int
+    """Windows of `model.context` tokens a step."""
+    evaluate_every: int
+    """Steps between evaluations over both whole splits."""
+    save_every: int
+    """Steps between checkpoints of the whole train state."""
+    sample: int = 200
+    """Characters written at each evaluation."""
+    model: GPTConfig
+    """The model. Its vocab_size is the number of distinct characters in the text, whatever is given."""
+    optimizer: OptimizerConfig
+    """The optimizer."""
+    schedule: ScheduleConfig
+    """The course of the learning rate."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "evaluate_every", "save_every"):
+            check_size(name, getattr(self, name))
+        for name in ("seed", "sample"):
+            check_size(name, getattr(self, name), least=0)
+
+
+NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
+
+PRESETS = {
+    "seed": Shakespeare(
+        preset="seed",
+        steps=5000,
+        batch=32,
+        evaluate_every=500,
+        save_every=1000,
+        model=SEED,
+        optimizer=OptimizerConfig(name="adam", learning_rate=1e-3),
+        schedule=ScheduleConfig(),
+    ),
+    "cpu": Shakespeare(
+        preset="cpu",
+        steps=2000,
+        batch=12,
+        evaluate_every=500,
+        save_every=500,
+        model=CPU,
+        optimizer=NANOGPT,
+        schedule=ScheduleConfig(name="cosine", warmup=100, last=2000, floor=0.1),
+    ),
+    "gpu": Shakespeare(
+        preset="gpu",
+        steps=5000,
+        batch=64,
+        evaluate_every=250,
+        save_every=500,
+        model=GPU,
+        optimizer=NANOGPT,
+        schedule=ScheduleConfig(name="cosine", warmup=100, last=5000, floor=0.1),
+    ),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Read the flags and the text, train, save, and show what was learned."""
+    recipe = read_recipe(PRESETS, arguments, prog="python -m train.shakespeare")
+    text = read_corpus(recipe.data)
+    tokenizer = CharacterTokenizer.of(text)
+    out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
+    recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+    splits = split(tokenizer.encode(text), recipe.model.context)
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    folder, state = train(recipe, tokenizer, *splits, console)
+    plot_losses(folder)
+    console.print(write(state.model, tokenizer, LAST_SAMPLE, recipe.seed))
+    files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
+    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · saved to {out} ({files})")
+    console.print(f'next: jaxformer generate {out} --prompt "ROMEO:"')
+
+
+def train(recipe: Shakespeare, tokenizer: CharacterTokenizer, training, validation, console: Console):
+    """The run folder and the train state at the end of the run."""
+    seed = jax.random.key(recipe.seed)
+    optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
+    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    if recipe.resume:
+        folder = RunFolder.open(recipe.out)
+        state = load_state(folder.checkpoints, state)
+        if recipe.steps <= int(state.step):
+            raise InputError(f"{folder.path} is at step {int(state.step)} already; give --steps a larger number to go on")
+        folder.forget_after(int(state.step))
+    else:
+        folder = RunFolder.create(recipe.out, {"recipe": asdict(recipe), "characters": tokenizer.characters})
+    console.print(headline(recipe.model, state.model) + (f" · resumed at step {int(state.step):,}" if recipe.resume else ""))
+
+    begun, context = int(state.step), recipe.model.context
+    evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
+    whole = {"train_loss": cover(training, rows, context), "val_loss": cover(validation, rows, context)}
+
+    def report(model: GPT, line: Mapping[str, float]) -> None:
+        save_weights(folder.weights, model)
+        show(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        if recipe.sample and line["step"] < recipe.steps:
+            console.print("        " + repr(write(model, tokenizer, recipe.sample, recipe.seed)))
+
+    state = fit(
+        state,
+        Plan(
+            steps=recipe.steps,
+            evaluate_every=recipe.evaluate_every,
+            save_every=recipe.save_every,
+            tokens_per_step=recipe.batch * context,
+        ),
+        folder,
+        train_steps=make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
+        data=jnp.asarray(training),
+        seed=seed,
+        evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
+        report=report,
+        console=console,
+    )
+    return folder, state
+
+
+def loss(model: GPT, batch, key):
+    """Cross-entropy of the next character: its sum and its count."""
+    return cross_entropy(model(batch.inputs, key=key), batch.targets)
+
+
+def headline(config: GPTConfig, model: GPT) -> str:
+    """What is trained, and on what."""
+    return (
+        f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads,"
+        f" context {config.context} · {count_parameters(model):,} parameters, {count_parameters(model, embeddings=False):,} without embeddings"
+        f" · {jax.device_count()} {jax.devices()[0].device_kind}"
+    )
+
+
+def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+    """One line of the table, the first one under its heads."""
+    if first:
+        console.print(f"{'step':>7} {'batch loss':>11} {'train loss':>11} {'val loss':>9} {'tokens/s':>10} {'left':>7}")
+    console.print(
+        f"{line['step']:7,} {line['loss']:11.4f} {line['train_loss']:11.4f} {line['val_loss']:9.4f} "
+        f"{line['tokens_per_second']:10,.0f} {clock(line['seconds_left']):>7}"
+    )
+
+
+def write(model: GPT, tokenizer: CharacterTokenizer, characters: int, seed: int) -> str:
+    """A sample that starts after a line break, or after the vocabulary's first character where there is none."""
+    start = "\n" if "\n" in tokenizer.characters else tokenizer.characters[0]
+    return tokenizer.decode(generate(model, tokenizer.encode(start)[None], characters, jax.random.key(seed))[0])
+
+
+if __name__ == "__main__":
+    run(main)
