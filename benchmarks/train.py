@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxformer.config import check_choice, check_size
 from jaxformer.errors import JaxformerError
@@ -56,18 +57,15 @@ def main(arguments: list[str]) -> None:
             rows[side].append(spawn(arguments, side, seed))
             found = rows[side][-1]
             print(f"seed {seed} {side:16} {found['ms']:8.3f} ms a step, validation loss {found['val_loss']:.4f}", flush=True)
-    print(f"\n{'side':16} {'ms a step':>10} {'whole run':>10} {'validation loss':>16} {'times as fast as jax':>22}")
-    ours = [row["ms"] for row in rows[flags.sides[0]]]
+    print(f"\n{'side':16} {'ms a step':>10} {'whole run':>10} {'validation loss':>16}")
     for side, found in rows.items():
-        ratios = [mine / row["ms"] for mine, row in zip(ours, found, strict=True)]
+        ms, wall = (statistics.median(row[name] for row in found) for name in ("ms", "wall"))
+        print(f"{side:16} {ms:10.3f} {wall:8.1f} s {statistics.mean(row['val_loss'] for row in found):16.4f}")
+    for side in flags.sides[1:]:
+        ratios = sorted(theirs["ms"] / ours["ms"] for ours, theirs in zip(rows[flags.sides[0]], rows[side], strict=True))
         print(
-            f"{side:16} {statistics.median(row['ms'] for row in found):10.3f} "
-            f"{statistics.median(row['wall'] for row in found):8.1f} s {statistics.mean(row['val_loss'] for row in found):16.4f} "
-            f"{statistics.median(ratios):22.2f}"
+            f"{flags.sides[0]} is {statistics.median(ratios):.2f} times as fast as {side} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
-    peers = [statistics.median(r["ms"] for r in found) for side, found in rows.items() if side.startswith("torch")]
-    if peers:
-        print(f"jax is {min(peers) / statistics.median(ours):.2f} times as fast as the fastest torch")
 
 
 def spawn(arguments: list[str], side: str, seed: int) -> dict:
@@ -143,7 +141,7 @@ def torch_side(recipe, training, validation, settings: list[str]) -> dict:
     torch.manual_seed(recipe.seed)
     model = init(recipe.model, generator)
     optimizer, scheduler = make_optimizer(model, recipe.optimizer, recipe.schedule)
-    trained = torch.compile(model) if "compile" in settings else model
+    trained: Any = torch.compile(model) if "compile" in settings else model
     go = {
         "batch": recipe.batch,
         "context": recipe.model.context,

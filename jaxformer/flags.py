@@ -20,11 +20,10 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     import tyro
 
     said = io.StringIO()
-    given = {} if default is None else {"default": default}
-    config = (tyro.conf.AvoidSubcommands,)
+    given: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(said):
-            value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, config=config, **given)
+            value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -46,14 +45,14 @@ def flag_names(value: Any, start: str = "--") -> list[str]:
     return names
 
 
-def peek(arguments: Sequence[str], flag: str, default: str | None = None) -> str | None:
+def peek(arguments: Sequence[str], flag: str) -> str | None:
     """The value of one flag before the others are parsed: `--flag value` or `--flag=value`."""
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
             return arguments[i + 1]
         if argument.startswith(flag + "="):
             return argument.split("=", 1)[1]
-    return default
+    return None
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:

@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from jaxformer.config import check_choice
 from jaxformer.errors import CheckpointError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.training.runs import RunFolder
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 
 CHANGEABLE = ("out", "resume", "steps", "sample", "evaluate_every", "save_every")
 """What a resumed run may do otherwise than before; everything else decides what is learned."""
@@ -21,7 +24,7 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     first = next(iter(presets))
     kind = type(presets[first])
     if "--resume" not in arguments:
-        name = peek(arguments, "--preset", first)
+        name = peek(arguments, "--preset") or first
         check_choice("--preset", name, presets)
         return parse(kind, arguments, prog=prog, default=presets[name])
     folder = peek(arguments, "--out")
@@ -45,9 +48,8 @@ def from_dict(kind: type[R], values: Mapping[str, Any]) -> R:
     made = {}
     for name, value in values.items():
         hint = hints[name]
-        if is_dataclass(hint):
-            value = from_dict(hint, value)
-        elif value is not None and hint == Path | None:
-            value = Path(value)
-        made[name] = value
+        if isinstance(hint, type) and is_dataclass(hint):
+            made[name] = from_dict(hint, value)
+        else:
+            made[name] = Path(value) if hint == Path | None and value is not None else value
     return kind(**made)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from rich.console import Console
 
 from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig, check_size
@@ -28,7 +29,7 @@ from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+from jaxformer.training.step import TrainState, make_evaluate, make_train_steps, train_state
 
 EVALUATION_TOKENS = 16384
 """Tokens a batch when a whole split is evaluated."""
@@ -115,37 +116,44 @@ def main(arguments: list[str]) -> None:
     recipe = read_recipe(PRESETS, arguments, prog="python -m train.shakespeare")
     text = read_corpus(recipe.data)
     tokenizer = CharacterTokenizer.of(text)
+    splits = split(tokenizer.encode(text), recipe.model.context)
     out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
-    splits = split(tokenizer.encode(text), recipe.model.context)
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    folder, state = train(recipe, tokenizer, *splits, console)
+    folder, model = train(recipe, out, tokenizer, splits, console)
     plot_losses(folder)
-    console.print(write(state.model, tokenizer, LAST_SAMPLE, recipe.seed))
-    files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
+    console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
+    files = ", ".join(sorted(path.name for path in out.iterdir() if path.is_file()))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · saved to {out} ({files})")
     console.print(f'next: jaxformer generate {out} --prompt "ROMEO:"')
 
 
-def train(recipe: Shakespeare, tokenizer: CharacterTokenizer, training, validation, console: Console):
-    """The run folder and the train state at the end of the run."""
-    seed = jax.random.key(recipe.seed)
+def begin(recipe: Shakespeare, out: Path, tokenizer: CharacterTokenizer, state: TrainState) -> tuple[RunFolder, TrainState]:
+    """A new run folder, or the one to resume with its last state."""
+    if not recipe.resume:
+        return RunFolder.create(out, {"recipe": asdict(recipe), "characters": tokenizer.characters}), state
+    folder = RunFolder.open(out)
+    state = load_state(folder.checkpoints, state)
+    if recipe.steps <= int(state.step):
+        raise InputError(f"{out} is at step {int(state.step)} already; give --steps a larger number to go on")
+    folder.forget_after(int(state.step))
+    return folder, state
+
+
+def train(
+    recipe: Shakespeare, out: Path, tokenizer: CharacterTokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
+) -> tuple[RunFolder, GPT]:
+    """The run folder and the trained model."""
+    seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
-    if recipe.resume:
-        folder = RunFolder.open(recipe.out)
-        state = load_state(folder.checkpoints, state)
-        if recipe.steps <= int(state.step):
-            raise InputError(f"{folder.path} is at step {int(state.step)} already; give --steps a larger number to go on")
-        folder.forget_after(int(state.step))
-    else:
-        folder = RunFolder.create(recipe.out, {"recipe": asdict(recipe), "characters": tokenizer.characters})
-    console.print(headline(recipe.model, state.model) + (f" · resumed at step {int(state.step):,}" if recipe.resume else ""))
+    folder, state = begin(recipe, out, tokenizer, state)
+    begun = int(state.step)
+    console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 
-    begun, context = int(state.step), recipe.model.context
     evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
-    whole = {"train_loss": cover(training, rows, context), "val_loss": cover(validation, rows, context)}
+    whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
     def report(model: GPT, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
@@ -163,13 +171,13 @@ def train(recipe: Shakespeare, tokenizer: CharacterTokenizer, training, validati
         ),
         folder,
         train_steps=make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
-        data=jnp.asarray(training),
+        data=jnp.asarray(splits[0]),
         seed=seed,
         evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
         report=report,
         console=console,
     )
-    return folder, state
+    return folder, state.model
 
 
 def loss(model: GPT, batch, key):
@@ -180,9 +188,10 @@ def loss(model: GPT, batch, key):
 def headline(config: GPTConfig, model: GPT) -> str:
     """What is trained, and on what."""
     return (
-        f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads,"
-        f" context {config.context} · {count_parameters(model):,} parameters, {count_parameters(model, embeddings=False):,} without embeddings"
-        f" · {jax.device_count()} {jax.devices()[0].device_kind}"
+        f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads, "
+        f"context {config.context} · {count_parameters(model):,} parameters, "
+        f"{count_parameters(model, embeddings=False):,} without embeddings · "
+        f"{jax.device_count()} {jax.devices()[0].device_kind}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import astuple, replace
 from functools import partial
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxformer.config import SamplingConfig, check_size
 from jaxformer.decoding.sampling import Number, next_tokens
 from jaxformer.inputs import check_tokens
 from jaxformer.models.gpt import GPT
-from jaxformer.nn.cache import empty_cache
+from jaxformer.nn.cache import KVCache, empty_cache
 
 SMALLEST_BUCKET = 16
 
@@ -78,7 +79,7 @@ def _generate(
 
     cache = empty_cache(model.config, tokens.shape[0], context, model.embed.token.table.dtype)
     states, cache = model.states(tokens[:, :width], cache)
-    cache = replace(cache, length=start)
+    cache = replace(cast(KVCache, cache), length=start)
     carry = tokens, start, logits_at(states, start - 1), cache
     tokens, length, logits, _ = jax.lax.while_loop(lambda c: c[1] < jnp.minimum(end, context), with_cache, carry)
     if tokens.shape[1] <= context:

@@ -20,8 +20,8 @@ KEPT = 2
 def _checkpointer(folder: Path) -> Iterator[Any]:
     from orbax.checkpoint import v1 as ocp
 
-    policy = ocp.training.preservation_policies.LatestN(KEPT)
-    with ocp.training.Checkpointer(folder.absolute(), preservation_policy=policy) as checkpointer:
+    policy: Any = ocp.training.preservation_policies.LatestN(KEPT)
+    with ocp.training.Checkpointer(str(folder.absolute()), preservation_policy=policy) as checkpointer:
         yield checkpointer
 
 

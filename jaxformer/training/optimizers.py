@@ -26,11 +26,11 @@ def make_optimizer(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> opta
 def clip(max_norm: float) -> optax.GradientTransformation:
     """Scale the gradient by min(1, max_norm / (norm + 1e-6))."""
 
-    def update(gradient: PyTree, state: optax.EmptyState, params: PyTree | None = None):
+    def scaled(gradient: PyTree, params: PyTree | None) -> PyTree:
         scale = jnp.minimum(1.0, max_norm / (optax.global_norm(gradient) + CLIP_EPSILON))
-        return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient), state
+        return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(scaled)
 
 
 def matrices(tree: PyTree) -> PyTree:
