@@ -35,7 +35,7 @@ def record_masks(f: Callable[[], Output]) -> tuple[Output, list[np.ndarray]]:
         mask = draw(*arguments)
         if isinstance(mask, jax.core.Tracer):
             raise ParityError("a dropout mask is drawn while tracing and has no value yet; record with remat = False")
-        masks.append(np.asarray(mask))
+        masks.append(np.array(mask))
         return mask
 
     with mock.patch.object(dropout, "keep_mask", record), jax.disable_jit():

@@ -62,7 +62,7 @@ def difference(name: str, ours: Any, reference: Any) -> Difference:
         return Difference(name, 0.0, 0.0)
     gap, size = np.linalg.norm(j - t), np.linalg.norm(t)
     if size == 0:
-        return Difference(name, *((0.0, 0.0) if gap == 0 else (np.inf, np.inf)))
+        return Difference(name, *((0.0, 0.0) if np.array_equal(j, t) else (np.inf, np.inf)))
     return Difference(name, float(gap / size), float(np.abs(j - t).max() / (size / np.sqrt(t.size))))
 
 

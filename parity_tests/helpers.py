@@ -1,0 +1,78 @@
+"""What several rungs of the ladder share. Sizes differ pairwise, so that no axis can stand in for another."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.config import BlockConfig, GPTConfig
+from jaxformer.nn.masks import causal_mask
+from jaxformer.parity.compare import CHECKS, Call, Reference, Subject, apply, check_all_gradients, load_torch, run_torch
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.measure import check_float64, check_gradients
+
+B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
+
+
+checks = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+
+
+def block_config(**changes: Any) -> BlockConfig:
+    """A small block."""
+    return BlockConfig(**{"d_model": D, "n_layers": L, "n_heads": N, "d_ff": F, **changes})
+
+
+def gpt_config(**changes: Any) -> GPTConfig:
+    """A small model."""
+    return GPTConfig(**{"vocab_size": V, "context": 11, "d_model": D, "n_layers": L, "n_heads": N, "d_ff": F, **changes})
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    """float32 numbers from a normal distribution."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def padding(rows: int, keys: int) -> np.ndarray:
+    """A mask `B 1 1 S`: nothing padded, padding on the right, on the left, and (last row) everywhere."""
+    mask = np.ones((rows, 1, 1, keys), bool)
+    mask[1, ..., -2:] = False
+    mask[2, ..., :3] = False
+    mask[-1] = False
+    return mask
+
+
+def causal(rows: int, length: int) -> np.ndarray:
+    """The padding above under a causal mask: `B 1 T T`; left padding leaves rows without a key."""
+    return padding(rows, length) & np.asarray(causal_mask(length))
+
+
+def twins(ours: Any, theirs: Any, *inputs: np.ndarray, call: Call = apply) -> tuple[Reference, Subject]:
+    """A JAX module and its torch twin with the same excited weights, ready to be compared."""
+    model = excite(ours, seed=3)
+    return run_torch(load_torch(theirs, model), inputs, call), Subject(model, call)
+
+
+def run_check(check: Callable[..., Any], reference: Reference, subject: Subject) -> None:
+    """One check; among gradients, exactly the key biases' are null: they add the same to all scores of a query."""
+    found = check(reference, subject)
+    if check is check_all_gradients:
+        assert found == [name for name in reference.weights if f".{name}".endswith(".key.bias")]
+
+
+def check_function(ours: Callable[..., jax.Array], theirs: Callable[..., torch.Tensor], *arrays: np.ndarray) -> np.ndarray:
+    """Tier A for a function's value and for its gradient with respect to every array; returns the value."""
+    with jax.enable_x64(True):
+        output, pull_back = jax.vjp(ours, *(jnp.asarray(array, jnp.float64) for array in arrays))
+        inputs = [torch.from_numpy(array.astype(np.float64)).requires_grad_() for array in arrays]
+        reference = theirs(*inputs)
+        check_float64("value", output, reference)
+        cotangent = np.random.default_rng(1).standard_normal(reference.shape)
+        gradients = torch.autograd.grad(reference, inputs, torch.from_numpy(cotangent))
+        names = [f"input {i}" for i in range(len(arrays))]
+        found = pull_back(jnp.asarray(cotangent, output.dtype))
+        check_gradients(dict(zip(names, found, strict=True)), dict(zip(names, gradients, strict=True)))
+        return np.asarray(output)

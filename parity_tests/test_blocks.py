@@ -1,0 +1,69 @@
+import functools
+
+import jax.numpy as jnp
+import pytest
+import torch
+from torch import nn
+
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import to_jax
+from jaxformer.nn.blocks import Block
+from jaxformer.parity.compare import load_torch
+from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.measure import check_float64
+from parity_tests.helpers import B, D, F, N, S, T, block_config, causal, checks, noise, padding, run_check, twins
+from torch_ref.nn.blocks import Block as TorchBlock
+
+PLACES = ("pre", "post")
+NORMS = ("layer", "rms", "std", "none")
+CASES = {f"{norm}, {place}": {"norm": norm, "norm_position": place} for norm in NORMS for place in PLACES}
+CASES["no feed-forward"] = {"d_ff": 0}
+CROSS = {f"cross, {place}": {"norm_position": place} for place in PLACES}
+X, MEMORY = noise(B, T, D), noise(B, S, D, seed=1)
+RENAMED = {
+    "self_attn.in_proj_": "attention.qkv.",
+    "self_attn.out_proj.": "attention.out.",
+    "linear1.": "feed_forward.up.",
+    "linear2.": "feed_forward.down.",
+    "norm1.": "attention_norm.",
+    "norm2.": "feed_forward_norm.",
+}
+
+
+@functools.cache
+def block_twins(name):
+    config, cross = block_config(**(CASES | CROSS)[name]), name in CROSS
+    inputs = (X, causal(B, T), *((MEMORY, padding(B, S)) if cross else ()))
+    return twins(Block(config, cross=cross), TorchBlock(config, cross=cross), *inputs)
+
+
+@checks
+@pytest.mark.parametrize("name", [*CASES, *CROSS])
+def test_block(name, check):
+    run_check(check, *block_twins(name))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_equal_to_torchs_own_encoder_layer(place, activation):
+    config = block_config(norm_position=place, activation=activation, projections="fused")
+    block = widen(excite(Block(config), seed=4))
+    layer = nn.TransformerEncoderLayer(
+        D, N, F, dropout=0.0, activation=activation, norm_first=place == "pre", batch_first=True, dtype=torch.float64
+    )
+    twin = load_torch(TorchBlock(config).double(), block).state_dict()
+    state = {theirs: twin[renamed(theirs)] for theirs in layer.state_dict()}
+    layer.load_state_dict(state)
+    mask = causal(B, T)[:1]
+    reference = layer(torch.from_numpy(X[:1]).double(), src_mask=torch.from_numpy(~mask[0, 0]))
+    back = to_jax({renamed(name): tensor for name, tensor in layer.state_dict().items()}, block, TWIN)
+    check_float64("block", back(jnp.asarray(X[:1], jnp.float64), jnp.asarray(mask)), reference)
+
+
+def renamed(name: str) -> str:
+    """torch's own name -> the twin's."""
+    for start, ours in RENAMED.items():
+        if name.startswith(start):
+            return ours + name.removeprefix(start)
+    raise KeyError(name)

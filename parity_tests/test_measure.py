@@ -1,0 +1,126 @@
+"""The judges themselves: each goes red when it should."""
+
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.measure import check_float32, check_float64, check_gradients, difference
+
+T64 = np.random.default_rng(0).standard_normal((5, 7))
+
+
+def spoiled(at, value, array=T64):
+    array = array.copy()
+    array.flat[at] = value
+    return array
+
+
+def test_distances():
+    found = difference("x", np.array([1.0, 2.0]), np.array([1.0, 1.0]))
+    assert (found.relative, found.peak) == (1 / np.sqrt(2), 1.0)
+
+
+def test_torch_tensors_are_read():
+    assert difference("x", T64, torch.from_numpy(T64).requires_grad_()).relative == 0
+
+
+def test_tier_a_accepts_rounding():
+    check_float64("x", T64 * (1 + 2**-52), T64)
+
+
+@pytest.mark.parametrize("kind", ["activation", "loss"])
+def test_tier_a_refuses_1e_12(kind):
+    with pytest.raises(ParityError, match="tier A allows"):
+        check_float64("x", T64 * (1 + 1e-12), T64, kind)
+
+
+def test_tier_a_refuses_one_gradient_off():
+    with pytest.raises(ParityError, match="max/rms"):
+        check_float64("x", spoiled(3, T64.flat[3] + 2e-12), T64, "gradient")
+
+
+@pytest.mark.parametrize("sides", [(np.float32, np.float64), (np.float64, np.float32)], ids=["jax", "torch"])
+def test_tier_a_refuses_float32(sides):
+    with pytest.raises(ParityError, match="tier A compares float64"):
+        check_float64("x", *(T64.astype(side) for side in sides))
+
+
+def test_another_shape():
+    with pytest.raises(ParityError, match="shape"):
+        check_float64("x", T64.T, T64)
+
+
+@pytest.mark.parametrize("ours", [np.nan, -np.inf, 1.0], ids=str)
+def test_another_pattern_of_infinities(ours):
+    with pytest.raises(ParityError, match="NaN or infinity"):
+        check_float64("x", spoiled(3, ours), spoiled(3, np.inf))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+def test_the_same_pattern_is_equal(value):
+    check_float64("x", spoiled(3, value), spoiled(3, value))
+
+
+def test_zeros_are_equal_to_zeros_alone():
+    check_float64("x", np.zeros(3), np.zeros(3))
+    with pytest.raises(ParityError):
+        check_float64("x", np.full(3, 1e-300), np.zeros(3))
+
+
+def test_nan_is_never_within_the_line():
+    with pytest.raises(ParityError):
+        check_float64("x", np.full(3, np.nan), np.zeros(3))
+
+
+TRUTH = T64.astype(np.float32).astype(np.float64)
+THEIRS = (TRUTH * (1 + 1e-7)).astype(np.float32)
+
+
+def test_tier_b_accepts_torchs_own_error():
+    assert check_float32("x", THEIRS, THEIRS, TRUTH) <= 0.25
+
+
+def test_tier_b_refuses_ten_times_torchs_error():
+    with pytest.raises(ParityError, match="tier B allows"):
+        check_float32("x", (TRUTH * (1 + 2e-6)).astype(np.float32), THEIRS, TRUTH)
+
+
+def test_tier_b_refuses_one_entry_far_off():
+    x = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    with pytest.raises(ParityError, match="tier B allows"):
+        check_float32("x", spoiled(3, x[3] + 1e-5, x), x, x.astype(np.float64))
+
+
+def test_tier_b_refuses_other_infinities():
+    with pytest.raises(ParityError, match="NaN or infinity"):
+        check_float32("x", spoiled(3, np.nan, THEIRS), THEIRS, TRUTH)
+
+
+GRADIENTS = {"kernel": T64, "key.bias": np.full(7, 1e-17)}
+
+
+def test_null_gradients_are_named():
+    assert check_gradients(GRADIENTS | {"key.bias": np.full(7, -3e-17)}, GRADIENTS) == ["key.bias"]
+
+
+@pytest.mark.parametrize("null_side", ["jax", "torch"])
+def test_a_null_gradient_on_one_side_alone(null_side):
+    other = GRADIENTS | {"key.bias": np.full(7, 1e-3)}
+    with pytest.raises(ParityError, match=r"key\.bias"):
+        check_gradients(*((GRADIENTS, other) if null_side == "jax" else (other, GRADIENTS)))
+
+
+def test_gradients_of_other_tensors():
+    with pytest.raises(ParityError, match=r"\['key.bias'\]"):
+        check_gradients({"kernel": T64}, GRADIENTS)
+
+
+def test_a_gradient_off_by_1e_11():
+    with pytest.raises(ParityError, match="kernel"):
+        check_gradients(GRADIENTS | {"kernel": T64 * (1 + 1e-11)}, GRADIENTS)
+
+
+def test_a_nan_gradient_is_not_null():
+    with pytest.raises(ParityError, match=r"key\.bias"):
+        check_gradients(GRADIENTS | {"key.bias": np.full(7, np.nan)}, GRADIENTS)

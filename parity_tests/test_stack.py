@@ -1,0 +1,72 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.nn.stack import Stack
+from jaxformer.nn.tree import named_leaves
+from jaxformer.parity.compare import load_torch
+from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.measure import check_float64
+from parity_tests.helpers import B, D, L, S, T, block_config, causal, checks, noise, padding, run_check, twins
+from torch_ref.nn.stack import Stack as TorchStack
+
+RUNS = {
+    "unrolled": {"layers": "unrolled"},
+    "rolled": {"layers": "rolled"},
+    "rematerialised": {"layers": "rolled", "remat": True},
+}
+X, MASK, MEMORY, MEMORY_MASK = noise(B, T, D), causal(B, T), noise(B, S, D, seed=1), padding(B, S)
+
+
+@functools.cache
+def stack_twins(run):
+    config = block_config(**RUNS[run])
+    return twins(Stack(config), TorchStack(config), X, MASK)
+
+
+@functools.cache
+def cross_twins():
+    config = block_config(norm_position="post", n_kv_heads=2, layers="rolled")
+    return twins(Stack(config, cross=True), TorchStack(config, cross=True), X, MASK, MEMORY, MEMORY_MASK)
+
+
+@checks
+@pytest.mark.parametrize("run", RUNS)
+def test_however_it_runs_it_equals_torchs(run, check):
+    run_check(check, *stack_twins(run))
+
+
+@checks
+def test_with_a_memory(check):
+    run_check(check, *cross_twins())
+
+
+@pytest.mark.usefixtures("float64")
+def test_each_layer_equals_torchs_layer():
+    config = block_config()
+    stack = widen(excite(Stack(config), seed=2))
+    theirs = load_torch(TorchStack(config).double(), stack)
+    for i in (*range(L), -1):
+        reference = theirs[i](torch.from_numpy(X).double(), torch.from_numpy(MASK))
+        check_float64(f"layer {i}", stack[i](jnp.asarray(X, jnp.float64), jnp.asarray(MASK)), reference)
+
+
+@pytest.mark.parametrize("i", [L, -L - 1])
+def test_no_such_layer(i):
+    with pytest.raises(IndexError, match=f"layer {i} of a stack of {L}"):
+        Stack(block_config())[i]
+
+
+def test_layers_have_weights_of_their_own():
+    stack = excite(Stack(block_config()), seed=2)
+    assert all(
+        not np.array_equal(first, second) for first, second in zip(*(jax.tree.leaves(stack[i]) for i in (0, 1)), strict=True)
+    )
+
+
+def test_every_leaf_has_the_layer_axis():
+    assert {leaf.shape[0] for leaf in named_leaves(Stack(block_config())).values()} == {L}
