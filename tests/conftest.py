@@ -1,0 +1,58 @@
+"""What the tests share: a small text, a recipe made small, and how a refusal has to look."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxformer.data.corpora import CORPORA, FOLDER
+from tests.tiny import WORDS
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """About three kilobytes of English-like lines."""
+    draw = random.Random(0)
+    lines = [" ".join(draw.choices(WORDS, k=8)).capitalize() + "." for _ in range(80)]
+    path = tmp_path_factory.mktemp("text") / "tiny.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_shakespeare() -> Path:
+    """The corpus on disk; nothing is downloaded for a test."""
+    path = Path(os.environ.get(FOLDER, "")) / CORPORA["tinyshakespeare"].file
+    if not os.environ.get(FOLDER) or not path.is_file():
+        pytest.skip(f"needs {path.name} in the folder named by {FOLDER}")
+    return path
+
+
+@pytest.fixture
+def small_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of evaluation and samples as small as the model."""
+    import train.shakespeare
+
+    monkeypatch.setattr(train.shakespeare, "EVALUATION_TOKENS", 64)
+    monkeypatch.setattr(train.shakespeare, "LAST_SAMPLE", 8)
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """refusal(main, arguments): the one line on stderr of a command that has to end with code 2."""
+    from jaxformer.flags import run
+
+    def refused(main: Callable[[list[str]], None], arguments: list[str], code: int = 2) -> str:
+        monkeypatch.setattr("sys.argv", ["command", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            run(main)
+        said = capsys.readouterr().err
+        assert stop.value.code == code, said
+        assert said.endswith("\n"), said
+        assert said.count("\n") == 1, said
+        return said.strip()
+
+    return refused

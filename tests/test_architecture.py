@@ -1,0 +1,173 @@
+"""The wings import one way, the frameworks stay apart, and every module has its twin: read from the source."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import jaxformer
+
+ROOT = Path(jaxformer.__file__).parents[1]
+ABOVE_TRAINING = ("recipes", "cli")
+"""Top-level files that are no ground: they stand on everything else."""
+NO_TWIN = {
+    "nn/dropout.py": "torch.nn.Dropout",
+    "nn/linear.py": "torch.nn.Linear",
+    "nn/matmul.py": "torch's own gradient of a product is fast already",
+    "nn/tree.py": "parameters by name: torch has state_dict",
+    "training/checkpoint.py": "runs are trained on one side",
+    "training/plots.py": "runs are trained on one side",
+    "training/runs.py": "runs are trained on one side",
+    "training/trained.py": "the weights file is the twin's already",
+}
+HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
+
+
+@cache
+def order() -> dict[str, int]:
+    """Wing -> height, as the package's docstring lists them, bottom to top."""
+    lines = (jaxformer.__doc__ or "").split("The wings, bottom to top")[1].splitlines()
+    wings = [match[1] for line in lines if (match := re.match(r"    (\w.*?)  +\w", line))]
+    heights = {wing: height for height, wing in enumerate(wings[1:], start=1)}
+    return heights | {path.stem: 0 for path in (ROOT / "jaxformer").glob("*.py")} | dict.fromkeys(ABOVE_TRAINING, len(wings))
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imports(path: Path, *, top_only: bool = False) -> set[str]:
+    """Modules that a file imports; with `top_only`, those that importing the file imports."""
+    found = set()
+    for node in _nodes(ast.parse(path.read_text("utf-8")), top_only):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names = [alias.name for alias in node.names if _file(f"{node.module}.{alias.name}")]
+            found |= {f"{node.module}.{name}" for name in names} | ({node.module} if len(names) < len(node.names) else set())
+    return found
+
+
+def _nodes(node: ast.AST, top_only: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        lazy = isinstance(child, ast.FunctionDef) or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test))
+        if not (top_only and lazy):
+            yield child
+            yield from _nodes(child, top_only)
+
+
+def _file(module: str) -> Path | None:
+    stem = ROOT.joinpath(*module.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+
+
+def reached(path: Path, seen: set[str] | None = None) -> set[str]:
+    """Every module that importing this file imports, directly or not, the packages on the way included."""
+    seen = set() if seen is None else seen
+    for module in imports(path, top_only=True):
+        parts = module.split(".")
+        for name in (".".join(parts[:n]) for n in range(1, len(parts) + 1)):
+            if name not in seen:
+                seen.add(name)
+                if inner := _file(name):
+                    reached(inner, seen)
+    return seen
+
+
+def roots(modules: set[str]) -> set[str]:
+    return {module.split(".")[0] for module in modules}
+
+
+def test_the_order_names_every_wing():
+    wings = {path.parent.name for path in (ROOT / "jaxformer").glob("*/__init__.py")}
+    assert wings <= set(order())
+    assert order()["config"] == 0 < order()["nn"] < order()["models"] < order()["training"] < order()["parity"] < order()["cli"]
+
+
+@pytest.mark.parametrize("path", sources("jaxformer"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_wing_imports_only_those_under_it(path):
+    if path.parent == ROOT / "jaxformer" and path.stem == "__init__":
+        assert not imports(path)
+        return
+    mine = path.relative_to(ROOT / "jaxformer").parts[0].removesuffix(".py")
+    for module in imports(path):
+        if module.startswith("jaxformer."):
+            other = module.split(".")[1]
+            assert other == mine or order()[other] <= order()[mine], f"{module} is above {mine}"
+            assert order()[other] < order()[mine] or order()[mine] in (0, order()["cli"]) or other == mine
+
+
+def test_the_library_stands_without_its_surroundings():
+    for path in sources("jaxformer"):
+        assert not roots(imports(path)) & {"train", "benchmarks", "tests", "parity_tests"}, path
+        if "parity" not in path.parts:
+            assert "torch_ref" not in roots(imports(path)), path
+
+
+def test_no_heavy_import_at_module_top():
+    for path in [*sources("jaxformer"), *sources("train")]:
+        assert not roots(imports(path, top_only=True)) & {*HEAVY, "torch_ref"}, path
+    for path in sources("jaxformer"):
+        if "torch" in roots(imports(path)):
+            assert path.parent.name in ("parity", "convert"), path
+
+
+GROUND_WITHOUT_JAX = ("config", "errors", "inputs", "flags", "recipes", "presets", "initialisers", "training/runs")
+
+
+@pytest.mark.parametrize("name", GROUND_WITHOUT_JAX)
+def test_the_ground_imports_no_jax(name):
+    assert not roots(reached(ROOT / f"jaxformer/{name}.py")) & {"jax", "jaxlib", "flax", "optax", "orbax", "tyro"}
+
+
+def test_the_twin_imports_nothing_of_jax():
+    for path in sources("torch_ref"):
+        assert not roots(imports(path)) & {"jax", "jaxlib", "flax", "optax", "orbax", "numpy"}, path
+        for module in imports(path):
+            if module.startswith("jaxformer"):
+                assert module.removeprefix("jaxformer.") in ("config", "errors", "inputs", "presets", "initialisers"), (
+                    path,
+                    module,
+                )
+
+
+def test_every_file_has_its_twin():
+    def files(package: str) -> set[str]:
+        wings = [ROOT / package / wing for wing in ("nn", "models", "decoding", "training")]
+        return {str(path.relative_to(ROOT / package)) for wing in wings for path in wing.glob("*.py")}
+
+    assert files("jaxformer") - files("torch_ref") == set(NO_TWIN)
+    assert not files("torch_ref") - files("jaxformer")
+
+
+def classes(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+
+
+@pytest.mark.parametrize("path", sources("torch_ref"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_twin_classes_have_the_same_names(path):
+    assert classes(path) <= classes(ROOT / "jaxformer" / path.relative_to(ROOT / "torch_ref"))
+
+
+def loaded(statement: str) -> set[str]:
+    """Modules in a fresh interpreter after a statement."""
+    code = f"import sys; {statement}; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return roots(set(done.stdout.split()))
+
+
+def test_importing_the_configuration_loads_no_jax():
+    assert not loaded("import jaxformer.config, jaxformer.flags, jaxformer.recipes") & {"jax", "jaxlib", "flax", "optax"}
+
+
+def test_importing_a_recipe_loads_nothing_heavy():
+    modules = loaded("import train.shakespeare")
+    assert "jax" in modules
+    assert not modules & {*HEAVY, "pooch", "orbax"}

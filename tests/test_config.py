@@ -1,0 +1,169 @@
+"""A configuration that cannot be built is refused by field and value, in one line, before anything is allocated."""
+
+import ast
+import math
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaxformer
+from jaxformer.config import BlockConfig, GPTConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.presets import PRESETS, preset
+
+KINDS = (GPTConfig, OptimizerConfig, ScheduleConfig, SamplingConfig)
+GOOD = {
+    GPTConfig: {"d_model": 12, "n_layers": 1, "n_heads": 4, "d_ff": 8, "vocab_size": 5, "context": 4},
+    OptimizerConfig: {"name": "adam", "learning_rate": 1e-3},
+    ScheduleConfig: {},
+    SamplingConfig: {},
+}
+SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "context")
+NO_SIZES = (0, -1, 2.0, True, "4", 2**33, math.nan)
+RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
+NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
+FLAGS = ("gated", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat", "embedding_scale", "tied")
+
+BAD = [
+    *[(GPTConfig, name, value) for name in SIZES for value in NO_SIZES],
+    *[(GPTConfig, name, value) for name in RATES for value in NO_RATES],
+    *[(GPTConfig, name, value) for name in (*FLAGS, "head_bias") for value in (1, 0, None, "yes")],
+    *[(GPTConfig, "d_ff", value) for value in (-1, 1.0, False)],
+    *[(GPTConfig, "norm_epsilon", value) for value in (0, -1e-5, math.nan, math.inf)],
+    *[(OptimizerConfig, "learning_rate", value) for value in (0, -1, math.nan, math.inf, "1e-3", True)],
+    *[(OptimizerConfig, name, value) for name in ("momentum", "beta1", "beta2") for value in (-0.1, 1, math.nan)],
+    *[(OptimizerConfig, "epsilon", value) for value in (0, -1)],
+    *[(OptimizerConfig, "weight_decay", value) for value in (-0.1, math.nan)],
+    *[(OptimizerConfig, "clip_norm", value) for value in (0, -1, math.nan, math.inf)],
+    *[(ScheduleConfig, name, value) for name in ("decay_every", "d_model", "last") for value in (0, 1.0, True)],
+    *[(ScheduleConfig, name, value) for name in ("decay", "floor") for value in (-1, math.nan)],
+    (ScheduleConfig, "warmup", -1),
+    *[(SamplingConfig, "temperature", value) for value in (-1, math.nan, math.inf)],
+    *[(SamplingConfig, "top_k", value) for value in (-1, 1.0, True)],
+    *[(SamplingConfig, "top_p", value) for value in (0, -0.1, 1.1, math.nan)],
+]
+
+
+def shown(value: object) -> str:
+    """How a message writes a value: as Python does, or shortened where it is a plain number."""
+    return f"(?:{re.escape(repr(value))}" + (f"|{value:g})" if isinstance(value, int | float) else ")")
+
+
+def refused(kind: type, **changes: object) -> str:
+    """The message that refuses the good configuration with these changes: one line, and no other kind of error."""
+    with pytest.raises(ConfigError) as caught:
+        kind(**(GOOD[kind] | changes))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert isinstance(caught.value, JaxformerError)
+    assert isinstance(caught.value, ValueError)
+    return message
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), BAD, ids=lambda x: getattr(x, "__name__", repr(x)))
+def test_bad_value_is_named(kind, name, value):
+    assert re.match(rf"{name} = {shown(value)} ", refused(kind, **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "near", "meant"),
+    [
+        (GPTConfig, "activation", "gleu", "gelu"),
+        (GPTConfig, "norm", "layr", "layer"),
+        (GPTConfig, "norm_position", "pree", "pre"),
+        (GPTConfig, "projections", "fuse", "fused"),
+        (GPTConfig, "layers", "unroled", "unrolled"),
+        (GPTConfig, "positions", "sinusiod", "sinusoid"),
+        (GPTConfig, "init", "gpt-2", "gpt2"),
+        (OptimizerConfig, "name", "adamww", "adamw"),
+        (ScheduleConfig, "name", "cosin", "cosine"),
+    ],
+)
+def test_unknown_word_is_answered_with_the_nearest(kind, name, near, meant):
+    assert refused(kind, **{name: near}) == f"{name} = {near!r} is not known; did you mean {meant!r}?"
+    assert re.search(rf"{name} = 'zzz' is not known; choose one of .*\b{meant}\b", refused(kind, **{name: "zzz"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
+        (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),
+        (GPTConfig, {"output_projection": False}, "output_bias = True needs output_projection = True; set output_bias = False"),
+        (GPTConfig, {"tied": True, "head_bias": True}, "head_bias = True needs tied = False"),
+        (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
+        (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
+        (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 8}, "last = 8 does not come after warmup = 9"),
+    ],
+)
+def test_values_that_do_not_fit_together(kind, changes, said):
+    assert refused(kind, **changes).startswith(said)
+
+
+def test_the_edges_are_allowed():
+    GPTConfig(**(GOOD[GPTConfig] | {"d_ff": 0, "attention_dropout": 0, "n_kv_heads": 1, "norm_epsilon": 1e-30}))
+    ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
+    SamplingConfig(temperature=0, top_k=0, top_p=1)
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        preset("qa").d_model = 3  # type: ignore[misc]
+
+
+def test_unknown_preset():
+    with pytest.raises(ConfigError, match=r"^preset = 'gpt.sed' is not known; did you mean 'gpt.seed'\?$"):
+        preset("gpt.sed")
+    assert all(preset(name) is config for name, config in PRESETS.items())
+
+
+VALUES = st.one_of(
+    st.integers(-3, 16),
+    st.sampled_from([2**31, 2**33, -(2**70), 10**30, 0.5, 1.0, math.nan, math.inf, -math.inf, 1e-45, True, False, None]),
+    st.floats(),
+    st.sampled_from(["gelu", "pre", "fused", "cosine", "adam", "noam", "", "naïve\n", "none", "std"]),
+    st.text(max_size=5),
+)
+
+
+@st.composite
+def changed(draw):
+    """A good configuration with some fields set to whatever comes."""
+    kind = draw(st.sampled_from(KINDS))
+    return kind, draw(st.dictionaries(st.sampled_from([field.name for field in fields(kind)]), VALUES, min_size=1, max_size=5))
+
+
+def message(kind: type, changes: dict[str, object]) -> str:
+    """Why a configuration is refused; empty where it is built."""
+    try:
+        kind(**(GOOD[kind] | changes))
+    except ConfigError as error:
+        return str(error) or "refused without a word"
+    return ""
+
+
+@settings(max_examples=500, deadline=None, database=None)
+@given(changed())
+def test_any_configuration_builds_or_is_refused_by_name(kind_and_changes):
+    kind, changes = kind_and_changes
+    said = message(kind, changes)
+    assert said.split(" = ")[0] in {field.name for field in fields(kind)} | {""}
+    assert len(said.splitlines()) <= 1
+
+
+def attributes_read(path: Path) -> set[str]:
+    """Names read as attributes, configurations' own validation left out."""
+    tree = ast.parse(path.read_text("utf-8"))
+    checks = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__post_init__"]
+    validation = {inner for check in checks for inner in ast.walk(check)}
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in validation}
+
+
+def test_every_field_is_read_somewhere():
+    read = set().union(*(attributes_read(path) for path in Path(jaxformer.__file__).parent.rglob("*.py")))
+    asked = {f"{kind.__name__}.{field.name}": field.name for kind in (BlockConfig, *KINDS) for field in fields(kind)}
+    assert not [field for field, name in asked.items() if name not in read]
