@@ -59,7 +59,7 @@ def _generate(
 
     def append(tokens, length, logits):
         chosen = next_tokens(logits, jax.random.fold_in(key, length), *sampling)
-        return jax.lax.dynamic_update_slice(tokens, chosen[:, None], (0, length)), length + 1, chosen
+        return jax.lax.dynamic_update_slice_in_dim(tokens, chosen[:, None], length, axis=1), length + 1, chosen
 
     def logits_at(states, place) -> Float[Array, "B V"]:
         return model.read_out(jax.lax.dynamic_slice_in_dim(states, place, 1, axis=1))[:, 0]

@@ -10,6 +10,7 @@ from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.matmul import matmul
+from jaxformer.nn.precision import wide_dtype
 
 
 def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:
@@ -27,8 +28,7 @@ def attention_weights(
 ) -> Float[Array, "B N T S"]:
     """softmax(q k^T / sqrt(H)) in float32 or wider; consecutive groups of N / K heads share one key head."""
     batch, queries, heads, width = q.shape
-    wide = jnp.promote_types(q.dtype, jnp.float32)
-    scores = matmul(_by_kv_head(jnp.swapaxes(q, 1, 2) * width**-0.5, k.shape[2]), k.transpose(0, 2, 3, 1), wide)
+    scores = matmul(_by_kv_head(jnp.swapaxes(q, 1, 2) * width**-0.5, k.shape[2]), k.transpose(0, 2, 3, 1), wide_dtype(q.dtype))
     return masked_softmax(scores.reshape(batch, heads, queries, k.shape[1]), mask)
 
 

@@ -9,10 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer.config import BlockConfig, Norm
-
-
-def _wide(x):
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+from jaxformer.nn.precision import wide
 
 
 def _center(x):
@@ -21,14 +18,14 @@ def _center(x):
 
 def layer_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(var + epsilon) with the two-pass, biased variance (Ba et al. 2016; torch's)."""
-    centered = _center(_wide(x))
+    centered = _center(wide(x))
     variance = jnp.square(centered).mean(-1, keepdims=True)
     return (centered * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
 
 
 def std_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
     """(x - mean) / (std + epsilon) with the unbiased deviation; a constant row gives zeros, and zero gradients through std."""
-    centered = _center(_wide(x))
+    centered = _center(wide(x))
     variance = jnp.square(centered).sum(-1, keepdims=True) / max(x.shape[-1] - 1, 1)
     constant = variance == 0
     std = jnp.where(constant, jnp.zeros_like(variance), jnp.sqrt(jnp.where(constant, jnp.ones_like(variance), variance)))
@@ -37,8 +34,8 @@ def std_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
 
 def rms_norm(x: Float[Array, "... D"], epsilon: float) -> Float[Array, "... D"]:
     """x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, equation 4)."""
-    wide = _wide(x)
-    return (wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
+    y = wide(x)
+    return (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)).astype(x.dtype)
 
 
 FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}

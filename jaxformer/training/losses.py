@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer.config import IGNORE_INDEX, Spread
 from jaxformer.errors import ConfigError
+from jaxformer.nn.precision import wide
 
 
 def cross_entropy(
@@ -23,21 +24,25 @@ def cross_entropy(
     al. 2016), over the K - 1 `others`, or over the K - 2 `others_but_padding`, with `ignore_index` as the padding class.
     A target that is no class gives NaN.
     """
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    classes = wide.shape[-1]
-    normalizer = jax.nn.logsumexp(wide, -1)
+    logits = wide(logits)
+    classes = logits.shape[-1]
+    normalizer = jax.nn.logsumexp(logits, -1)
     kept = targets != ignore_index
     known = (targets >= 0) & (targets < classes)
     index = jnp.where(known, targets, 0)
-    weights = jnp.ones(classes, wide.dtype) if class_weights is None else class_weights.astype(wide.dtype)
+    weights = jnp.ones(classes, logits.dtype) if class_weights is None else class_weights.astype(logits.dtype)
     weight = weights[index]
 
     def surprise(index, weight):
-        return weight * (normalizer - jnp.take_along_axis(wide, index[..., None], -1)[..., 0])
+        return weight * (normalizer - jnp.take_along_axis(logits, index[..., None], -1)[..., 0])
 
     loss = wanted = surprise(index, weight)
     if smoothing:
-        rest = weights.sum() * normalizer - wide @ weights if class_weights is not None else classes * normalizer - wide.sum(-1)
+        rest = (
+            weights.sum() * normalizer - logits @ weights
+            if class_weights is not None
+            else classes * normalizer - logits.sum(-1)
+        )
         sharers = classes
         if spread != "all":
             rest, sharers = rest - wanted, sharers - 1

@@ -27,7 +27,7 @@ def clip(max_norm: float) -> optax.GradientTransformation:
     """Scale the gradient by min(1, max_norm / (norm + 1e-6))."""
 
     def scaled(gradient: PyTree, params: PyTree | None) -> PyTree:
-        scale = jnp.minimum(1.0, max_norm / (optax.global_norm(gradient) + CLIP_EPSILON))
+        scale = jnp.minimum(1.0, max_norm / (optax.tree.norm(gradient) + CLIP_EPSILON))
         return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient)
 
     return optax.stateless(scaled)

@@ -1,0 +1,15 @@
+"""Where sums need room: softmax, statistics and losses are computed in float32 or wider."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def wide_dtype(dtype: jnp.dtype) -> np.dtype:
+    """float32, or float64 for float64."""
+    return np.promote_types(dtype, np.float32)
+
+
+def wide(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x in float32 or wider."""
+    return x.astype(wide_dtype(x.dtype))

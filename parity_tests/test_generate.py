@@ -1,0 +1,68 @@
+"""Generated tokens, step by step the same on both sides; and what each rule of sampling keeps."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.config import GPTConfig, SamplingConfig
+from jaxformer.decoding import generate, sampling
+from jaxformer.models import GPT
+from jaxformer.parity.compare import load_torch
+from jaxformer.parity.inputs import excite, widen
+from torch_ref.decoding import sampling as torch_sampling
+from torch_ref.decoding.generate import generate as torch_generate
+from torch_ref.models import GPT as TORCH_GPT
+
+CONFIG = GPTConfig(vocab_size=23, context=19, d_model=12, n_layers=2, n_heads=3, d_ff=20)
+GREEDY = SamplingConfig(temperature=0.0)
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("prompt_length", [1, 7, 19, 25])
+def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64):
+    start = excite(GPT(CONFIG), seed=9)
+    prompt = np.random.default_rng(prompt_length).integers(0, CONFIG.vocab_size, (3, prompt_length))
+    ours = generate(widen(start), prompt, 30, KEY, GREEDY)
+    theirs = torch_generate(
+        load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, torch.Generator(), GREEDY
+    )
+    np.testing.assert_array_equal(ours, theirs.numpy())
+    assert len(np.unique(ours)) > 3
+
+
+def test_another_model_writes_something_else():
+    prompt = np.zeros((1, 3), np.int32)
+    first, second = (generate(excite(GPT(CONFIG), seed), prompt, 12, KEY, GREEDY) for seed in (9, 7))
+    assert (first != second).any()
+
+
+def test_tied_sinusoid_model_too(float64):
+    config = replace(CONFIG, tied=True, positions="sinusoid", n_kv_heads=1, projections="fused")
+    start = excite(GPT(config), seed=9)
+    prompt = np.array([[5, 1, 2, 0]])
+    theirs = torch_generate(
+        load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, torch.Generator(), GREEDY
+    )
+    np.testing.assert_array_equal(generate(widen(start), prompt, 20, KEY, GREEDY), theirs.numpy())
+
+
+LOGITS = np.round(np.random.default_rng(1).standard_normal((6, 29)), 1)  # with ties
+
+
+@pytest.mark.parametrize("k", [0, 1, 5, 28, 29, 100])
+def test_top_k_keeps_the_same(k, float64):
+    ours = sampling.keep_top_k(jnp.asarray(LOGITS), k)
+    np.testing.assert_array_equal(ours, torch_sampling.keep_top_k(torch.from_numpy(LOGITS), k).numpy())
+    kept = np.isfinite(ours).sum(-1)
+    assert np.all(kept >= min(k or 29, 29))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.3, 0.9, 1.0])
+def test_top_p_keeps_the_same(p, float64):
+    ours = sampling.keep_top_p(jnp.asarray(LOGITS), p)
+    np.testing.assert_array_equal(ours, torch_sampling.keep_top_p(torch.from_numpy(LOGITS), p).numpy())
+    assert np.all(np.isfinite(ours).any(-1))
