@@ -33,7 +33,9 @@ def check_size(name: str, value: object, least: int = 1) -> None:
         raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {LARGEST_SIZE}")
 
 
-def check_number(name: str, value: object, least: float, below: float = math.inf, *, open_below: bool = False) -> None:
+def check_number(
+    name: str, value: object, least: float | int, below: float | int = math.inf, *, open_below: bool = False
+) -> None:
     """A finite number in [least, below), or in (least, below) with `open_below`."""
     interval = f"{'(' if open_below else '['}{least:g}, {below:g})"
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):

@@ -1,6 +1,7 @@
 """Dropout draws the right share of units, and with the same units dropped both sides are equal."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxformer.errors import ParityError
 from jaxformer.models import GPT
 from jaxformer.nn.dropout import dropout, keep_mask
 from jaxformer.parity.compare import Subject, check_output
-from jaxformer.parity.dropout import feed_masks, record_masks
+from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, hostile_tokens
 from parity_tests.helpers import B, L, V, checks, gpt_config, run_check, twins
 
@@ -64,7 +65,7 @@ def call_jax(model, tokens, valid):
 @functools.cache
 def recorded():
     model = excite(GPT(CONFIG), seed=3)
-    return record_masks(lambda: call_jax(model, jnp.asarray(TOKENS), jnp.asarray(VALID)))
+    return jax.jit(with_masks(call_jax))(model, jnp.asarray(TOKENS), jnp.asarray(VALID))
 
 
 def call_torch(model, tokens, valid):
@@ -96,15 +97,19 @@ def test_every_site_draws_once():
     assert shapes == [(B, T, D), *[(B, N, T, T), (B, T, D), (B, T, F), (B, T, D)] * L]
 
 
-def test_recording_changes_nothing():
-    output, _ = recorded()
-    model = excite(GPT(CONFIG), seed=3)
-    assert np.allclose(output, jax.jit(call_jax)(model, TOKENS, VALID), atol=1e-4)
+def test_the_masks_are_those_of_an_ordinary_run():
+    x = jnp.arange(1.0, 401.0).reshape(20, 20)
+    output, (mask,) = jax.jit(with_masks(lambda x: dropout(x, 0.5, KEY)))(x)
+    np.testing.assert_array_equal(mask, dropout(x, 0.5, KEY) != 0)
+    np.testing.assert_array_equal(output, dropout(x, 0.5, KEY))
 
 
-def test_masks_cannot_be_recorded_where_they_have_no_value():
-    with pytest.raises(ParityError, match="remat = False"):
-        record_masks(lambda: jax.checkpoint(lambda x: dropout(x, 0.5, KEY))(jnp.ones(3)))
+def test_rematerialised_and_unrolled_stacks_draw_the_same_masks():
+    for how in ({"remat": True}, {"layers": "unrolled"}):
+        model = excite(GPT(replace(CONFIG, **how)), seed=3)
+        _, masks = jax.jit(with_masks(call_jax))(model, jnp.asarray(TOKENS), jnp.asarray(VALID))
+        for mask, expected in zip(masks, recorded()[1], strict=True):
+            np.testing.assert_array_equal(mask, expected)
 
 
 SITE, ONES, MASK = nn.Sequential(nn.Dropout(0.5)), torch.ones(2, 3), np.ones((2, 3), bool)

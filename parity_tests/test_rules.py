@@ -112,13 +112,13 @@ def test_a_wrong_shape(model, state):
 
 def test_the_wrong_shape_of_an_unstacked_tensor(model, state):
     state["norm.weight"] = state["norm.weight"][:-1]
-    assert refused(state, model) == f"norm.scale is float32[{D - 1}]; the model wants float32[{D}]"
+    assert refused(state, model) == f"norm.weight is float32[{D - 1}] as norm.scale; the model wants float32[{D}]"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int32"])
 def test_a_wrong_type(model, state, dtype):
     state["norm.weight"] = state["norm.weight"].astype(dtype)
-    assert refused(state, model) == f"norm.scale is {dtype}[{D}]; the model wants float32[{D}]"
+    assert refused(state, model) == f"norm.weight is {dtype}[{D}] as norm.scale; the model wants float32[{D}]"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
@@ -134,4 +134,4 @@ def test_a_tensor_without_a_rule(model):
 
 def test_two_tensors_of_one_name(model):
     with pytest.raises(ConversionError, match="two tensors want the torch name"):
-        to_torch(model, replace(TWIN, rules=(Rule(".bias", ".weight"), *TWIN.rules)))
+        to_torch(model, replace(TWIN, rules=(Rule("bias", "weight"), *TWIN.rules)))

@@ -16,7 +16,7 @@ from jaxformer.nn.tree import map_named, named_leaves
 
 @dataclass(frozen=True)
 class Rule:
-    """`jax` and `torch` are the endings of a tensor's two names; a transpose is its own inverse."""
+    """`jax` and `torch` are the last parts of a tensor's two names; a transpose is its own inverse."""
 
     jax: str
     torch: str
@@ -53,7 +53,7 @@ class Family:
     def rule(self, name: str) -> Rule:
         """The first rule for a JAX tensor."""
         for rule in self.rules:
-            if name.endswith(rule.jax):
+            if f".{name}".endswith(f".{rule.jax}"):
                 return rule
         raise ConversionError(f"{name} has no rule in family {self.name}")
 
@@ -86,11 +86,15 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
 
     def build(name: str, leaf: Any) -> jax.Array:
         rule, stacked = family.rule(name), family.stacked(name)
-        layers = [rule.apply(arrays[torch_name]) for torch_name in family.torch_names(name, leaf.shape[0] if stacked else 1)]
-        array = np.stack(layers) if stacked else layers[0]
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise ConversionError(f"{name} is {array.dtype}{list(array.shape)}; the model wants {leaf.dtype}{list(leaf.shape)}")
-        return jnp.asarray(array)
+        shape = leaf.shape[1:] if stacked else leaf.shape
+        layers = []
+        for torch_name in family.torch_names(name, leaf.shape[0] if stacked else 1):
+            layer = rule.apply(arrays[torch_name])
+            if layer.shape != shape or layer.dtype != leaf.dtype:
+                found, wanted = f"{layer.dtype}{list(layer.shape)}", f"{leaf.dtype}{list(shape)}"
+                raise ConversionError(f"{torch_name} is {found} as {name}; the model wants {wanted}")
+            layers.append(layer)
+        return jnp.asarray(np.stack(layers) if stacked else layers[0])
 
     return map_named(build, like)
 

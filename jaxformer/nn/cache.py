@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from jaxformer.config import BlockConfig
@@ -49,7 +50,7 @@ class KVCache:
         return replace(self, length=self.length + n_tokens, layer=jnp.zeros_like(self.layer))
 
 
-def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: jnp.dtype = jnp.float32) -> KVCache:
+def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: DTypeLike = jnp.float32) -> KVCache:
     """A cache for `batch` sequences of up to `capacity` tokens."""
     shape = (config.n_layers, batch, capacity, config.kv_heads, config.head_width)
     zero = jnp.zeros((), jnp.int32)

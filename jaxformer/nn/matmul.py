@@ -4,11 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def matmul(x: Float[Array, "..."], w: Float[Array, "..."], dtype: jnp.dtype | None = None) -> Float[Array, "..."]:
+def matmul(x: Float[Array, "..."], w: Float[Array, "..."], dtype: DTypeLike | None = None) -> Float[Array, "..."]:
     """x @ w, accumulated in `dtype` (default: the inputs' own); w is one matrix, or one for each leading index of x.
 
     Autodiff makes the gradient of w a contraction over the rows of x, which XLA's CPU backend runs at about half

@@ -1,11 +1,11 @@
 """Where sums need room: softmax, statistics and losses are computed in float32 or wider."""
 
-import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
-def wide_dtype(dtype: jnp.dtype) -> np.dtype:
+def wide_dtype(dtype: DTypeLike) -> np.dtype:
     """float32, or float64 for float64."""
     return np.promote_types(dtype, np.float32)
 

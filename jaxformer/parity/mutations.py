@@ -8,14 +8,14 @@ compiled function outlives the code it was made from.
 
 import functools
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.config import GPTConfig
+from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import GPT
 from jaxformer.nn import masks
@@ -24,6 +24,7 @@ from jaxformer.parity.compare import CHECKS, Reference, Subject, load_torch, run
 from jaxformer.parity.injections import Mutant
 from jaxformer.parity.inputs import excite, hostile_tokens
 from jaxformer.parity.mutants import MUTANTS
+from jaxformer.parity.training import Course, Training, check_course, jax_course, torch_course
 
 BATCH, LENGTH = 5, 66
 
@@ -39,6 +40,32 @@ CONFIGS = {
     ),
 }
 """What the mutants are tried on; in 'shifted', the hidden states have a mean of 50."""
+
+SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
+TRAININGS = {
+    "sgd": Training(
+        model=replace(SMALL, residual_dropout=0.2),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, clip_norm=0.1),
+        smoothing=0.1,
+        spread="others",
+        steps=2,
+    ),
+    "adam": Training(
+        model=SMALL,
+        optimizer=OptimizerConfig(name="adam", learning_rate=0.01),
+        smoothing=0.1,
+        spread="others_but_padding",
+        ignore_index=0,
+        steps=2,
+    ),
+    "adamw": Training(
+        model=SMALL,
+        optimizer=OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
+        schedule=ScheduleConfig(name="cosine", warmup=3, last=9),
+        steps=2,
+    ),
+}
+"""The same for the bugs of losses and optimizers."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +111,32 @@ def reference(case: str) -> Reference:
 
 def subject(case: str) -> Subject:
     """The JAX side of a case, without a bug."""
-    return Subject(jax.eval_shape(lambda: GPT(CONFIGS[case])), call_jax)
+    config = TRAININGS[case].model if case in TRAININGS else CONFIGS[case]
+    return Subject(jax.eval_shape(lambda: GPT(config)), call_jax)
 
 
-def first_red(expected: Reference, found: Subject) -> str | None:
+@functools.cache
+def reference_course(case: str) -> Course:
+    """torch's way through a training case."""
+    return torch_course(TRAININGS[case])
+
+
+Checks = dict[str, Callable[[Subject], Any]]
+
+
+def checks(case: str) -> Checks:
+    """Every check of a case by name, with torch's answers at hand."""
+    if case in TRAININGS:
+        training, course = TRAININGS[case], reference_course(case)
+        return {"training, float64": lambda _: check_course(jax_course(training), course, training)}
+    return {name: functools.partial(check, reference(case)) for name, check in CHECKS.items()}
+
+
+def first_red(checks: Checks, found: Subject) -> str | None:
     """The first check that fails."""
-    for name, check in CHECKS.items():
+    for name, check in checks.items():
         try:
-            check(expected, found)
+            check(found)
         except (ConversionError, ParityError):
             return name
     return None
@@ -99,7 +144,7 @@ def first_red(expected: Reference, found: Subject) -> str | None:
 
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
-    expected, reached = reference(mutant.case), []
+    expected, reached = checks(mutant.case), []
     with jax.disable_jit(), mutant.inject(subject(mutant.case), lambda: reached.append(True)) as mutated:
         killed_by = first_red(expected, mutated)
     return Outcome(mutant, killed_by, bool(reached))
@@ -121,7 +166,7 @@ def main() -> int:
         fate = "survived" if outcome.reached else "never ran"
         print(f"{outcome.mutant.name:{width}}  {outcome.mutant.case:8}{outcome.killed_by if outcome.killed else fate}")
     with jax.disable_jit():
-        red = {case: failed for case in CONFIGS if (failed := first_red(reference(case), subject(case)))}
+        red = {case: failed for case in (*CONFIGS, *TRAININGS) if (failed := first_red(checks(case), subject(case)))}
     for case, failed in red.items():
         print(f"without a bug, case {case} fails: {failed}")
     print(verdict(outcomes))

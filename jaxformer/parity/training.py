@@ -13,7 +13,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.errors import ParityError
 from jaxformer.models.gpt import GPT
 from jaxformer.parity.compare import load_torch
-from jaxformer.parity.dropout import feed_masks, record_masks
+from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
 from jaxformer.training import losses, optimizers, schedules, step
@@ -87,12 +87,16 @@ def jax_course(training: Training) -> Course:
     with jax.enable_x64(True):
         optimizer = optimizers.make_optimizer(training.optimizer, training.schedule)
         state = step.train_state(widen(excited(training)), optimizer)
-        gradient = jax.jit(jax.grad(lambda model, batch, key: losses.mean(*loss(model, batch, key))))
-        advance = jax.jit(lambda state, batch, key: step.train_step(state, batch, key, loss=loss, optimizer=optimizer))
+
+        @jax.jit
+        def advance(state, batch, key):
+            gradient = jax.grad(lambda model: losses.mean(*loss(model, batch, key)))(state.model)
+            return gradient, *step.train_step(state, batch, key, loss=loss, optimizer=optimizer)
+
         values, first, steepest = [], {}, {}
         for i, batch in enumerate(training.batches()):
-            steepest = _steeper(steepest, to_torch(gradient(state.model, batch, dropout_key(i)), TWIN))
-            state, value = advance(state, batch, dropout_key(i))
+            gradient, state, value = advance(state, batch, dropout_key(i))
+            steepest = _steeper(steepest, to_torch(gradient, TWIN))
             values.append(float(value))
             first = first or to_torch(state.model, TWIN)
         return Course(np.array(values), first, to_torch(state.model, TWIN), steepest)
@@ -111,11 +115,12 @@ def torch_course(training: Training) -> Course:
         return torch_ref.training.losses.cross_entropy(model(batch[0]), batch[1], **training.rules())
 
     start = excited(training)
+    drawn = jax.jit(with_masks(lambda model, tokens, key: model(tokens, key=key)))
     model = load_torch(torch_ref.models.GPT(training.model), start).double().train()
     optimizer, scheduler = torch_ref.training.optimizers.make_optimizer(model, training.optimizer, training.schedule)
     values, first, steepest = [], {}, {}
     for i, batch in enumerate(training.batches()):
-        _, masks = record_masks(lambda i=i, batch=batch: start(batch[0], key=dropout_key(i)))
+        _, masks = drawn(start, batch[0], dropout_key(i))
         tensors = tuple(torch.from_numpy(array).long() for array in batch)
         with feed_masks(model, masks):
             total, count = loss(model, tensors)

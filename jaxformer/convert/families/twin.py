@@ -6,9 +6,9 @@ TWIN = Family(
     name="twin",
     stacks={"blocks.": "blocks.{layer}.", "stack.blocks.": "stack.blocks.{layer}."},
     rules=(
-        Rule(".kernel", ".weight", "transposed"),
-        Rule(".table", ".weight"),
-        Rule(".scale", ".weight"),
-        Rule(".bias", ".bias"),
+        Rule("kernel", "weight", "transposed"),
+        Rule("table", "weight"),
+        Rule("scale", "weight"),
+        Rule("bias", "bias"),
     ),
 )
