@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, TypeVar
@@ -59,6 +60,7 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
     """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v` adds the traceback."""
     arguments = sys.argv[1:]
     verbose = "-v" in arguments
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         main([argument for argument in arguments if argument != "-v"])
         sys.stdout.flush()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from jaxformer.config import check_choice
-from jaxformer.errors import CheckpointError, InputError
+from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.training.runs import RunFolder
 
@@ -32,7 +32,7 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
         raise InputError("--resume needs the run folder; give it with --out")
     try:
         before = from_dict(kind, RunFolder.open(Path(folder)).config["recipe"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
     recipe = parse(kind, arguments, prog=prog, default=before)
     for field in fields(kind):
@@ -42,8 +42,10 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     return recipe
 
 
-def from_dict(kind: type[R], values: Mapping[str, Any]) -> R:
-    """A dataclass from what json holds of it."""
+def from_dict(kind: type[R], values: Any) -> R:
+    """A dataclass from what json holds of it; TypeError, KeyError or ConfigError where it does not fit."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{values!r:.50} is no {kind.__name__}")
     hints = get_type_hints(kind)
     made = {}
     for name, value in values.items():

@@ -1,6 +1,10 @@
 """The whole train state on disk, with orbax; a digest of ours, since orbax restores flipped bits and other dtypes silently."""
 
+import gc
 import hashlib
+import logging
+import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,39 +42,67 @@ def digest(state: PyTree) -> str:
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
     try:
-        with _checkpointer(folder) as checkpointer:
-            checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
+        with _quiet(), _checkpointer(folder) as checkpointer:
+            saved = checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
     except OSError as error:
         raise CheckpointError(f"{folder / str(step)} cannot be written: {error.strerror or error}") from None
+    if not saved:
+        raise CheckpointError(f"{folder / str(step)} was not written: {folder} holds a later step; save elsewhere")
 
 
 def load_state(folder: Path, like: PyTree) -> PyTree:
-    """The newest state that is whole, in the structure of `like`; CheckpointError where there is none."""
+    """The newest state that is whole, in the structure of `like`; CheckpointError where there is none.
+
+    Damaged ones that are newer are set aside with a warning: orbax would not save a step that comes before them.
+    """
     steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), reverse=True)
     if not steps:
         raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
-    faults = []
-    with _checkpointer(folder) as checkpointer:
-        for step in steps:
-            try:
-                return _load(checkpointer, step, like)
-            except CheckpointError as error:
-                faults.append(str(error))
-            except Exception as error:
-                faults.append(f"step {step}: {str(error).splitlines()[0][:200]}")
-    raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {'; '.join(faults)}")
+    faults: dict[int, str] = {}
+    for step in steps:
+        try:
+            with _quiet(), _checkpointer(folder) as checkpointer:
+                state = _load(checkpointer, step, like)
+        except Exception as error:
+            faults[step] = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            continue
+        for damaged, fault in faults.items():
+            _set_aside(folder / str(damaged))
+            warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
+        return state
+    listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
+    raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}")
+
+
+def _set_aside(path: Path) -> None:
+    aside = path.with_name(path.name + ".damaged")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No log lines of orbax: what there is to say of a damaged or unfinished checkpoint is said once, by us."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        gc.collect()
+        logging.disable(logging.NOTSET)
 
 
 def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
     wanted = named_leaves(like)
     meta = checkpointer.metadata(step)
+    if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
+        raise CheckpointError("its description is damaged")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
     for name in sorted(set(found) | set(wanted)):
         ours = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
         if found.get(name) != ours:
-            raise CheckpointError(f"step {step}: {name} is {found.get(name)}, the model wants {ours}")
+            raise CheckpointError(f"{name} is {found.get(name)}, the model wants {ours}")
     leaves = checkpointer.load(step, wanted)
     state = map_named(lambda name, _: leaves[name], like)
     if digest(state) != meta.custom_metadata["sha256"]:
-        raise CheckpointError(f"step {step}: the data are not what was saved (sha256 differs)")
+        raise CheckpointError("the data are not what was saved (sha256 differs)")
     return state

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray, PyTree
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from jaxformer.errors import JaxformerError, NonFiniteError
+from jaxformer.nn.tree import named_leaves
 from jaxformer.training.checkpoint import save_state
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
@@ -49,7 +51,7 @@ def fit(
     plan: Plan,
     run: RunFolder,
     *,
-    train_steps: Callable[[TrainState, Any, PRNGKeyArray, int], tuple[TrainState, Any]],
+    train_steps: Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Any]],
     data: Any,
     seed: PRNGKeyArray,
     evaluate: Callable[[Any], Mapping[str, float]],
@@ -58,28 +60,29 @@ def fit(
 ) -> TrainState:
     """Train to plan.steps. At every evaluation `report` gets the model and the line that goes to metrics.jsonl.
 
-    SIGINT and SIGTERM save at the next dispatch's end and raise StoppedError; a loss that is no number raises NonFiniteError
-    and is never saved.
+    SIGINT and SIGTERM save at the next dispatch's end and raise StoppedError; a loss or weights that are no numbers raise
+    NonFiniteError and are never saved.
     """
     step, pace, size = int(state.step), _Pace(), 1
     since, total = step, 0.0
     with _signals() as received, _progress(console) as progress:
         task = progress.add_task("", total=plan.steps, completed=step, loss=math.nan, speed=0.0, left="")
         while step < plan.steps:
-            n = min(size, plan.next_stop(step) - step)
+            stop = plan.next_stop(step)
+            n = min(size, stop - step)
             state, loss = train_steps(state, data, seed, jnp.int32(n))
             loss = float(loss)
-            if not math.isfinite(loss):
-                raise NonFiniteError(
-                    f"the loss became {loss} after step {step}; lower the learning rate, or resume from before"
-                )
             step, total = step + n, total + loss * n
+            check_finite(step, {"loss": loss})
+            if received or step == stop:
+                check_finite(step, named_leaves(all_finite(state)))
             size = pace.count(n)
             speed, left = plan.tokens_per_step / pace.seconds, pace.seconds * (plan.steps - step)
             progress.update(task, completed=step, loss=loss, speed=speed, left=clock(left))
             if step % plan.evaluate_every == 0 or step == plan.steps:
                 line = {"step": step, "loss": total / (step - since), "tokens_per_second": speed, "seconds_left": left}
                 line |= evaluate(state.model)
+                check_finite(step, line)
                 run.log(line)
                 report(state.model, line)
                 since, total = step, 0.0
@@ -90,6 +93,19 @@ def fit(
             if received and step < plan.steps:
                 raise StoppedError(f"stopped at step {step}, saved; continue with --resume --out {run.path}", received[0])
     return state
+
+
+@jax.jit
+def all_finite(state: TrainState) -> PyTree:
+    """Leaf for leaf, 0 where all is finite, else NaN."""
+    return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf).all(), 0.0, jnp.nan), state)
+
+
+def check_finite(step: int, numbers: Mapping[str, Any]) -> None:
+    """NonFiniteError names the first number that is NaN or infinite."""
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise NonFiniteError(f"{name} is {float(number)} at step {step}; lower the learning rate, or resume from before")
 
 
 class _Pace:

@@ -41,9 +41,12 @@ class RunFolder:
     def config(self) -> dict[str, Any]:
         """What was asked."""
         try:
-            return json.loads((self.path / CONFIG).read_text("utf-8"))
+            config = json.loads((self.path / CONFIG).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / CONFIG} cannot be read: {error}") from None
+        if not isinstance(config, dict):
+            raise CheckpointError(f"{self.path / CONFIG} holds no configuration, but {config!r:.50}")
+        return config
 
     @property
     def weights(self) -> Path:
@@ -55,16 +58,20 @@ class RunFolder:
         """Whole train states by step."""
         return self.path / CHECKPOINTS
 
-    def log(self, values: Mapping[str, float]) -> None:
+    def log(self, values: Mapping[str, float | int]) -> None:
         """One more line of metrics."""
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
     @property
-    def metrics(self) -> list[dict[str, float]]:
-        """Every line so far."""
+    def metrics(self) -> list[dict[str, float | int]]:
+        """Every whole line so far: a crash can leave the last one half written."""
         path = self.path / METRICS
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except ValueError as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from None
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxformer.training.losses import mean
 
@@ -58,14 +58,14 @@ def step_keys(seed: PRNGKeyArray, step: Array) -> tuple[PRNGKeyArray, PRNGKeyArr
 
 def make_train_steps(
     loss: Loss, optimizer: optax.GradientTransformation, draw: Draw
-) -> Callable[[TrainState, Any, PRNGKeyArray, int], tuple[TrainState, Float[Array, ""]]]:
+) -> Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]:
     """run(state, data, seed, n) -> (state, mean loss): n steps in one dispatch; the state given is used up.
 
     One compilation serves every n, and how the steps are cut into dispatches does not change the result.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int) -> tuple[TrainState, Float[Array, ""]]:
+    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Int[Array, ""]) -> tuple[TrainState, Float[Array, ""]]:
         def one(_: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
             state, total = carry
             batch_key, dropout_key = step_keys(seed, state.step)

@@ -1,0 +1,232 @@
+"""What is read back from disk is what was saved, or it is refused in one line: nothing in between."""
+
+import contextlib
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from jaxformer.convert.safetensors_io import load_weights, save_weights
+from jaxformer.errors import CheckpointError
+from jaxformer.models import GPT, init
+from jaxformer.training import checkpoint
+from jaxformer.training.checkpoint import digest, load_state, save_state
+from tests.tiny import tiny_config
+
+ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""It leaves unfinished reads of a damaged file behind."""
+
+
+def state(step: int) -> dict[str, jax.Array]:
+    draw = np.random.default_rng(step)
+    return {
+        "step": jnp.int32(step),
+        "w": jnp.asarray(draw.standard_normal((40, 30)), jnp.float32),
+        "b": jnp.full(3, 0.5 * step),
+    }
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """Checkpoints of steps 4 and 6; the one of step 2 has gone."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    for step in (2, 4, 6):
+        save_state(folder, step, state(step))
+    return folder
+
+
+@pytest.fixture
+def saved(two, tmp_path) -> Path:
+    return Path(shutil.copytree(two, tmp_path / "checkpoints"))
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+def test_the_newest_two_are_kept(saved):
+    assert steps_in(saved) == [4, 6]
+    assert digest(load_state(saved, state(0))) == digest(state(6))
+
+
+def test_digest_sees_every_leaf_name_type_and_shape():
+    plain = {"a": jnp.zeros(4), "b": jnp.zeros(4)}
+    others = [
+        {"a": jnp.zeros(4), "c": jnp.zeros(4)},
+        {"a": jnp.zeros(4), "b": jnp.zeros((2, 2))},
+        {"a": jnp.zeros(4), "b": jnp.zeros(4, jnp.int32)},
+        {"a": jnp.zeros(4), "b": jnp.zeros(4).at[3].set(-0.0)},
+    ]
+    assert len({digest(tree) for tree in [plain, *others]}) == 5
+
+
+@ORBAX_IS_LOUD
+def test_a_flipped_bit_is_never_loaded(two, tmp_path):
+    """Either the step is refused, with a warning, or the flip was in a byte that means nothing."""
+    wanted, noticed, draw = {step: digest(state(step)) for step in (4, 6)}, 0, random.Random(0)
+    for i in range(12):
+        folder = Path(shutil.copytree(two, tmp_path / str(i)))
+        files = sorted((path for path in (folder / "6").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        path = files[-1 - i % 4]
+        flip(path, draw.randrange(8 * path.stat().st_size))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = load_state(folder, state(0))
+        assert digest(found) == wanted[int(found["step"])]
+        assert (int(found["step"]) == 4) == bool(said) == (folder / "6.damaged").exists()
+        noticed += bool(said)
+    assert noticed >= 6
+
+
+def test_our_digest_notices_what_orbax_does_not(saved, monkeypatch):
+    """Other data under the old description: the negative control loads it, the digest does not."""
+    liar = lambda tree: digest(state(6)) if "w" in tree else digest(tree)  # noqa: E731
+    shutil.rmtree(saved / "6")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "digest", liar)
+        save_state(saved, 6, state(7))
+        assert digest(load_state(saved, state(0))) == digest(state(7))
+    with pytest.warns(UserWarning, match=r"step 6: the data are not what was saved .*; set aside, going on from step 4$"):
+        assert digest(load_state(saved, state(0))) == digest(state(4))
+
+
+@ORBAX_IS_LOUD
+@pytest.mark.parametrize("damage", ["emptied", "halved", "deleted"])
+def test_damaged_files(two, tmp_path, damage):
+    names = [path.relative_to(two) for path in (two / "6").rglob("*") if path.is_file()]
+    for i, name in enumerate(names):
+        folder = Path(shutil.copytree(two, tmp_path / str(i)))
+        data = (folder / name).read_bytes()
+        (folder / name).unlink()
+        if damage != "deleted":
+            (folder / name).write_bytes(data[: len(data) // 2 if damage == "halved" else 0])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = load_state(folder, state(0))
+        assert digest(found) == digest(state(int(found["step"]))), name
+        assert bool(said) == (int(found["step"]) == 4), name
+
+
+@ORBAX_IS_LOUD
+def test_a_run_goes_on_saving_behind_a_damaged_step(saved):
+    shutil.rmtree(saved / "6/state/d")
+    with pytest.warns(UserWarning, match="set aside, going on from step 4"):
+        load_state(saved, state(0))
+    save_state(saved, 5, state(5))
+    assert digest(load_state(saved, state(0))) == digest(state(5))
+
+
+def test_a_save_that_orbax_declines_is_no_success(saved):
+    with pytest.raises(CheckpointError, match=r"5 was not written: .* holds a later step"):
+        save_state(saved, 5, state(5))
+
+
+@pytest.mark.parametrize(
+    ("like", "said"),
+    [
+        ({"b": jnp.zeros(3, jnp.float16)}, r"step 6: b is \(\(3,\), dtype\('float32'\)\), the model wants"),
+        ({"b": jnp.zeros(4)}, r"step 6: b is \(\(3,\), dtype\('float32'\)\), the model wants \(\(4,\)"),
+        ({"c": jnp.zeros(3)}, r"step 6: c is None, the model wants"),
+        ({"b": None}, r"step 6: b is .*, the model wants None"),
+    ],
+)
+def test_another_model_is_refused(saved, like, said):
+    with pytest.raises(CheckpointError, match=f"holds no whole checkpoint of this model: {said}") as caught:
+        load_state(saved, state(0) | like)
+    assert "\n" not in str(caught.value)
+    assert steps_in(saved) == [4, 6], "nothing is set aside for a model that does not fit"
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no checkpoint; start the run without --resume"):
+        load_state(tmp_path / "nothing", state(0))
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_nowhere_to_write(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot be written: \w+") as caught:
+        save_state(tmp_path / "file", 1, state(1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return jax.jit(lambda key: init(tiny_config(n_layers=1), key))(jax.random.key(0))
+
+
+@pytest.fixture
+def weights(model, tmp_path) -> Path:
+    save_weights(tmp_path / "weights.safetensors", model)
+    return tmp_path / "weights.safetensors"
+
+
+def refused(path: Path) -> str:
+    """The line that refuses a weights file."""
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(path, jax.eval_shape(lambda: GPT(tiny_config(n_layers=1))))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    return str(caught.value)
+
+
+def test_weights_come_back_bit_for_bit(weights, model):
+    assert digest(load_weights(weights, jax.eval_shape(lambda: model))) == digest(model)
+    assert [path.name for path in weights.parent.iterdir()] == [weights.name]
+
+
+def test_truncated_weights(weights):
+    data = weights.read_bytes()
+    for size in (0, 1, 7, 8, 100, len(data) // 2, len(data) - 1):
+        weights.write_bytes(data[:size])
+        assert "is not a safetensors file" in refused(weights)
+    weights.write_bytes(data + b"\0")
+    assert "is not a safetensors file" in refused(weights)
+
+
+def test_every_flip_in_the_header_is_refused_or_means_nothing(weights, model):
+    data = weights.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    like, wanted, refusals = jax.eval_shape(lambda: model), digest(model), 0
+    for place in range(0, 8 * header, 13):
+        weights.write_bytes(data)
+        flip(weights, place)
+        with contextlib.suppress(CheckpointError):
+            assert digest(load_weights(weights, like)) == wanted
+            refusals -= 1
+        refusals += 1
+    assert refusals > header // 4
+
+
+def test_weights_that_are_not_this_model(weights):
+    tensors = safetensors.numpy.load_file(weights)
+
+    def write(**changes: np.ndarray | None) -> None:
+        merged = {name: tensor for name, tensor in (tensors | changes).items() if tensor is not None}
+        safetensors.numpy.save_file(merged, weights)
+
+    write(**{"norm.bias": None})
+    assert "1 missing, first norm.bias" in refused(weights)
+    write(extra=np.zeros(1, np.float32))
+    assert "1 left over, first extra" in refused(weights)
+    write(**{"norm.bias": np.zeros(9, np.float32)})
+    assert "norm.bias is float32[9]" in refused(weights)
+    write(**{"norm.bias": np.zeros(8, np.float16)})
+    assert "norm.bias is float16[8]" in refused(weights)
+
+
+def test_weights_that_cannot_be_read(tmp_path):
+    assert "cannot be read" in refused(tmp_path / "nothing")
+    assert "cannot be read" in refused(tmp_path)

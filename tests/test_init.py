@@ -1,0 +1,136 @@
+"""Where parameters start: which distribution each tensor gets, that the draw has it, and how many there are."""
+
+import math
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.models import GPT, init, initialiser_table
+from jaxformer.nn.tree import count_parameters, named_leaves
+from jaxformer.presets import preset
+from tests.tiny import tiny_config
+
+EIGHTH, SIXTEENTH = 1 / math.sqrt(8), 1 / math.sqrt(16)
+NORMS = {
+    "stack.blocks.attention_norm.scale": ("constant", 1),
+    "stack.blocks.attention_norm.bias": ("constant", 0),
+    "stack.blocks.feed_forward_norm.scale": ("constant", 1),
+    "stack.blocks.feed_forward_norm.bias": ("constant", 0),
+    "norm.scale": ("constant", 1),
+    "norm.bias": ("constant", 0),
+}
+TABLES = {
+    "torch": {
+        "embed.token.table": ("normal", 1),
+        "embed.position.table": ("normal", 1),
+        "stack.blocks.attention.qkv.kernel": ("uniform", EIGHTH),
+        "stack.blocks.attention.qkv.bias": ("uniform", EIGHTH),
+        "stack.blocks.attention.out.kernel": ("uniform", EIGHTH),
+        "stack.blocks.attention.out.bias": ("uniform", EIGHTH),
+        "stack.blocks.feed_forward.up.kernel": ("uniform", EIGHTH),
+        "stack.blocks.feed_forward.up.bias": ("uniform", EIGHTH),
+        "stack.blocks.feed_forward.down.kernel": ("uniform", SIXTEENTH),
+        "stack.blocks.feed_forward.down.bias": ("uniform", SIXTEENTH),
+        "head.kernel": ("uniform", EIGHTH),
+        "head.bias": ("uniform", EIGHTH),
+    },
+    "gpt2": {
+        "embed.token.table": ("normal", 0.02),
+        "embed.position.table": ("normal", 0.02),
+        "stack.blocks.attention.qkv.kernel": ("normal", 0.02),
+        "stack.blocks.attention.qkv.bias": ("constant", 0),
+        "stack.blocks.attention.out.kernel": ("normal", 0.02 / 2),
+        "stack.blocks.attention.out.bias": ("constant", 0),
+        "stack.blocks.feed_forward.up.kernel": ("normal", 0.02),
+        "stack.blocks.feed_forward.up.bias": ("constant", 0),
+        "stack.blocks.feed_forward.down.kernel": ("normal", 0.02 / 2),
+        "stack.blocks.feed_forward.down.bias": ("constant", 0),
+        "head.kernel": ("normal", 0.02),
+        "head.bias": ("constant", 0),
+    },
+    "xavier": {
+        "embed.token.table": ("uniform", math.sqrt(6 / (11 + 8))),
+        "embed.position.table": ("uniform", math.sqrt(6 / (4 + 8))),
+        "stack.blocks.attention.qkv.kernel": ("uniform", math.sqrt(6 / (8 + 24))),
+        "stack.blocks.attention.qkv.bias": ("constant", 0),
+        "stack.blocks.attention.out.kernel": ("uniform", math.sqrt(6 / (8 + 8))),
+        "stack.blocks.attention.out.bias": ("constant", 0),
+        "stack.blocks.feed_forward.up.kernel": ("uniform", math.sqrt(6 / (8 + 16))),
+        "stack.blocks.feed_forward.up.bias": ("constant", 0),
+        "stack.blocks.feed_forward.down.kernel": ("uniform", math.sqrt(6 / (16 + 8))),
+        "stack.blocks.feed_forward.down.bias": ("constant", 0),
+        "head.kernel": ("uniform", math.sqrt(6 / (8 + 11))),
+        "head.bias": ("constant", 0),
+    },
+}
+
+
+@cache
+def program(**changes):
+    """The draw of every tensor, compiled once."""
+    config = tiny_config(**changes)
+    return jax.jit(lambda key: init(config, key))
+
+
+def drawn(seed: int = 0, **changes) -> dict[str, np.ndarray]:
+    """Every tensor of a fresh model by name."""
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(program(**changes)(jax.random.key(seed))).items()}
+
+
+@pytest.mark.parametrize("scheme", TABLES)
+def test_table(scheme):
+    config = tiny_config(init=scheme, projections="fused", head_bias=True, context=4)
+    found = {name: (initialiser.kind, initialiser.value) for name, initialiser in initialiser_table(config).items()}
+    assert found == {name: (kind, pytest.approx(value)) for name, (kind, value) in (NORMS | TABLES[scheme]).items()}
+
+
+@pytest.mark.parametrize("scheme", TABLES)
+def test_draws_follow_the_table(scheme):
+    sizes = {"init": scheme, "d_model": 64, "d_ff": 256, "vocab_size": 300, "context": 50, "head_bias": True}
+    table = initialiser_table(tiny_config(**sizes))
+    for name, leaf in drawn(3, **sizes).items():
+        sample, kind, value = leaf.astype(np.float64), table[name].kind, table[name].value
+        assert leaf.dtype == np.float32
+        if kind == "constant":
+            assert (sample == value).all(), name
+            continue
+        deviation = value / math.sqrt(3) if kind == "uniform" else value
+        assert abs(sample.mean()) < 5 * deviation / math.sqrt(sample.size), name
+        assert abs(sample.std() / deviation - 1) < 5 / math.sqrt(2 * sample.size), name
+        assert np.abs(sample).max() <= value if kind == "uniform" else np.abs(sample).max() > 2 * value, name
+        if name.startswith("stack.blocks"):
+            assert (sample[0] != sample[1]).mean() > 0.99, name
+
+
+def test_a_draw_depends_on_key_and_name_alone():
+    plain, again, other = drawn(), drawn(), drawn(seed=1)
+    richer = drawn(gated=True, head_bias=True, norm="rms")
+    assert all(np.array_equal(plain[name], richer[name]) for name in set(plain) & set(richer))
+    assert all(np.array_equal(plain[name], again[name]) for name in plain)
+    random = [name for name in plain if not name.endswith(("bias", "scale"))]
+    assert not any((plain[name] == other[name]).any() for name in random)
+    assert len({plain[f"stack.blocks.attention.{name}.kernel"].tobytes() for name in ("query", "key", "value", "out")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "without_embeddings"),
+    [
+        ("qa", 37, 27),
+        ("gpt.seed", 29_953, 27_617),
+        ("gpt.cpu", 809_856, 793_344),
+        ("gpt.gpu", 10_770_816, 10_647_552),
+        ("gpt2_small", 124_439_808, 85_056_000),
+    ],
+)
+def test_parameter_counts(name, parameters, without_embeddings):
+    model = jax.eval_shape(lambda: GPT(preset(name)))
+    assert count_parameters(model) == parameters
+    assert count_parameters(model, embeddings=False) == without_embeddings
+
+
+def test_every_leaf_is_a_trainable_float():
+    leaves = named_leaves(jax.eval_shape(lambda: GPT(tiny_config(positions="sinusoid", attention_dropout=0.1))))
+    assert all(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves.values())
+    assert not any("position" in name for name in leaves)
