@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.config import IGNORE_INDEX, GPTConfig, OptimizerConfig, ScheduleConfig, Spread
@@ -95,7 +96,7 @@ def jax_course(training: Training) -> Course:
 
         values, first, steepest = [], {}, {}
         for i, batch in enumerate(training.batches()):
-            gradient, state, value = advance(state, batch, dropout_key(i))
+            gradient, state, value = advance(state, jax.tree.map(jnp.asarray, batch), dropout_key(i))
             steepest = _steeper(steepest, to_torch(gradient, TWIN))
             values.append(float(value))
             first = first or to_torch(state.model, TWIN)
