@@ -26,6 +26,8 @@ class TrainBenchmark:
 
     preset: str = "seed"
     """A preset of train.shakespeare: seed, cpu or gpu."""
+    data: str = "tinyshakespeare"
+    """A text file, or the name of a corpus."""
     seeds: tuple[int, ...] = (3, 4, 5)
     """One round of all sides for each."""
     steps: int = 5000
@@ -91,8 +93,10 @@ def measure(flags: TrainBenchmark) -> dict:
     if not flags.dropout:
         rates = dict.fromkeys(("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout"), 0.0)
         recipe = replace(recipe, model=replace(recipe.model, **rates))
-    text = read_corpus(recipe.data)
-    training, validation = split(CharacterTokenizer.of(text).encode(text), recipe.model.context)
+    text = read_corpus(flags.data)
+    tokenizer = CharacterTokenizer.of(text)
+    recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+    training, validation = split(tokenizer.encode(text), recipe.model.context)
     kind, *rest = flags.worker.split("-")
     return jax_side(recipe, training, validation) if kind == "jax" else torch_side(recipe, training, validation, rest)
 

@@ -1,0 +1,85 @@
+"""Every command and every line of Python in the README runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
+SETUP = COMMANDS[:2]
+"""The two that begin on a bare machine: `.ci/run` runs them as they are."""
+
+SHORT = "--data text.txt --steps 30 --evaluate-every 15 --save-every 15 --sample 0"
+SHORTENED = {
+    "-m train.shakespeare": SHORT,
+    "-m train.shakespeare --out runs/mine --steps 1000": SHORT,
+    "-m train.shakespeare --out runs/mine --steps 2000 --resume": "--steps 45",
+    "jaxformer generate runs/mine": "",
+    "-m train.qa --seeds 50": "",
+    "-m benchmarks.train": "--data text.txt --steps 20 --seeds 3",
+    "-m jaxformer.parity.mutations": None,  # test_mutants.py runs all of it
+}
+"""How each command is made short: flags that are added, the last one of a kind counting."""
+
+
+def how(command: str) -> str | None:
+    """The longest entry that the command contains."""
+    return SHORTENED[max((known for known in SHORTENED if known in command), key=len)]
+
+
+def test_the_first_two_commands_set_up_from_nothing():
+    job, tests = SETUP
+    assert job.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/python -m train.qa")
+    assert tests.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest")
+    ci = (ROOT / ".ci/run").read_text()
+    assert "README.md" in ci
+    assert "for n in 1 2" in ci
+
+
+def test_every_command_is_known():
+    for command in COMMANDS[2:]:
+        assert any(known in command for known in SHORTENED), command
+    for known in SHORTENED:
+        assert any(known in command for command in COMMANDS), known
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("readme")
+    (path / "text.txt").write_text("ROMEO: what light through yonder window breaks?\n" * 40)
+    return path
+
+
+def test_commands_run_in_order(folder):
+    for command in COMMANDS[2:]:
+        if (more := how(command)) is None:
+            continue
+        program, *rest = shlex.split(f"{command} {more}")
+        start = {".venv/bin/python": [sys.executable], ".venv/bin/jaxformer": [sys.executable, "-m", "jaxformer.cli"]}[program]
+        done = subprocess.run(
+            [*start, *rest], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout
+    assert (folder / "runs/mine/weights.safetensors").exists()
+
+
+def test_python_blocks_run():
+    names: dict = {}
+    blocks = [block for kind, block in BLOCKS if kind == "python"]
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["logits"].shape == (1, 1, 65)
+
+
+def test_every_file_named_exists():
+    for name in re.findall(r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks)[\w/]*(?:\.py)?)`", README):
+        assert (ROOT / name).exists(), name
