@@ -78,13 +78,14 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
 
 def _first_line(box: str) -> str:
-    """tyro draws a box; its first paragraph is the message, after the name of what it could not parse."""
-    words = []
+    """tyro draws a box, of lines or of dashes; its first paragraph is the message, after what it could not parse."""
+    words: list[str] = []
     for line in box.splitlines()[1:]:
         text = line.strip("│ ")
-        if not line.startswith("│") or set(text) == {"─"}:
+        if not set(text) <= set("─-╰╯"):
+            words.append(text)
+        elif words:
             break
-        words.append(text)
     message = " ".join(words) or box.strip()
     if refused := re.match(r"Error parsing (--)?([\w.-]+): (\w+ = .*)", message):
         return f"{refused[2]}.{refused[3]}" if refused[1] else refused[3]

@@ -134,6 +134,8 @@ def begin(recipe: Shakespeare, out: Path, tokenizer: CharacterTokenizer, state: 
     if not recipe.resume:
         return RunFolder.create(out, {"recipe": asdict(recipe), "characters": tokenizer.characters}), state
     folder = RunFolder.open(out)
+    if folder.config.get("characters") != tokenizer.characters:
+        raise InputError(f"{recipe.data} has other characters than the text {out} began with; give the same text")
     state = load_state(folder.checkpoints, state)
     if recipe.steps <= int(state.step):
         raise InputError(f"{out} is at step {int(state.step)} already; give --steps a larger number to go on")

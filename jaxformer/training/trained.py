@@ -7,7 +7,7 @@ import jax
 from jaxformer.config import GPTConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tokenizers import CharacterTokenizer
-from jaxformer.errors import CheckpointError
+from jaxformer.errors import CheckpointError, ConfigError
 from jaxformer.models.gpt import GPT
 from jaxformer.training.runs import RunFolder
 
@@ -18,9 +18,11 @@ def load_trained(path: Path) -> tuple[GPT, CharacterTokenizer]:
     config = run.config
     try:
         model = GPTConfig(**config["recipe"]["model"])
-        tokenizer = CharacterTokenizer(config["characters"])
-    except (KeyError, TypeError) as error:
+        characters = config["characters"]
+    except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: {error}") from None
+    if not isinstance(characters, str) or len(characters) != model.vocab_size:
+        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: vocab_size = {model.vocab_size}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
-    return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), tokenizer
+    return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), CharacterTokenizer(characters)

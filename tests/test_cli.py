@@ -1,0 +1,206 @@
+"""The commands: what they print when used well, and one line with exit code 2 when not."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.numpy
+
+import train.qa as qa
+import train.shakespeare as shakespeare
+from jaxformer import __version__
+from jaxformer.cli import Generate, dispatch
+from jaxformer.flags import flag_names, run
+from tests.tiny import flags
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def trained(text_file, tmp_path_factory) -> Path:
+    """A run folder."""
+    out = tmp_path_factory.mktemp("runs") / "trained"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shakespeare, "EVALUATION_TOKENS", 64)
+        patch.setattr(shakespeare, "LAST_SAMPLE", 8)
+        shakespeare.main(flags(data=text_file, out=out, steps=2, evaluate_every=2, save_every=2))
+    return out
+
+
+@pytest.fixture
+def say(trained, capsys):
+    """What `jaxformer generate` prints."""
+
+    def said(*arguments: str) -> str:
+        capsys.readouterr()
+        dispatch(["generate", str(trained), "--tokens", "12", *arguments])
+        return capsys.readouterr().out
+
+    return said
+
+
+def test_the_same_seed_says_the_same(say):
+    first = say("--prompt", "The cat", "--seed", "1")
+    assert first == say("--prompt", "The cat", "--seed", "1")
+    assert first != say("--prompt", "The cat", "--seed", "2")
+    assert first.startswith("The cat")
+    assert len(first) == len("The cat") + 12 + 1
+
+
+def test_temperature_zero_needs_no_seed(say):
+    assert say("--temperature", "0", "--seed", "1") == say("--temperature", "0", "--seed", "2") == say("--top-k", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--prompt", "naïve"], "prompt: character 'ï' (position 2) is not in this model's vocabulary of 36 characters"),
+        (["--prompt", ""], "prompt is empty; give at least one character"),
+        (["--tokens", "0"], "tokens = 0 is out of range; give an integer from 1 to 2147483647"),
+        (["--tokens", "many"], "Error parsing --tokens: invalid"),
+        (["--tokens", "1.5"], "Error parsing --tokens: invalid"),
+        (["--temperature", "-1"], "temperature = -1 is out of range; give a number in [0, inf)"),
+        (["--temperature", "nan"], "temperature = nan is not a finite number"),
+        (["--top-k", "-1"], "top_k = -1 is out of range"),
+        (["--top-p", "0"], "top_p = 0 is out of range"),
+        (["--top-p", "1.5"], "top_p = 1.5 is no probability; give a number in (0, 1]"),
+        (["--seed", "-1"], "seed = -1 is out of range"),
+        (["--temprature", "1"], "unknown flag --temprature; did you mean --temperature?"),
+        (["--zzz"], "unknown flag --zzz; see jaxformer generate --help"),
+    ],
+)
+def test_generate_refuses(trained, refusal, arguments, said):
+    assert refusal(dispatch, ["generate", str(trained), *arguments]).startswith(said)
+
+
+def test_other_commands_are_refused(refusal, tmp_path):
+    assert refusal(dispatch, ["genrate"]) == "command = 'genrate' is not known; did you mean 'generate'?"
+    assert refusal(dispatch, ["generate"]) == "Missing from jaxformer generate: PATH The run folder. (required)"
+    assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
+
+
+def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
+    copy = Path(shutil.copytree(trained, tmp_path / "copy"))
+    weights = safetensors.numpy.load_file(copy / "weights.safetensors")
+    weights.pop("norm.bias")
+    safetensors.numpy.save_file(weights, copy / "weights.safetensors")
+    assert "1 missing, first norm.bias" in refusal(dispatch, ["generate", str(copy)])
+    (copy / "weights.safetensors").unlink()
+    assert refusal(dispatch, ["generate", str(copy)]).endswith("has no weights.safetensors yet; finish the run with --resume")
+    good = json.loads((copy / "config.json").read_text())
+    for spoiled in ({}, good | {"characters": 5}, good | {"characters": good["characters"][1:]}, good | {"recipe": 1}):
+        (copy / "config.json").write_text(json.dumps(spoiled))
+        assert "config.json does not describe a GPT on characters" in refusal(dispatch, ["generate", str(copy)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model.n-heads", "3"], "n_heads = 3 does not divide d_model = 32; choose one of 1, 2, 4, 8, 16, 32"),
+        (["--model.n-haeds", "3"], "unknown flag --model.n-haeds; did you mean --model.n-heads?"),
+        (["--preset", "sed"], "--preset = 'sed' is not known; did you mean 'seed'?"),
+        (["--optimizer.learning-rate", "nan"], "learning_rate = nan is not a finite number; give one in (0, inf)"),
+        (["--steps", "0"], "steps = 0 is out of range; give an integer from 1 to 2147483647"),
+        (["--steps", "x"], "Error parsing --steps"),
+        (["--data", "tinyshakespear"], "data: tinyshakespear is neither a file nor a corpus; did you mean tinyshakespeare?"),
+        (["--resume"], "--resume needs the run folder; give it with --out"),
+    ],
+)
+def test_shakespeare_refuses(refusal, arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = refusal(shakespeare.main, arguments)
+    assert answer.startswith(said)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_a_run_folder_in_use_is_refused(refusal, trained, text_file):
+    said = refusal(shakespeare.main, flags(data=text_file, out=trained))
+    assert said == f"{trained} already holds a run; continue it with --resume, or name another folder with --out"
+
+
+@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "-1"], ["--seed", "2147483648"]])
+def test_qa_refuses(refusal, arguments):
+    assert refusal(qa.main, arguments).startswith(f"{arguments[0].removeprefix('--')} = {arguments[1]} is out of range")
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "default"),
+    [
+        (shakespeare.main, [], shakespeare.PRESETS["seed"]),
+        (qa.main, [], qa.QuestionAnswering()),
+        (dispatch, ["generate"], Generate),
+    ],
+)
+def test_help_explains_every_flag(main, arguments, default, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setattr("sys.argv", ["command", *arguments, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    text = capsys.readouterr().out
+    assert stop.value.code == 0
+    lines = [line.strip("│ ") for line in text.splitlines()]
+    for name in flag_names(default):
+        if name == "--folder":
+            continue
+        start = next(i for i, line in enumerate(lines) if re.match(rf"{re.escape(name)}\b", line))
+        end = next((i for i, line in enumerate(lines) if i > start and line.startswith("--")), len(lines))
+        words = " ".join(lines[start:end]).split("(default")[0].split()[1:]
+        assert sum(word[:1].isalpha() and not word.isupper() for word in words) >= 2, (name, words)
+
+
+def test_usage_and_version(capsys):
+    dispatch([])
+    dispatch(["--help"])
+    dispatch(["--version"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("usage: jaxformer generate ...")
+    assert lines[2] == f"jaxformer {__version__}"
+
+
+def test_v_shows_the_traceback(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["jaxformer", "-v", "genrate"])
+    with pytest.raises(ValueError, match="command = 'genrate' is not known"):
+        run(dispatch)
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (BrokenPipeError(), 141)])
+def test_interrupted_from_outside(monkeypatch, error, code):
+    def main(_: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["jaxformer"])
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert stop.value.code == code
+
+
+def outcome(*command: str) -> tuple[int, str, str]:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_console_script():
+    script = str(Path(sys.executable).with_name("jaxformer"))
+    assert outcome(script, "--version") == (0, f"jaxformer {__version__}\n", "")
+    assert outcome(script, "genrate") == (2, "", "command = 'genrate' is not known; did you mean 'generate'?\n")
+    code, _, error = outcome(script, "-v", "genrate")
+    assert code == 1
+    assert "Traceback" in error
+
+
+def test_qa_answers():
+    code, said, error = outcome(sys.executable, "-m", "train.qa")
+    assert (code, error) == (0, "")
+    assert said.count("-> awesome <EOS>\n") == 2
+
+
+def test_qa_answers_from_every_seed(capsys):
+    qa.main(["--seeds", "50"])
+    assert capsys.readouterr().out.startswith("50 of 50 models answer both questions")

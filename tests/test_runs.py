@@ -1,0 +1,180 @@
+"""A run can be stopped anywhere and goes on as if it had not been; what it leaves is whole."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import train.shakespeare as shakespeare
+from jaxformer.errors import CheckpointError, InputError, NonFiniteError
+from jaxformer.recipes import from_dict, read_recipe
+from jaxformer.training.loop import StoppedError
+from jaxformer.training.runs import RunFolder, free_folder
+from tests.tiny import flags
+
+pytestmark = pytest.mark.usefixtures("small_recipe")
+
+
+@pytest.fixture(scope="module")
+def whole(text_file, tmp_path_factory) -> Path:
+    """A run of six steps, with dropout, nothing in its way."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shakespeare, "EVALUATION_TOKENS", 64)
+        patch.setattr(shakespeare, "LAST_SAMPLE", 8)
+        shakespeare.main(flags(data=text_file, out=out, save_every=2))
+    return out
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """The same run, to spoil."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def final(out: Path) -> str:
+    """Digest of the last state, over step, parameters and moments, as it was saved."""
+    description = json.loads((out / "checkpoints/6/_CHECKPOINT_METADATA").read_text())
+    return description["custom_metadata"]["sha256"]
+
+
+def steps_of(run: Path) -> list[float]:
+    return [line["step"] for line in RunFolder.open(run).metrics]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_a_run_leaves(whole):
+    assert {path.name for path in whole.iterdir()} >= {"config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"}
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["4", "6"]
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6]
+    for line in lines:
+        assert 0 < line["train_loss"] < 10
+        assert 0 < line["val_loss"] < 10
+        assert 0 < line["loss"] < 10
+    assert lines[1]["train_loss"] < lines[0]["train_loss"]
+
+
+def test_the_configuration_reads_back_as_the_same_recipe(whole):
+    config = RunFolder.open(whole).config
+    recipe = from_dict(shakespeare.Shakespeare, config["recipe"])
+    assert json.loads(json.dumps(RunFolder.open(whole).config, default=str)) == config
+    assert recipe == read_recipe(shakespeare.PRESETS, ["--resume", "--out", str(whole), "--no-resume"], prog="recipe")
+    assert recipe.model.vocab_size == len(config["characters"])
+    assert recipe.model.attention_dropout == 0.1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_file, tmp_path, monkeypatch, number, code):
+    out, handler = tmp_path / "stopped", signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(shakespeare, "show", lambda *_, **__: os.kill(os.getpid(), number))
+        with pytest.raises(StoppedError, match=rf"^stopped at step 3, saved; continue with --resume --out {out}$") as stop:
+            shakespeare.main(flags(data=text_file, out=out, save_every=6))
+    assert stop.value.exit_code == code
+    assert signal.getsignal(number) is handler
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["3"]
+    if number == signal.SIGTERM:
+        shakespeare.main(["--resume", "--out", str(out)])
+        assert final(out) == final(whole)
+        assert (out / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+        assert steps_of(out) == [3, 6]
+
+
+def test_resuming_an_older_checkpoint_takes_its_steps_again(whole, copy):
+    shutil.rmtree(copy / "checkpoints/6")
+    (copy / "weights.safetensors").unlink()
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "lo')
+    shakespeare.main(["--resume", "--out", str(copy), "--evaluate-every", "3"])
+    assert final(copy) == final(whole)
+    assert steps_of(copy) == [3, 6]
+    assert (copy / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+
+
+def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    for step in (3, 6, 9):
+        run.log({"step": step})
+    run.forget_after(6)
+    assert steps_of(run.path) == [3, 6]
+    run.log({"step": 9})
+    assert steps_of(run.path) == [3, 6, 9]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--resume"], r"^--resume needs the run folder; give it with --out$"),
+        (["--resume", "--out", "nowhere"], r"^nowhere is not a run folder: it has no config.json$"),
+        (["--resume", "--out", "{run}", "--batch", "3"], r"^--batch is not as in .*, which is resumed; leave it out, or start"),
+        (["--resume", "--out={run}", "--model.d-ff", "9"], r"^--model is not as in"),
+        (["--resume", "--out", "{run}", "--seed", "1"], r"^--seed is not as in"),
+        (["--resume", "--out", "{run}", "--btach", "3"], r"^unknown flag --btach; did you mean --batch\?$"),
+        (["--resume", "--out", "{run}"], r"is at step 6 already; give --steps a larger number to go on$"),
+        (["--resume", "--out", "{run}", "--steps", "5"], r"is at step 6 already; give --steps a larger number to go on$"),
+    ],
+)
+def test_resume_is_refused(whole, arguments, said):
+    before = files(whole)
+    with pytest.raises(InputError, match=said) as caught:
+        shakespeare.main([argument.format(run=whole) for argument in arguments])
+    assert "\n" not in str(caught.value)
+    assert files(whole) == before
+
+
+def test_a_run_is_never_overwritten(whole, text_file):
+    before = files(whole)
+    with pytest.raises(InputError, match=r"already holds a run; continue it with --resume, or name another folder with --out$"):
+        shakespeare.main(flags(data=text_file, out=whole))
+    assert files(whole) == before
+
+
+def test_resuming_with_another_text_is_refused(copy, text_file, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text().replace("c", "#"))
+    config = json.loads((copy / "config.json").read_text())
+    config["recipe"]["data"] = str(other)
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"other.txt has other characters than the text .* began with; give the same text$"):
+        shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"recipe": 1}', '{"recipe": {"zzz": 1}}', '{"recipe": {"seed": -1}}', "\xff"]
+)
+def test_a_damaged_configuration_is_one_line(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(CheckpointError) as caught:
+        shakespeare.main(["--resume", "--out", str(tmp_path)])
+    assert "\n" not in str(caught.value)
+    assert "config.json" in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, text_file):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/run cannot be written: Not a directory; name another folder with --out$"):
+        RunFolder.create(tmp_path / "file/run", {})
+
+
+def test_free_folder(tmp_path):
+    assert free_folder(tmp_path, "x").name == "x-0"
+    (tmp_path / "x-0").mkdir()
+    (tmp_path / "x-1").touch()
+    assert free_folder(tmp_path, "x").name == "x-2"
+
+
+@pytest.mark.parametrize(("rate", "save_every"), [("1e30", 1), ("1e38", 2)])
+def test_what_is_no_number_is_never_saved(text_file, tmp_path, rate, save_every):
+    out = tmp_path / "run"
+    with pytest.raises(NonFiniteError, match=r"^[\w.]+ is (nan|inf) at step \d+; lower the learning rate, or resume") as caught:
+        shakespeare.main([*flags(data=text_file, out=out, save_every=save_every), "--optimizer.learning-rate", rate])
+    assert "\n" not in str(caught.value)
+    assert not (out / "weights.safetensors").exists()
+    assert "NaN" not in (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else True
