@@ -9,7 +9,6 @@ from jaxformer.config import BlockConfig
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.matmul import matmul
 from jaxformer.nn.precision import wide_dtype
 
 
@@ -28,15 +27,18 @@ def attention_weights(
 ) -> Float[Array, "B N T S"]:
     """softmax(q k^T / sqrt(H)) in float32 or wider; consecutive groups of N / K heads share one key head."""
     batch, queries, heads, width = q.shape
-    scores = matmul(_by_kv_head(jnp.swapaxes(q, 1, 2) * width**-0.5, k.shape[2]), k.transpose(0, 2, 3, 1), wide_dtype(q.dtype))
-    return masked_softmax(scores.reshape(batch, heads, queries, k.shape[1]), mask)
+    kv_heads, keys = k.shape[2], k.shape[1]
+    grouped = (q * width**-0.5).reshape(batch, queries, kv_heads, heads // kv_heads, width)
+    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=wide_dtype(q.dtype))
+    return masked_softmax(scores.reshape(batch, heads, queries, keys), mask)
 
 
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
     """The values, averaged by the attention weights."""
-    batch, heads, queries, _ = weights.shape
-    mixed = matmul(_by_kv_head(weights.astype(v.dtype), v.shape[2]), jnp.swapaxes(v, 1, 2))
-    return jnp.swapaxes(mixed.reshape(batch, heads, queries, v.shape[3]), 1, 2)
+    batch, heads, queries, keys = weights.shape
+    kv_heads = v.shape[2]
+    grouped = weights.astype(v.dtype).reshape(batch, kv_heads, heads // kv_heads, queries, keys)
+    return jnp.einsum("bkgts,bskh->btkgh", grouped, v).reshape(batch, queries, heads, -1)
 
 
 def attention(
@@ -49,11 +51,6 @@ def attention(
 ) -> Float[Array, "B T N H"]:
     """What each query gathers from the values; with a key, attention weights are dropped out."""
     return weighted_values(dropout(attention_weights(q, k, mask), dropout_rate, key), v)
-
-
-def _by_kv_head(x: Float[Array, "B N T X"], kv_heads: int) -> Float[Array, "B K GT X"]:
-    """Heads that share a key/value head become rows of one matrix."""
-    return x.reshape(x.shape[0], kv_heads, -1, x.shape[3])
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
