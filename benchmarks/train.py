@@ -17,7 +17,7 @@ from jaxformer.config import check_choice, check_size
 from jaxformer.errors import JaxformerError
 from jaxformer.flags import parse, run
 
-SIDES = ("jax", "torch-1", "torch-2", "torch-compile-1", "torch-compile-2")
+SIDES = ("jax", *(f"torch-{how}{threads}" for how in ("", "best-", "compile-") for threads in (1, 2)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class TrainBenchmark:
     batch: int | None = None
     """Windows a step; None: the preset's."""
     sides: tuple[str, ...] = ("jax", "torch-1", "torch-2")
-    """jax, torch-N with N threads, torch-compile-N."""
+    """jax; torch-N: the twin on N threads; torch-best-N: with fused attention and a fused optimizer; torch-compile-N."""
     dropout: bool = True
     """Train with the preset's dropout; False: without any."""
     worker: str = ""
@@ -141,6 +141,8 @@ def torch_side(recipe, training, validation, settings: list[str]) -> dict:
     from torch_ref.training.step import evaluate
 
     torch.set_num_threads(int(settings[-1]))
+    if "best" in settings:
+        use_fused_kernels()
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)
     model = init(recipe.model, generator)
@@ -163,6 +165,26 @@ def torch_side(recipe, training, validation, settings: list[str]) -> dict:
     batches = zip(torch.from_numpy(windows.inputs).long(), torch.from_numpy(windows.targets).long(), strict=True)
     val_loss = evaluate(model, batches, loss=next_token_loss)
     return {"ms": ms, "val_loss": val_loss, "parameters": sum(p.numel() for p in model.parameters())}
+
+
+def use_fused_kernels() -> None:
+    """Causal self-attention by F.scaled_dot_product_attention, and torch's fused Adam."""
+    from functools import partial
+
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from torch_ref.nn import attention
+
+    def extend(self, x, cache, memory=None, mask=None):
+        q, k, v = (heads.transpose(1, 2) for heads in self.project(x, memory))
+        rate = self.dropout.p if self.training else 0.0
+        y = scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate)
+        y = attention.merge_heads(y.transpose(1, 2))
+        return (y if self.out is None else self.out(y)), cache
+
+    attention.MultiHeadAttention.extend = extend
+    torch.optim.Adam, torch.optim.AdamW = (partial(kind, fused=True) for kind in (torch.optim.Adam, torch.optim.AdamW))
 
 
 if __name__ == "__main__":
