@@ -31,15 +31,6 @@ def tiny_shakespeare() -> Path:
 
 
 @pytest.fixture
-def small_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of evaluation and samples as small as the model."""
-    import train.shakespeare
-
-    monkeypatch.setattr(train.shakespeare, "EVALUATION_TOKENS", 64)
-    monkeypatch.setattr(train.shakespeare, "LAST_SAMPLE", 8)
-
-
-@pytest.fixture
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """refusal(main, arguments): the one line on stderr of a command that has to end with code 2."""
     from jaxformer.flags import run

@@ -19,6 +19,7 @@ NO_TWIN = {
     "nn/dropout.py": "torch.nn.Dropout",
     "nn/linear.py": "torch.nn.Linear",
     "nn/matmul.py": "torch's own gradient of a product is fast already",
+    "nn/precision.py": "torch's own functions sum in float32 or wider",
     "nn/tree.py": "parameters by name: torch has state_dict",
     "training/checkpoint.py": "runs are trained on one side",
     "training/plots.py": "runs are trained on one side",

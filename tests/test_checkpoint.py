@@ -20,7 +20,7 @@ from jaxformer.training.checkpoint import digest, load_state, save_state
 from tests.tiny import tiny_config
 
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""It leaves unfinished reads of a damaged file behind."""
+"""Its threads still answer reads of a damaged file when nobody listens any more."""
 
 
 def state(step: int) -> dict[str, jax.Array]:

@@ -15,7 +15,7 @@ import train.shakespeare as shakespeare
 from jaxformer import __version__
 from jaxformer.cli import Generate, dispatch
 from jaxformer.flags import flag_names, run
-from tests.tiny import flags
+from tests.tiny import flags, quick_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,9 +24,7 @@ ROOT = Path(__file__).parents[1]
 def trained(text_file, tmp_path_factory) -> Path:
     """A run folder."""
     out = tmp_path_factory.mktemp("runs") / "trained"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shakespeare, "EVALUATION_TOKENS", 64)
-        patch.setattr(shakespeare, "LAST_SAMPLE", 8)
+    with quick_recipe():
         shakespeare.main(flags(data=text_file, out=out, steps=2, evaluate_every=2, save_every=2))
     return out
 

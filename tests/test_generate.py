@@ -10,17 +10,17 @@ from jaxformer.decoding import generate
 from jaxformer.decoding.generate import _generate
 from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens
 from jaxformer.models import init
-from tests.tiny import tiny_config
+from tests.tiny import quick_key, tiny_config
 
 GREEDY = SamplingConfig(temperature=0.0)
-KEY = jax.random.key(0)
+KEY = quick_key(0)
 LOGITS = jnp.log(jnp.array([[0.1, 0.4, 0.05, 0.3, 0.15]]))
 
 
 @pytest.fixture(scope="module")
 def model():
     config = tiny_config(init="torch", layers="rolled")
-    return jax.jit(lambda key: jax.tree.map(lambda leaf: 3 * leaf, init(config, key)))(jax.random.key(1))
+    return jax.jit(lambda key: jax.tree.map(lambda leaf: 3 * leaf, init(config, key)))(quick_key(1))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_longer_answer_starts_with_the_shorter(model):
 
 
 def test_the_key_decides(model):
-    first, again, other = (generate(model, prompt(3), 20, jax.random.key(seed)) for seed in (0, 0, 1))
+    first, again, other = (generate(model, prompt(3), 20, quick_key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert first.min() >= 0
@@ -75,7 +75,7 @@ def test_few_programs(model):
         generate(model, prompt(4), n, KEY)
     assert _generate._cache_size() == 2
     for sampling in (SamplingConfig(temperature=0.5), SamplingConfig(top_k=3), SamplingConfig(top_p=0.5)):
-        generate(model, prompt(4), 16, jax.random.key(9), sampling)
+        generate(model, prompt(4), 16, quick_key(9), sampling)
     assert _generate._cache_size() == 2
 
 

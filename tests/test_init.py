@@ -10,7 +10,7 @@ import pytest
 from jaxformer.models import GPT, init, initialiser_table
 from jaxformer.nn.tree import count_parameters, named_leaves
 from jaxformer.presets import preset
-from tests.tiny import tiny_config
+from tests.tiny import quick_key, tiny_config
 
 EIGHTH, SIXTEENTH = 1 / math.sqrt(8), 1 / math.sqrt(16)
 NORMS = {
@@ -76,7 +76,7 @@ def program(**changes):
 
 def drawn(seed: int = 0, **changes) -> dict[str, np.ndarray]:
     """Every tensor of a fresh model by name."""
-    return {name: np.asarray(leaf) for name, leaf in named_leaves(program(**changes)(jax.random.key(seed))).items()}
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(program(**changes)(quick_key(seed))).items()}
 
 
 @pytest.mark.parametrize("scheme", TABLES)

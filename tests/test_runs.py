@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,20 @@ from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes import from_dict, read_recipe
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
-from tests.tiny import flags
+from tests.tiny import flags, quick_recipe
 
-pytestmark = pytest.mark.usefixtures("small_recipe")
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_recipe():
+        yield
 
 
 @pytest.fixture(scope="module")
 def whole(text_file, tmp_path_factory) -> Path:
     """A run of six steps, with dropout, nothing in its way."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shakespeare, "EVALUATION_TOKENS", 64)
-        patch.setattr(shakespeare, "LAST_SAMPLE", 8)
+    with quick_recipe():
         shakespeare.main(flags(data=text_file, out=out, save_every=2))
     return out
 

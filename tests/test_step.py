@@ -15,7 +15,7 @@ from jaxformer.training.checkpoint import digest
 from jaxformer.training.losses import cross_entropy, mean
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import make_evaluate, make_train_steps, step_keys, train_state, train_step
-from tests.tiny import tiny_config
+from tests.tiny import quick_key, tiny_config
 
 CONFIG = tiny_config(n_layers=1, attention_dropout=0.2, residual_dropout=0.2)
 OPTIMIZER = make_optimizer(
@@ -31,7 +31,7 @@ def loss(model, batch, key):
 
 
 def begin(seed: int = 0):
-    return fresh(jax.random.key(seed))
+    return fresh(quick_key(seed))
 
 
 @jax.jit
@@ -47,7 +47,7 @@ def steps():
 def taken(steps, cuts, seed=7):
     state = begin()
     for n in cuts:
-        state, value = steps(state, DATA, jax.random.key(seed), jnp.int32(n))
+        state, value = steps(state, DATA, quick_key(seed), jnp.int32(n))
     return digest(state), int(state.step), float(value)
 
 
@@ -64,7 +64,7 @@ def test_how_steps_are_cut_changes_nothing(steps):
 def test_the_loss_of_a_dispatch_is_the_mean_over_its_steps(steps):
     state, values = begin(), []
     for _ in range(4):
-        state, value = steps(state, DATA, jax.random.key(7), jnp.int32(1))
+        state, value = steps(state, DATA, quick_key(7), jnp.int32(1))
         values.append(float(value))
     assert taken(steps, [4])[2] == pytest.approx(np.mean(values), rel=1e-6)
 
@@ -73,15 +73,15 @@ def test_a_dispatch_is_the_pure_step_repeated(steps):
     state = begin()
     one = jax.jit(partial(train_step, loss=loss, optimizer=OPTIMIZER))
     for step in range(2):
-        batch_key, dropout_key = step_keys(jax.random.key(7), jnp.int32(step))
+        batch_key, dropout_key = step_keys(quick_key(7), jnp.int32(step))
         state, _ = one(state, draw_windows(DATA, batch_key, 3, CONFIG.context), dropout_key)
-    fused, _ = steps(begin(), DATA, jax.random.key(7), jnp.int32(2))
+    fused, _ = steps(begin(), DATA, quick_key(7), jnp.int32(2))
     for name, leaf in named_leaves(state).items():
         np.testing.assert_allclose(leaf, named_leaves(fused)[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 def test_keys_differ_from_step_to_step_and_between_batch_and_dropout():
-    keys = [key for step in range(20) for key in step_keys(jax.random.key(0), jnp.int32(step))]
+    keys = [key for step in range(20) for key in step_keys(quick_key(0), jnp.int32(step))]
     assert len({jax.random.key_data(key).tobytes() for key in keys}) == 40
 
 
@@ -102,7 +102,7 @@ def test_evaluate_is_the_mean_over_every_token():
 
 @pytest.fixture(scope="module")
 def batch():
-    return draw_windows(DATA, jax.random.key(5), 3, CONFIG.context)
+    return draw_windows(DATA, quick_key(5), 3, CONFIG.context)
 
 
 def test_train_step_under_vmap_is_each_alone(batch):

@@ -10,7 +10,7 @@ from jaxformer.errors import ConfigError, InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models import init
 from jaxformer.nn.cache import empty_cache
-from tests.tiny import tiny_config
+from tests.tiny import quick_key, tiny_config
 
 V, CONTEXT = 11, 8
 BAD_IDS = [V, V + 1, -1, -100, 2**31, 2**32 + 3, -(2**40)]
@@ -28,7 +28,7 @@ TOO_LONG = (np.zeros((1, CONTEXT + 1), np.int32), f"are {CONTEXT + 1} long; give
 
 @pytest.fixture(scope="module")
 def model():
-    return init(tiny_config(), jax.random.key(0))
+    return init(tiny_config(), quick_key(0))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def extend(model):
 
 @pytest.fixture(scope="module")
 def entries(model, extend):
-    return {"call": model, "extend": extend, "generate": lambda tokens: generate(model, tokens, 2, jax.random.key(0))}
+    return {"call": model, "extend": extend, "generate": lambda tokens: generate(model, tokens, 2, quick_key(0))}
 
 
 def ids(value: int) -> np.ndarray:
@@ -131,4 +131,4 @@ def test_under_jit_more_tokens_than_the_cache_takes_give_nan(model):
 @pytest.mark.parametrize("n", [-1, True, 2**31])
 def test_bad_number_of_tokens(model, n):
     with pytest.raises(ConfigError, match=f"^n_tokens = {n!r} is "):
-        generate(model, np.zeros((1, 1), np.int32), n, jax.random.key(0))
+        generate(model, np.zeros((1, 1), np.int32), n, quick_key(0))

@@ -41,13 +41,20 @@ def digest(state: PyTree) -> str:
 
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
+    with _quiet():
+        fault = _save(folder, step, state)
+    if fault:
+        raise CheckpointError(fault)
+
+
+def _save(folder: Path, step: int, state: PyTree) -> str:
+    """Why the state was not written; empty where it was."""
     try:
-        with _quiet(), _checkpointer(folder) as checkpointer:
+        with _checkpointer(folder) as checkpointer:
             saved = checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
     except OSError as error:
-        raise CheckpointError(f"{folder / str(step)} cannot be written: {error.strerror or error}") from None
-    if not saved:
-        raise CheckpointError(f"{folder / str(step)} was not written: {folder} holds a later step; save elsewhere")
+        return f"{folder / str(step)} cannot be written: {error.strerror or error}"
+    return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
 
 
 def load_state(folder: Path, like: PyTree) -> PyTree:
@@ -60,11 +67,10 @@ def load_state(folder: Path, like: PyTree) -> PyTree:
         raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
     faults: dict[int, str] = {}
     for step in steps:
-        try:
-            with _quiet(), _checkpointer(folder) as checkpointer:
-                state = _load(checkpointer, step, like)
-        except Exception as error:
-            faults[step] = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        with _quiet():
+            state, fault = _attempt(folder, step, like)
+        if fault:
+            faults[step] = fault
             continue
         for damaged, fault in faults.items():
             _set_aside(folder / str(damaged))
@@ -82,13 +88,24 @@ def _set_aside(path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No log lines of orbax: what there is to say of a damaged or unfinished checkpoint is said once, by us."""
+    """Nothing from orbax itself: what there is to say of a damaged or unfinished checkpoint is said once, by us."""
     logging.disable(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+            gc.collect()
     finally:
-        gc.collect()
         logging.disable(logging.NOTSET)
+
+
+def _attempt(folder: Path, step: int, like: PyTree) -> tuple[PyTree, str]:
+    """The state of that step, or why there is none."""
+    try:
+        with _checkpointer(folder) as checkpointer:
+            return _load(checkpointer, step, like), ""
+    except Exception as error:
+        return None, (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
