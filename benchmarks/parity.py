@@ -1,0 +1,81 @@
+"""How equal the two sides are, on excited parameters and hostile inputs: the README's parity table, as Markdown."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+import torch_ref.models
+from jaxformer.config import GPTConfig, OptimizerConfig, check_choice
+from jaxformer.flags import parse, run
+from jaxformer.models import GPT
+from jaxformer.parity.compare import Subject, check_output, check_output32, check_weights, jax_gradients, load_torch, run_torch
+from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.measure import check_gradients, difference
+from jaxformer.parity.mutations import call_jax, call_torch
+from jaxformer.parity.training import Training, check_course, jax_course, torch_course
+from jaxformer.presets import PRESETS
+
+LONGEST = 128
+"""Tokens a sequence at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityTable:
+    """Measure models against their PyTorch twins; a difference above its line ends with ParityError."""
+
+    presets: tuple[str, ...] = ("qa", "gpt.seed", "gpt.cpu", "gpt.gpu")
+    """Models by name."""
+    steps: int = 100
+    """Optimizer steps of the training rows; 0: no training."""
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table."""
+    flags = parse(ParityTable, arguments, prog="python -m benchmarks.parity")
+    for name in flags.presets:
+        check_choice("presets", name, PRESETS)
+    print("| model | logits, float64: relL2 | max/rms | gradients, float64: max/rms | logits, float32: part of tier B's line |")
+    print("|---|---|---|---|---|")
+    for name in flags.presets:
+        print(f"| {name} | {' | '.join(compared(PRESETS[name]))} |", flush=True)
+    if flags.steps:
+        print(f"\n| {flags.steps} steps, float64 | loss, relative | parameters, max/rms |\n|---|---|---|")
+        for name, optimizer in OPTIMIZERS.items():
+            print(f"| {name} | {' | '.join(trained(optimizer, flags.steps))} |", flush=True)
+
+
+def compared(config: GPTConfig) -> list[str]:
+    """Distances of the whole model, in the table's order."""
+    config = replace(config, context=min(config.context, LONGEST))
+    twin = load_torch(torch_ref.models.GPT(config), excite(GPT(config), seed=1)).eval()
+    inputs = hostile_tokens(config.vocab_size, 5, config.context, seed=2)
+    reference, subject = run_torch(twin, inputs, call_torch), Subject(jax.eval_shape(lambda: GPT(config)), call_jax)
+    check_weights(reference, subject)
+    output, gradients = check_output(reference, subject), jax_gradients(reference, subject)
+    nulls = check_gradients(gradients, reference.gradients)
+    worst = max(difference(n, gradients[n], theirs).peak for n, theirs in reference.gradients.items() if n not in nulls)
+    return [f"{output.relative:.1e}", f"{output.peak:.1e}", f"{worst:.1e}", f"{check_output32(reference, subject):.2f}"]
+
+
+OPTIMIZERS = {
+    "SGD": OptimizerConfig(name="sgd", learning_rate=0.02, momentum=0.9, clip_norm=1.0),
+    "Adam": OptimizerConfig(name="adam", learning_rate=1e-3),
+    "Adam with L2": OptimizerConfig(name="adam", learning_rate=1e-3, weight_decay=0.1),
+    "AdamW": OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0),
+}
+
+
+def trained(optimizer: OptimizerConfig, steps: int) -> list[str]:
+    """Distances on the way and at the end of training a small model."""
+    model = GPTConfig(vocab_size=23, context=13, d_model=12, n_layers=2, n_heads=3, d_ff=20)
+    training = Training(model=model, optimizer=optimizer, steps=steps)
+    ours, reference = jax_course(training), torch_course(training)
+    nulls = check_course(ours, reference, training)
+    loss = np.abs(ours.losses / reference.losses - 1).max()
+    worst = max(difference(name, ours.last[name], theirs).peak for name, theirs in reference.last.items() if name not in nulls)
+    return [f"{loss:.1e}", f"{worst:.1e}"]
+
+
+if __name__ == "__main__":
+    run(main)
