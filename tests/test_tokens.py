@@ -120,9 +120,10 @@ def test_more_tokens_than_the_cache_takes(model):
 
 
 def test_under_jit_more_tokens_than_the_cache_takes_give_nan(model):
+    """Eight tokens are within the context, so that it is the cache of six that notices."""
     step = jax.jit(lambda model, tokens, cache: model.extend(tokens, cache))
-    tokens = jnp.ones((1, 5), jnp.int32)
-    first, cache = step(model, tokens, empty_cache(model.config, 1, CONTEXT))
+    tokens = jnp.ones((1, 4), jnp.int32)
+    first, cache = step(model, tokens, empty_cache(model.config, 1, 6))
     second, _ = step(model, tokens, cache)
     assert np.isfinite(first).all()
     assert np.isnan(second).all()

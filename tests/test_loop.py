@@ -1,0 +1,101 @@
+"""The loop around the steps: when it stops to look up, and what it refuses to go on with."""
+
+import math
+import os
+import signal
+
+import jax.numpy as jnp
+import pytest
+from rich.console import Console
+
+from jaxformer.errors import NonFiniteError
+from jaxformer.training.loop import Plan, StoppedError, clock, fit
+from jaxformer.training.runs import RunFolder
+from jaxformer.training.step import TrainState
+from tests.tiny import quick_key
+
+PLAN = Plan(steps=10, evaluate_every=4, save_every=3, tokens_per_step=1)
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", {})
+
+
+def loop(
+    run: RunFolder, *, plan: Plan = PLAN, weight=lambda step: 1.0, loss=1.0, val_loss=1.0, during=lambda step: None
+) -> list:
+    """Steps of nothing; the steps at which `report` was called."""
+    reported = []
+
+    def steps(state: TrainState, data: None, seed, n) -> tuple[TrainState, float]:
+        step = int(state.step) + int(n)
+        during(step)
+        return TrainState(jnp.int32(step), {"w": jnp.full(2, weight(step))}, ()), loss
+
+    fit(
+        TrainState(jnp.int32(0), {"w": jnp.ones(2)}, ()),
+        PLAN,
+        run,
+        train_steps=steps,
+        data=None,
+        seed=quick_key(0),
+        evaluate=lambda model: {"val_loss": val_loss},
+        report=lambda model, line: reported.append(line["step"]),
+        console=Console(quiet=True),
+    )
+    return reported
+
+
+def saved(run: RunFolder) -> list[int]:
+    return sorted(int(path.name) for path in run.checkpoints.glob("*"))
+
+
+def test_every_due_step_is_met_and_the_last_one_is_due(run):
+    stops, step = [], 0
+    while step < PLAN.steps:
+        step = PLAN.next_stop(step)
+        stops.append(step)
+    assert stops == [3, 4, 6, 8, 9, 10]
+    assert loop(run) == [4, 8, 10]
+    assert [line["step"] for line in run.metrics] == [4, 8, 10]
+    assert saved(run) == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "kept"),
+    [
+        ({"weight": lambda step: math.nan if step > 3 else 1.0}, "model.w is nan at step 4", [3]),
+        ({"weight": lambda step: math.inf}, "model.w is nan at step 3", []),
+        ({"loss": math.nan}, "loss is nan at step 1", []),
+        ({"loss": math.inf}, "loss is inf at step 1", []),
+        ({"val_loss": math.nan}, "val_loss is nan at step 4", [3]),
+    ],
+)
+def test_what_is_no_number_is_never_saved(run, wrong, said, kept):
+    with pytest.raises(NonFiniteError, match=f"^{said}; lower the learning rate, or resume from before$"):
+        loop(run, **wrong)
+    assert saved(run) == kept
+    assert run.metrics == []
+
+
+def test_a_second_signal_is_not_held_back(run):
+    """The first one asks; the next one, while the step still runs, ends it at once."""
+    with pytest.raises(KeyboardInterrupt):
+        loop(run, during=lambda step: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
+    assert saved(run) == []
+
+
+def test_a_signal_at_the_last_step_is_a_finished_run(run):
+    loop(run, during=lambda step: step == 10 and os.kill(os.getpid(), signal.SIGTERM))
+    assert saved(run) == [9, 10]
+
+
+def test_a_signal_saves_at_a_step_that_was_not_due(run):
+    with pytest.raises(StoppedError, match="stopped at step 1, saved"):
+        loop(run, during=lambda step: os.kill(os.getpid(), signal.SIGTERM))
+    assert saved(run) == [1]
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (0.0, 9.6, 61.0, 3599.6, 3723.0)] == ["0:00", "0:10", "1:01", "1:00:00", "1:02:03"]
