@@ -11,7 +11,7 @@ from jaxformer.config import SamplingConfig, check_choice, check_size
 from jaxformer.errors import InputError
 from jaxformer.flags import parse, run
 
-USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains its flags; -v shows tracebacks)"
+USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains its flags; jaxformer -v COMMAND shows tracebacks)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class Generate:
 
     folder: tyro.conf.Positional[Path]
     """The run folder."""
-    prompt: str = "\n"
-    """What comes before, in characters of the model's vocabulary."""
+    prompt: str | None = None
+    """What comes before, in characters of the model's vocabulary. None: the start of a text."""
     tokens: int = 200
     """How many tokens to write."""
     temperature: float = 1.0
@@ -40,7 +40,7 @@ def generate(arguments: list[str]) -> None:
     check_size("tokens", flags.tokens)
     check_size("seed", flags.seed, least=0)
     sampling = SamplingConfig(temperature=flags.temperature, top_k=flags.top_k, top_p=flags.top_p)
-    if not flags.prompt:
+    if flags.prompt == "":
         raise InputError("prompt is empty; give at least one character")
     import jax
 
@@ -48,9 +48,9 @@ def generate(arguments: list[str]) -> None:
     from jaxformer.training.trained import load_trained
 
     model, tokenizer = load_trained(flags.folder)
-    prompt = tokenizer.encode(flags.prompt, name="prompt")
-    ids = generate(model, prompt[None], flags.tokens, jax.random.key(flags.seed), sampling)
-    print(flags.prompt + tokenizer.decode(ids[0]))
+    prompt = tokenizer.start if flags.prompt is None else flags.prompt
+    ids = generate(model, tokenizer.encode(prompt, name="prompt")[None], flags.tokens, jax.random.key(flags.seed), sampling)
+    print(prompt + tokenizer.decode(ids[0]))
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate}

@@ -21,6 +21,10 @@ ScheduleName = Literal["constant", "step", "noam", "cosine"]
 
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
+MOST = 3.4e38
+"""Numbers are used in float32."""
+MOST_DIVISORS = 4096
+"""A refusal lists the divisors up to here."""
 IGNORE_INDEX = -100
 """A target that is not counted; torch's default."""
 
@@ -38,8 +42,8 @@ def check_number(
 ) -> None:
     """A finite number in [least, below), or in (least, below) with `open_below`."""
     interval = f"{'(' if open_below else '['}{least:g}, {below:g})"
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ConfigError(f"{name} = {value!r} is not a finite number; give one in {interval}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
+        raise ConfigError(f"{name} = {value!r:.30} is not a finite number; give one in {interval}")
     if not least <= value < below or (open_below and value == least):
         raise ConfigError(f"{name} = {value:g} is out of range; give a number in {interval}")
 
@@ -62,7 +66,7 @@ def check_flag(name: str, value: object) -> None:
 def check_divides(part_name: str, part: int, whole_name: str, whole: int) -> None:
     """`part` divides `whole` without a rest."""
     if whole % part:
-        divisors = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+        divisors = ", ".join(str(n) for n in range(1, min(whole, MOST_DIVISORS) + 1) if whole % n == 0)
         raise ConfigError(f"{part_name} = {part} does not divide {whole_name} = {whole}; choose one of {divisors}")
 
 
@@ -259,6 +263,5 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         check_number("temperature", self.temperature, 0)
         check_size("top_k", self.top_k, least=0)
-        check_number("top_p", self.top_p, 0, open_below=True)
-        if self.top_p > 1:
-            raise ConfigError(f"top_p = {self.top_p:g} is no probability; give a number in (0, 1]")
+        if not isinstance(self.top_p, int | float) or isinstance(self.top_p, bool) or not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p = {self.top_p!r} is out of range; give a number in (0, 1]")

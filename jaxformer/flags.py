@@ -47,28 +47,35 @@ def flag_names(value: Any, start: str = "--") -> list[str]:
 
 
 def peek(arguments: Sequence[str], flag: str) -> str | None:
-    """The value of one flag before the others are parsed: `--flag value` or `--flag=value`."""
+    """The value of one flag before the others are parsed, `--flag value` or `--flag=value`; the last one counts."""
+    found = None
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
-        if argument.startswith(flag + "="):
-            return argument.split("=", 1)[1]
-    return None
+            found = arguments[i + 1]
+        elif argument.startswith(flag + "="):
+            found = argument.split("=", 1)[1]
+    return found
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v` adds the traceback."""
-    arguments = sys.argv[1:]
-    verbose = "-v" in arguments
+    """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v`, first, adds the traceback."""
+    verbose = sys.argv[1:2] == ["-v"]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
-        main([argument for argument in arguments if argument != "-v"])
+        main(sys.argv[1 + verbose :])
         sys.stdout.flush()
     except JaxformerError as error:
         if verbose:
             raise
         print(error, file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
+    except RuntimeError as error:
+        if verbose or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -23,7 +23,7 @@ from jaxformer.models import GPT, init
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import CPU, GPU, SEED
 from jaxformer.recipes import read_recipe
-from jaxformer.training.checkpoint import load_state
+from jaxformer.training.checkpoint import digest, load_state
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
@@ -126,16 +126,16 @@ def main(arguments: list[str]) -> None:
     console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
     files = ", ".join(sorted(path.name for path in out.iterdir() if path.is_file()))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · saved to {out} ({files})")
-    console.print(f'next: jaxformer generate {out} --prompt "ROMEO:"')
+    console.print(f"next: jaxformer generate {out} --tokens 200")
 
 
-def begin(recipe: Shakespeare, out: Path, tokenizer: CharacterTokenizer, state: TrainState) -> tuple[RunFolder, TrainState]:
+def begin(recipe: Shakespeare, out: Path, text: dict[str, str], state: TrainState) -> tuple[RunFolder, TrainState]:
     """A new run folder, or the one to resume with its last state."""
     if not recipe.resume:
-        return RunFolder.create(out, {"recipe": asdict(recipe), "characters": tokenizer.characters}), state
+        return RunFolder.create(out, {"recipe": asdict(recipe), **text}), state
     folder = RunFolder.open(out)
-    if folder.config.get("characters") != tokenizer.characters:
-        raise InputError(f"{recipe.data} has other characters than the text {out} began with; give the same text")
+    if any(folder.config.get(name) != value for name, value in text.items()):
+        raise InputError(f"{recipe.data} is not the text that {out} began with; give the same text")
     state = load_state(folder.checkpoints, state)
     if recipe.steps <= int(state.step):
         raise InputError(f"{out} is at step {int(state.step)} already; give --steps a larger number to go on")
@@ -150,7 +150,8 @@ def train(
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
-    folder, state = begin(recipe, out, tokenizer, state)
+    text = {"characters": tokenizer.characters, "sha256": digest(splits)}
+    folder, state = begin(recipe, out, text, state)
     begun = int(state.step)
     console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 
@@ -208,9 +209,9 @@ def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
 
 
 def write(model: GPT, tokenizer: CharacterTokenizer, characters: int, seed: int) -> str:
-    """A sample that starts after a line break, or after the vocabulary's first character where there is none."""
-    start = "\n" if "\n" in tokenizer.characters else tokenizer.characters[0]
-    return tokenizer.decode(generate(model, tokenizer.encode(start)[None], characters, jax.random.key(seed))[0])
+    """A sample from the start of a text."""
+    prompt = tokenizer.encode(tokenizer.start)[None]
+    return tokenizer.decode(generate(model, prompt, characters, jax.random.key(seed))[0])
 
 
 if __name__ == "__main__":

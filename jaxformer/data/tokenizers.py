@@ -23,6 +23,11 @@ class CharacterTokenizer:
         """Number V of ids."""
         return len(self.characters)
 
+    @property
+    def start(self) -> str:
+        """What a text begins after: a line break, or the first character where there is none."""
+        return "\n" if "\n" in self.characters else self.characters[0]
+
     def encode(self, text: str, *, name: str = "text") -> np.ndarray:
         """int32 ids; InputError names the first character that has none."""
         ids = {character: i for i, character in enumerate(self.characters)}

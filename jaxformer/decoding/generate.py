@@ -1,6 +1,6 @@
 """Continue a prompt: one compiled program, no Python per token."""
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -11,11 +11,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxformer.config import SamplingConfig, check_size
 from jaxformer.decoding.sampling import Number, next_tokens
+from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models.gpt import GPT
 from jaxformer.nn.cache import KVCache, empty_cache
 
 SMALLEST_BUCKET = 16
+MOST_TOKENS = 2**20
+"""A longer text is generated piece by piece."""
 
 
 def generate(
@@ -28,14 +31,17 @@ def generate(
     Raises InputError for ids the model does not have.
     """
     check_size("n_tokens", n_tokens, least=0)
-    context = model.config.context
-    check_tokens(prompt, model.config.vocab_size, longest=max(prompt.shape[-1], 1), name="prompt")
+    if n_tokens > MOST_TOKENS:
+        raise InputError(f"n_tokens = {n_tokens} is more than {MOST_TOKENS} at once; generate piece by piece")
+    context, prompt = model.config.context, np.asarray(prompt)
+    check_tokens(prompt, model.config.vocab_size, longest=max(prompt.size, 1), name="prompt")
     seen = np.asarray(prompt[:, -context:], np.int32)
     width = min(_bucket(seen.shape[1]), context)
     padded = np.zeros((len(seen), width + _bucket(n_tokens)), np.int32)
     padded[:, : seen.shape[1]] = seen
     start, end = np.int32(seen.shape[1]), np.int32(seen.shape[1] + n_tokens)
-    tokens = _generate(model, padded, start, end, key, astuple(sampling), width)
+    numbers = np.float32(sampling.temperature), np.int32(sampling.top_k), np.float32(sampling.top_p)
+    tokens = _generate(model, padded, start, end, key, numbers, width)
     return np.asarray(tokens)[:, start:end]
 
 

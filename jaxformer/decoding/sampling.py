@@ -29,6 +29,7 @@ def next_tokens(
 ) -> Int[Array, " B"]:
     """A sample from softmax(logits / temperature) among what top-k and then top-p keep; the argmax at temperature 0."""
     divisor = jnp.where(jnp.asarray(temperature) == 0, 1, temperature)
-    kept = keep_top_p(keep_top_k(logits / divisor, top_k), top_p)
+    scaled = (logits - logits.max(-1, keepdims=True)) / jnp.asarray(divisor, logits.dtype)
+    kept = keep_top_p(keep_top_k(scaled, top_k), top_p)
     sampled = jax.random.categorical(key, kept, axis=-1)
     return jnp.where(jnp.asarray(temperature) == 0, logits.argmax(-1), sampled).astype(jnp.int32)

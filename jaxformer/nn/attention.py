@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
+from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
@@ -84,6 +85,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
         """Queries of x; keys and values of the memory, or of x."""
         if self.fused:
+            if memory is not None:
+                raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
         else:
             source = x if memory is None else memory

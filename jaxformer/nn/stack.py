@@ -20,7 +20,9 @@ class Stack(nnx.Module):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.remat = config.remat
-        self.blocks = jax.tree.map(lambda leaf: jnp.stack([leaf] * config.n_layers), Block(config, cross=cross))
+        self.blocks = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (config.n_layers, *leaf.shape)), Block(config, cross=cross)
+        )
 
     def __getitem__(self, i: int) -> Block:
         if not -self.n_layers <= i < self.n_layers:

@@ -20,9 +20,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """A new run; InputError where one is already."""
-        if (path / CONFIG).exists():
+        """A new run; InputError where one has begun already, or where other files lie."""
+        if any((path / name).exists() for name in (METRICS, WEIGHTS, CHECKPOINTS)):
             raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
+        if path.is_dir() and any(file.name != CONFIG for file in path.iterdir()):
+            raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
             _write(path / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
@@ -42,7 +44,7 @@ class RunFolder:
         """What was asked."""
         try:
             config = json.loads((self.path / CONFIG).read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.path / CONFIG} cannot be read: {error}") from None
         if not isinstance(config, dict):
             raise CheckpointError(f"{self.path / CONFIG} holds no configuration, but {config!r:.50}")

@@ -21,8 +21,8 @@ def load_trained(path: Path) -> tuple[GPT, CharacterTokenizer]:
         characters = config["characters"]
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: {error}") from None
-    if not isinstance(characters, str) or len(characters) != model.vocab_size:
-        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: vocab_size = {model.vocab_size}")
+    if not isinstance(characters, str) or len(set(characters)) != model.vocab_size:
+        raise CheckpointError(f"{path}/config.json does not name {model.vocab_size} characters, one for each id")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
     return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), CharacterTokenizer(characters)

@@ -26,5 +26,6 @@ def next_tokens(logits: Tensor, generator: torch.Generator, temperature: float, 
     """A sample from softmax(logits / temperature) among what top-k and then top-p keep; the argmax at temperature 0."""
     if temperature == 0:
         return logits.argmax(-1)
-    kept = keep_top_p(keep_top_k(logits / temperature, top_k), top_p)
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
+    kept = keep_top_p(keep_top_k(scaled, top_k), top_p)
     return torch.multinomial(kept.softmax(-1), 1, generator=generator)[:, 0]

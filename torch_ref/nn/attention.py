@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
+from jaxformer.errors import ConfigError
 from torch_ref.nn.cache import KVCache
 
 
@@ -58,6 +59,8 @@ class MultiHeadAttention(nn.Module):
     def project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x; keys and values of the memory, or of x."""
         if self.fused:
+            if memory is not None:
+                raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
         else:
             source = x if memory is None else memory
