@@ -264,4 +264,4 @@ class SamplingConfig:
         check_number("temperature", self.temperature, 0)
         check_size("top_k", self.top_k, least=0)
         if not isinstance(self.top_p, int | float) or isinstance(self.top_p, bool) or not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p = {self.top_p!r} is out of range; give a number in (0, 1]")
+            raise ConfigError(f"top_p = {self.top_p} is out of range; give a number in (0, 1]")

@@ -20,7 +20,9 @@ def keep_top_p(logits: Float[Array, "B V"], p: Number) -> Float[Array, "B V"]:
     ranked = jnp.sort(logits, axis=-1, descending=True)
     probabilities = jax.nn.softmax(ranked, axis=-1)
     before = jnp.cumsum(probabilities, axis=-1) - probabilities
-    least = jnp.where((before < p) | (jnp.arange(logits.shape[-1])[None] == 0), ranked, jnp.inf).min(-1)
+    least = jnp.where((before < jnp.asarray(p, before.dtype)) | (jnp.arange(logits.shape[-1])[None] == 0), ranked, jnp.inf).min(
+        -1
+    )
     return jnp.where(logits >= least[:, None], logits, -jnp.inf)
 
 

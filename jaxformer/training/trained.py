@@ -22,7 +22,8 @@ def load_trained(path: Path) -> tuple[GPT, CharacterTokenizer]:
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: {error}") from None
     if not isinstance(characters, str) or len(set(characters)) != model.vocab_size:
-        raise CheckpointError(f"{path}/config.json does not name {model.vocab_size} characters, one for each id")
+        wanted = f"{model.vocab_size} distinct characters"
+        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: it does not name {wanted}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
     return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), CharacterTokenizer(characters)
