@@ -6,15 +6,17 @@ import jax
 import numpy as np
 
 import torch_ref.models
-from jaxformer.config import GPTConfig, OptimizerConfig, check_choice
+from jaxformer.checks import check_choice
+from jaxformer.config import GPTConfig, ModelConfig
 from jaxformer.flags import parse, run
-from jaxformer.models import GPT
+from jaxformer.models import build
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.compare import Subject, check_output, check_output32, check_weights, jax_gradients, load_torch, run_torch
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite
 from jaxformer.parity.measure import check_gradients, difference
-from jaxformer.parity.mutations import call_jax, call_torch
 from jaxformer.parity.training import Training, check_course, jax_course, torch_course
 from jaxformer.presets import PRESETS
+from jaxformer.settings import OptimizerConfig
 
 LONGEST = 128
 """Tokens a sequence at most."""
@@ -45,12 +47,12 @@ def main(arguments: list[str]) -> None:
             print(f"| {name} | {' | '.join(trained(optimizer, flags.steps))} |", flush=True)
 
 
-def compared(config: GPTConfig) -> list[str]:
+def compared(config: ModelConfig) -> list[str]:
     """Distances of the whole model, in the table's order."""
     config = replace(config, context=min(config.context, LONGEST))
-    twin = load_torch(torch_ref.models.GPT(config), excite(GPT(config), seed=1)).eval()
-    inputs = hostile_tokens(config.vocab_size, 5, config.context, seed=2)
-    reference, subject = run_torch(twin, inputs, call_torch), Subject(jax.eval_shape(lambda: GPT(config)), call_jax)
+    twin = load_torch(torch_ref.models.build(config), excite(build(config), seed=1)).eval()
+    inputs = hostile_inputs(config, 5, config.context, seed=2)
+    reference, subject = run_torch(twin, inputs, call_torch), Subject(jax.eval_shape(lambda: build(config)), call_jax)
     check_weights(reference, subject)
     output, gradients = check_output(reference, subject), jax_gradients(reference, subject)
     nulls = check_gradients(gradients, reference.gradients)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxformer.config import check_choice, check_size
+from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import JaxformerError
 from jaxformer.flags import parse, run
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import tyro
 
 from jaxformer import __version__
-from jaxformer.config import SamplingConfig, check_choice, check_size
+from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import InputError
 from jaxformer.flags import parse, run
+from jaxformer.settings import SamplingConfig
 
 USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains its flags; jaxformer -v COMMAND shows tracebacks)"
 

@@ -1,73 +1,18 @@
 """What a model is made of: frozen, flat dataclasses, checked when they are built. No jax is imported here."""
 
-import difflib
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from jaxformer.checks import check_choice, check_divides, check_flag, check_number, check_size
 from jaxformer.errors import ConfigError
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms", "std", "none"]
 NormPosition = Literal["pre", "post"]
 Projections = Literal["separate", "fused"]
-Positions = Literal["learned", "sinusoid", "none"]
-Init = Literal["torch", "gpt2", "xavier"]
+Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
+Init = Literal["torch", "normal", "gpt2", "xavier"]
 Layers = Literal["auto", "unrolled", "rolled"]
-Spread = Literal["all", "others", "others_but_padding"]
-OptimizerName = Literal["sgd", "adam", "adamw"]
-ScheduleName = Literal["constant", "step", "noam", "cosine"]
-
-LARGEST_SIZE = 2**31 - 1
-"""Sizes index int32 arrays."""
-MOST = 3.4e38
-"""Numbers are used in float32."""
-MOST_DIVISORS = 4096
-"""A refusal lists the divisors up to here."""
-IGNORE_INDEX = -100
-"""A target that is not counted; torch's default."""
-
-
-def check_size(name: str, value: object, least: int = 1) -> None:
-    """A whole number of at least `least` that fits int32; True and 2.0 are refused."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r} is not a whole number; give an integer of at least {least}")
-    if not least <= value <= LARGEST_SIZE:
-        raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {LARGEST_SIZE}")
-
-
-def check_number(
-    name: str, value: object, least: float | int, below: float | int = math.inf, *, open_below: bool = False
-) -> None:
-    """A finite number in [least, below), or in (least, below) with `open_below`."""
-    interval = f"{'(' if open_below else '['}{least:g}, {below:g})"
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
-        raise ConfigError(f"{name} = {value!r:.30} is not a finite number; give one in {interval}")
-    if not least <= value < below or (open_below and value == least):
-        raise ConfigError(f"{name} = {value:g} is out of range; give a number in {interval}")
-
-
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """One of a few words; a near miss is answered with the nearest."""
-    choices = list(choices)
-    if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
-        raise ConfigError(f"{name} = {value!r} is not known; {hint}")
-
-
-def check_flag(name: str, value: object) -> None:
-    """True or False, nothing that merely acts like it."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r} is not True or False")
-
-
-def check_divides(part_name: str, part: int, whole_name: str, whole: int) -> None:
-    """`part` divides `whole` without a rest."""
-    if whole % part:
-        divisors = ", ".join(str(n) for n in range(1, min(whole, MOST_DIVISORS) + 1) if whole % n == 0)
-        raise ConfigError(f"{part_name} = {part} does not divide {whole_name} = {whole}; choose one of {divisors}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,115 +98,101 @@ class BlockConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig(BlockConfig):
-    """A decoder-only language model."""
+class ModelConfig(BlockConfig):
+    """What every model has: blocks, and token ids that come in."""
 
     vocab_size: int
     """Number V of token ids."""
     context: int
     """Longest sequence, in tokens."""
     positions: Positions = "learned"
-    """What tells the model where a token stands."""
+    """What tells the model where a token stands; sinusoid alternates sines and cosines, sinusoid_blocks has all sines first."""
+    position_offset: int = 0
+    """Position of the first token (BART: 2)."""
     embedding_scale: bool = False
     """Multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4)."""
+    embedding_norm: bool = False
+    """A norm after the embedding + position sum (BERT, BART)."""
     embedding_dropout: float = 0.0
     """Probability to drop a unit of the embedding + position sum."""
-    tied: bool = False
-    """Read logits out with the token embedding's own table."""
-    head_bias: bool = False
-    """Bias on the logits; only for an untied head."""
     init: Init = "gpt2"
-    """Where parameters start: torch's defaults, GPT-2's, or Glorot's for every matrix."""
+    """Where parameters start: torch's defaults, N(0, 0.02), GPT-2's, or Glorot's for every matrix."""
+    embedding_std: float | None = None
+    """Standard deviation that token embeddings start with. None: as `init` has it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("vocab_size", self.vocab_size)
         check_size("context", self.context)
+        check_size("position_offset", self.position_offset, least=0)
         check_choice("positions", self.positions, get_args(Positions))
         check_choice("init", self.init, get_args(Init))
         check_number("embedding_dropout", self.embedding_dropout, 0, below=1)
-        for name in ("embedding_scale", "tied", "head_bias"):
+        for name in ("embedding_scale", "embedding_norm"):
             check_flag(name, getattr(self, name))
-        if self.tied and self.head_bias:
-            raise ConfigError("head_bias = True needs tied = False; a tied head has no bias of its own")
+        if self.embedding_norm and self.norm == "none":
+            raise ConfigError("embedding_norm = True needs a norm; set norm = 'layer', or embedding_norm = False")
+        if self.embedding_std is not None:
+            check_number("embedding_std", self.embedding_std, 0, open_below=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """How parameters follow their gradients: torch's definitions."""
+class GPTConfig(ModelConfig):
+    """A decoder-only language model."""
 
-    name: OptimizerName
-    """sgd, adam, or adamw."""
-    learning_rate: float
-    """Step size; the schedule scales it."""
-    momentum: float = 0.0
-    """sgd: the part of the last step that is kept."""
-    beta1: float = 0.9
-    """adam, adamw: decay rate of the gradient's mean."""
-    beta2: float = 0.999
-    """adam, adamw: decay rate of the gradient's mean square."""
-    epsilon: float = 1e-8
-    """adam, adamw: added to the root of the mean square."""
-    weight_decay: float = 0.0
-    """sgd, adam: times the parameter, added to its gradient (L2). adamw: decoupled, and on matrices only."""
-    clip_norm: float | None = None
-    """Largest global norm of the gradient; None: any."""
+    tied: bool = False
+    """Read logits out with the token embedding's own table."""
+    head_bias: bool = False
+    """Bias on the logits."""
 
     def __post_init__(self) -> None:
-        check_choice("name", self.name, get_args(OptimizerName))
-        check_number("learning_rate", self.learning_rate, 0, open_below=True)
-        for name in ("momentum", "beta1", "beta2"):
-            check_number(name, getattr(self, name), 0, below=1)
-        check_number("epsilon", self.epsilon, 0, open_below=True)
-        check_number("weight_decay", self.weight_decay, 0)
-        if self.clip_norm is not None:
-            check_number("clip_norm", self.clip_norm, 0, open_below=True)
+        super().__post_init__()
+        for name in ("tied", "head_bias"):
+            check_flag(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    """How the learning rate changes, as a factor of the optimizer's."""
+class EncoderConfig(ModelConfig):
+    """An encoder whose every token sees all others."""
 
-    name: ScheduleName = "constant"
-    """constant; step: times `decay` every `decay_every`; noam: the paper's; cosine: warm-up, then a half cosine."""
-    decay: float = 0.5
-    """step: the factor."""
-    decay_every: int = 1000
-    """step: its period, in optimizer steps."""
-    warmup: int = 0
-    """noam, cosine: steps until the peak."""
-    d_model: int = 512
-    """noam: width of the model, in units."""
-    last: int = 1000
-    """cosine: the step that reaches the floor; it stays there."""
-    floor: float = 0.1
-    """cosine: the factor at the end."""
+    token_types: int = 0
+    """Number of token types (BERT's segments), each with an embedding; 0: none."""
+    pooler: bool = False
+    """A tanh layer on the first token's state, for the whole sequence (BERT)."""
 
     def __post_init__(self) -> None:
-        check_choice("name", self.name, get_args(ScheduleName))
-        check_number("decay", self.decay, 0, open_below=True)
-        check_number("floor", self.floor, 0)
-        check_size("decay_every", self.decay_every)
-        check_size("d_model", self.d_model)
-        check_size("warmup", self.warmup, least=1 if self.name == "noam" else 0)
-        check_size("last", self.last)
-        if self.name == "cosine" and self.last <= self.warmup:
-            raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")
+        super().__post_init__()
+        check_size("token_types", self.token_types, least=0)
+        check_flag("pooler", self.pooler)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
-    """How the next token is chosen from its logits."""
+class EncoderDecoderConfig(ModelConfig):
+    """A sequence to sequence model; `n_layers` is the encoder's, `vocab_size` the target's."""
 
-    temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
-    top_k: int = 0
-    """Keep the k likeliest tokens; 0: all."""
-    top_p: float = 1.0
-    """Keep the likeliest tokens up to this total probability (Holtzman et al. 2020)."""
+    n_decoder_layers: int | None = None
+    """Number of decoder blocks. None: as many as the encoder has."""
+    source_vocab_size: int | None = None
+    """Number of source token ids, with an embedding of their own. None: source and target share one embedding."""
+    tied: bool = False
+    """Read logits out with the target embedding's own table."""
+    head_bias: bool = False
+    """Bias on the logits."""
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, 0)
-        check_size("top_k", self.top_k, least=0)
-        if not isinstance(self.top_p, int | float) or isinstance(self.top_p, bool) or not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p = {self.top_p} is out of range; give a number in (0, 1]")
+        super().__post_init__()
+        for name in ("n_decoder_layers", "source_vocab_size"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
+        for name in ("tied", "head_bias"):
+            check_flag(name, getattr(self, name))
+
+    @property
+    def decoder(self) -> BlockConfig:
+        """The decoder's blocks: the encoder's with their own number."""
+        return self if self.n_decoder_layers is None else replace(self, n_layers=self.n_decoder_layers)
+
+    @property
+    def source_ids(self) -> int:
+        """Number of source token ids."""
+        return self.vocab_size if self.source_vocab_size is None else self.source_vocab_size

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxformer.config import Init
+from jaxformer.config import EncoderDecoderConfig, ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -28,44 +28,54 @@ class Initialiser:
 ZEROS, ONES = Initialiser("constant", 0.0), Initialiser("constant", 1.0)
 
 
-def fan_in(path: str, shapes: Shapes) -> int:
-    """Number of inputs of the matrix that a kernel is, or that a bias belongs to."""
-    return shapes[path.removesuffix("bias") + "kernel" if path.endswith(".bias") else path][0]
+def kernel_of(path: str) -> str:
+    """The matrix that a bias belongs to, by its path; a matrix belongs to itself."""
+    return path.removesuffix("bias") + "kernel" if path.endswith(".bias") else path
 
 
-def torch_default(path: str, shapes: Shapes, n_layers: int) -> Initialiser:
+def torch_default(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """torch.nn.Linear and torch.nn.Embedding as they come: U(+-1/sqrt(fan_in)), biases too; N(0, 1)."""
     if path.endswith(".table"):
         return Initialiser("normal", 1.0)
-    return Initialiser("uniform", 1 / math.sqrt(fan_in(path, shapes)))
+    return Initialiser("uniform", 1 / math.sqrt(shapes[kernel_of(path)][0]))
 
 
-def gpt2(path: str, shapes: Shapes, n_layers: int) -> Initialiser:
-    """N(0, 0.02); what is added to the residual stream is scaled by 1/sqrt(2 L) (Radford et al. 2019, section 2.3)."""
-    if path.endswith(".bias"):
-        return ZEROS
-    residual = path.endswith((".out.kernel", ".down.kernel"))
-    return Initialiser("normal", 0.02 / math.sqrt(2 * n_layers) if residual else 0.02)
+def normal(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
+    """N(0, 0.02), biases zero (BERT)."""
+    return ZEROS if path.endswith(".bias") else Initialiser("normal", 0.02)
 
 
-def xavier(path: str, shapes: Shapes, n_layers: int) -> Initialiser:
+def gpt2(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
+    """`normal`, where what is added to the residual stream is scaled by one over the root of the number of such sums
+    (Radford et al. 2019, section 2.3)."""
+    if not path.endswith((".out.kernel", ".down.kernel")):
+        return normal(path, shapes, config)
+    sums = 2 * config.n_layers
+    if isinstance(config, EncoderDecoderConfig) and path.startswith("decoder."):
+        sums = 3 * config.decoder.n_layers
+    return Initialiser("normal", 0.02 / math.sqrt(sums))
+
+
+def xavier(path: str, shapes: Shapes, config: ModelConfig) -> Initialiser:
     """U(+-sqrt(6 / (in + out))) for every matrix, tables too; biases zero (Glorot and Bengio 2010, equation 16)."""
     if path.endswith(".bias"):
         return ZEROS
     return Initialiser("uniform", math.sqrt(6 / sum(shapes[path])))
 
 
-SCHEMES = {"torch": torch_default, "gpt2": gpt2, "xavier": xavier}
+SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xavier}
 
 
-def initialisers(scheme: Init, shapes: Shapes, n_layers: int) -> dict[str, Initialiser]:
-    """The initialiser of every tensor by its path. Norms start as the identity under every scheme."""
+def initialisers(config: ModelConfig, shapes: Shapes) -> dict[str, Initialiser]:
+    """The initialiser of every tensor by its path. Norms start as the identity, and a bias beside no matrix at zero."""
 
     def of(path: str) -> Initialiser:
         if path.endswith(".scale"):
             return ONES
-        if path.endswith("norm.bias"):
+        if path.endswith(".bias") and kernel_of(path) not in shapes:
             return ZEROS
-        return SCHEMES[scheme](path, shapes, n_layers)
+        if path.endswith(".token.table") and config.embedding_std is not None:
+            return Initialiser("normal", config.embedding_std)
+        return SCHEMES[config.init](path, shapes, config)
 
     return {path: of(path) for path in shapes}

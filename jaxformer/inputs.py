@@ -22,3 +22,14 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
             raise InputError(
                 f"{name}[{row}, {column}] = {tokens[row, column]} is no token id; give ids from 0 to {vocab_size - 1}"
             )
+
+
+def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask") -> None:
+    """None, or booleans of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
+    if mask is None:
+        return
+    if str(mask.dtype).removeprefix("torch.") != "bool":
+        raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend")
+    found = tuple(mask.shape)
+    if len(found) != 4 or any(size not in (1, wanted) for size, wanted in zip(found, shape, strict=True)):
+        raise InputError(f"{name} has shape {found}; give {shape} (batch, heads, queries, keys), or 1 for any of them")

@@ -1,6 +1,9 @@
 """Models by name."""
 
-from jaxformer.config import GPTConfig, check_choice
+from dataclasses import replace
+
+from jaxformer.checks import check_choice
+from jaxformer.config import EncoderDecoderConfig, GPTConfig, ModelConfig
 
 QA = GPTConfig(
     vocab_size=5,
@@ -69,10 +72,95 @@ GPT2_SMALL = GPTConfig(
 )
 """GPT-2 with 124 M parameters (Radford et al. 2019)."""
 
-PRESETS = {"qa": QA, "gpt.seed": SEED, "gpt.cpu": CPU, "gpt.gpu": GPU, "gpt2_small": GPT2_SMALL}
+REVERSE = EncoderDecoderConfig(
+    vocab_size=39,
+    source_vocab_size=39,
+    context=50,
+    d_model=32,
+    n_layers=3,
+    n_heads=4,
+    d_ff=64,
+    activation="relu",
+    norm_position="post",
+    positions="sinusoid",
+    head_bias=True,
+    init="torch",
+    embedding_std=0.1,
+)
+"""Sequence to sequence for the reversal task: post-norm, separate embeddings, no dropout."""
+
+SHARED = EncoderDecoderConfig(
+    vocab_size=65,
+    context=64,
+    d_model=64,
+    n_layers=2,
+    n_heads=4,
+    d_ff=64,
+    activation="relu",
+    norm="std",
+    norm_epsilon=1e-6,
+    positions="sinusoid",
+    qkv_bias=False,
+    output_bias=False,
+    feed_forward_bias=False,
+    embedding_dropout=0.1,
+    residual_dropout=0.1,
+    init="normal",
+)
+"""One embedding for source and target, norms by the unbiased deviation, and no bias in any linear layer."""
+
+BASE = EncoderDecoderConfig(
+    vocab_size=37000,
+    context=1024,
+    d_model=512,
+    n_layers=6,
+    n_heads=8,
+    d_ff=2048,
+    activation="relu",
+    norm_position="post",
+    positions="sinusoid",
+    embedding_scale=True,
+    tied=True,
+    attention_dropout=0.1,
+    residual_dropout=0.1,
+    feed_forward_dropout=0.1,
+    embedding_dropout=0.1,
+    init="xavier",
+    embedding_std=512**-0.5,
+)
+"""The base model of Vaswani et al. 2017, table 3."""
+
+BIG = replace(
+    BASE,
+    d_model=1024,
+    n_heads=16,
+    d_ff=4096,
+    attention_dropout=0.3,
+    residual_dropout=0.3,
+    feed_forward_dropout=0.3,
+    embedding_dropout=0.3,
+    embedding_std=1024**-0.5,
+)
+"""Its big model."""
+
+COPY = replace(BASE, vocab_size=11, context=16, d_model=64, n_layers=2, n_heads=4, d_ff=128, embedding_std=0.125)
+"""The same in small, for copying a few digits."""
+
+PRESETS: dict[str, ModelConfig] = {
+    "qa": QA,
+    "gpt.seed": SEED,
+    "gpt.cpu": CPU,
+    "gpt.gpu": GPU,
+    "gpt2_small": GPT2_SMALL,
+    "reverse": REVERSE,
+    "shared": SHARED,
+    "transformer.copy": COPY,
+    "transformer.base": BASE,
+    "transformer.big": BIG,
+}
 
 
-def preset(name: str) -> GPTConfig:
+def preset(name: str) -> ModelConfig:
     """The model configuration of that name."""
     check_choice("preset", name, PRESETS)
     return PRESETS[name]

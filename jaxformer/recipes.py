@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from jaxformer.config import check_choice
+from jaxformer.checks import check_choice
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.training.runs import RunFolder

@@ -18,7 +18,7 @@ PLACES = {
 @functools.cache
 def embedding_twins(positions, scale, places):
     config = gpt_config(positions=positions, embedding_scale=scale)
-    return twins(InputEmbedding(config), TorchInputEmbedding(config), IDS, PLACES[places])
+    return twins(InputEmbedding(config, V), TorchInputEmbedding(config, V), IDS, PLACES[places])
 
 
 @checks

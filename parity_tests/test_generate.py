@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import GPTConfig, SamplingConfig
+from jaxformer.config import GPTConfig
 from jaxformer.decoding import generate, sampling
 from jaxformer.models import GPT
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, widen
+from jaxformer.settings import SamplingConfig
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.models import GPT as TORCH_GPT

@@ -12,10 +12,10 @@ import torch_ref.models as torch_models
 from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
+from jaxformer.parity.calls import call_jax, call_torch
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, hostile_tokens, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.parity.mutations import call_jax, call_torch
 from jaxformer.presets import preset
 from parity_tests.helpers import B, K, V, checks, gpt_config, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig
+from jaxformer.config import GPTConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.models import GPT
@@ -14,6 +14,7 @@ from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.training import ONE_STEP
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.optimizers import make_optimizer, matrices
 from jaxformer.training.step import train_state
 from torch_ref.models import GPT as TORCH_GPT

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from jaxformer.config import ScheduleConfig
+from jaxformer.settings import ScheduleConfig
 from jaxformer.training.schedules import make_schedule
 from torch_ref.training.schedules import make_schedule as make_torch_schedule
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig
+from jaxformer.config import GPTConfig
 from jaxformer.errors import ParityError
 from jaxformer.parity.training import Training, check_course, jax_course, torch_course
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 
 pytestmark = pytest.mark.optimizers
 

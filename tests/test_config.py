@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config import BlockConfig, GPTConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
+from jaxformer.config import BlockConfig, GPTConfig
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.presets import PRESETS, preset
+from jaxformer.settings import OptimizerConfig, SamplingConfig, ScheduleConfig
 
 KINDS = (GPTConfig, OptimizerConfig, ScheduleConfig, SamplingConfig)
 GOOD = {
@@ -94,7 +95,7 @@ def test_unknown_word_is_answered_with_the_nearest(kind, name, near, meant):
         (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
         (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),
         (GPTConfig, {"output_projection": False}, "output_bias = True needs output_projection = True; set output_bias = False"),
-        (GPTConfig, {"tied": True, "head_bias": True}, "head_bias = True needs tied = False"),
+        (GPTConfig, {"embedding_norm": True, "norm": "none"}, "embedding_norm = True needs a norm"),
         (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 8}, "last = 8 does not come after warmup = 9"),

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.config import SamplingConfig
 from jaxformer.decoding import generate
 from jaxformer.decoding.generate import _generate
 from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens
 from jaxformer.models import init
+from jaxformer.settings import SamplingConfig
 from tests.tiny import quick_key, tiny_config
 
 GREEDY = SamplingConfig(temperature=0.0)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.config import OptimizerConfig, ScheduleConfig, check_size
+from jaxformer.checks import check_size
 from jaxformer.flags import parse, run
 from jaxformer.models import init
 from jaxformer.presets import QA
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import train_state, train_step

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig, check_size
+from jaxformer.checks import check_size
+from jaxformer.config import GPTConfig
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.data.corpora import read_corpus
 from jaxformer.data.tokenizers import CharacterTokenizer
@@ -23,6 +24,7 @@ from jaxformer.models import GPT, init
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import CPU, GPU, SEED
 from jaxformer.recipes import read_recipe
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.checkpoint import digest, load_state
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxformer.config import SamplingConfig, check_size
+from jaxformer.checks import check_size
 from jaxformer.decoding.sampling import Number, next_tokens
 from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models.gpt import GPT
 from jaxformer.nn.cache import KVCache, empty_cache
+from jaxformer.settings import SamplingConfig
 
 SMALLEST_BUCKET = 16
 MOST_TOKENS = 2**20

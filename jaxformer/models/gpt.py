@@ -1,23 +1,19 @@
 """A decoder-only language model (Radford et al. 2019)."""
 
-import jax.core
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config import GPTConfig
-from jaxformer.errors import InputError
-from jaxformer.inputs import check_tokens
+from jaxformer.inputs import check_mask
+from jaxformer.models.inputs import Tokens, check_ids, check_room
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
-from jaxformer.nn.linear import Linear
+from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-
-Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
 
 class GPT(nnx.Module):
@@ -25,16 +21,16 @@ class GPT(nnx.Module):
 
     def __init__(self, config: GPTConfig):
         self.config = config
-        self.embed = InputEmbedding(config)
+        self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
-        self.head = None if config.tied else Linear(config.d_model, config.vocab_size, config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
 
     def __call__(
         self,
         tokens: Tokens,
         *,
-        mask: Bool[Array, "_ _ _ _"] | None = None,
+        mask: Bool[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
@@ -50,7 +46,7 @@ class GPT(nnx.Module):
         tokens: Tokens,
         cache: KVCache | None,
         *,
-        mask: Bool[Array, "_ _ _ _"] | None = None,
+        mask: Bool[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
@@ -63,30 +59,40 @@ class GPT(nnx.Module):
         tokens: Tokens,
         cache: KVCache | None,
         *,
-        mask: Bool[Array, "_ _ _ _"] | None = None,
+        mask: Bool[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
-        self._check(tokens, cache)
-        n_tokens = tokens.shape[1]
-        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        if positions is None:
-            positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         embed_key, stack_key = split_key(key, 2)
-        x = self.embed(jnp.asarray(tokens), positions, embed_key)
-        mask = combine(causal_mask(n_tokens, keys, start), mask)
+        x, mask = self._begin(tokens, cache, mask, positions, embed_key)
         x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key)
         return self.norm(x), cache
 
     def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """States -> logits."""
-        return self.embed.token.decode(x) if self.head is None else self.head(x)
+        return self.head(x, self.embed.token)
 
-    def _check(self, tokens: Tokens, cache: KVCache | None) -> None:
-        concrete = not isinstance(tokens, jax.core.Tracer)
-        check_tokens(np.asarray(tokens) if concrete else tokens, self.config.vocab_size, self.config.context)
-        if cache is not None and not isinstance(cache.length, jax.core.Tracer):
-            held, room = int(cache.length), min(cache.capacity, self.config.context)
-            if held + tokens.shape[1] > room:
-                raise InputError(f"the cache holds {held} tokens and {tokens.shape[1]} more exceed its {room}")
+    def attention_weights(self, tokens: Tokens, *, mask: Bool[Array, "..."] | None = None) -> Float[Array, "L B N T T"]:
+        """What every layer looks at, to be looked at."""
+        x, mask = self._begin(tokens, None, mask, None, None)
+        return self.stack.weights(x, mask).own
+
+    def _begin(
+        self,
+        tokens: Tokens,
+        cache: KVCache | None,
+        mask: Array | None,
+        positions: Array | None,
+        key: PRNGKeyArray | None,
+    ) -> tuple[Array, Array | None]:
+        """The embedded tokens, and who may attend to whom."""
+        check_ids(tokens, self.config.vocab_size, self.config.context)
+        batch, n_tokens = tokens.shape
+        check_room(cache, n_tokens, self.config.context)
+        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
+        check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
+        if positions is None:
+            positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
+        x = self.embed(jnp.asarray(tokens), positions, key=key)
+        return x, combine(causal_mask(n_tokens, keys, start), mask)

@@ -6,26 +6,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxformer.config import GPTConfig
+from jaxformer.config import ModelConfig
 from jaxformer.initialisers import Initialiser, initialisers
-from jaxformer.models.gpt import GPT
+from jaxformer.models.build import Model, build
 from jaxformer.nn.tree import layer_shapes, map_named
 
 
-def initialiser_table(config: GPTConfig) -> dict[str, Initialiser]:
+def initialiser_table(config: ModelConfig) -> dict[str, Initialiser]:
     """Which distribution each tensor of the model starts from, by its name."""
-    shapes = layer_shapes(jax.eval_shape(lambda: GPT(config)))
-    return initialisers(config.init, shapes, config.n_layers)
+    shapes = layer_shapes(jax.eval_shape(lambda: build(config)))
+    return initialisers(config, shapes)
 
 
-def init(config: GPTConfig, key: PRNGKeyArray) -> GPT:
+def init(config: ModelConfig, key: PRNGKeyArray) -> Model:
     """The model with every tensor drawn from its initialiser; a tensor's draw depends on the key and its name alone."""
     table = initialiser_table(config)
 
     def fill(name: str, leaf: jax.ShapeDtypeStruct) -> Array:
         return draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), leaf.shape)
 
-    return map_named(fill, jax.eval_shape(lambda: GPT(config)))
+    return map_named(fill, jax.eval_shape(lambda: build(config)))
 
 
 def draw(initialiser: Initialiser, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:

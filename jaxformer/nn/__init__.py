@@ -5,22 +5,26 @@ A module is built from its configuration with zeros (ones for gains) and filled 
 """
 
 from jaxformer.nn.attention import MultiHeadAttention, attention_weights
-from jaxformer.nn.blocks import Block
-from jaxformer.nn.cache import KVCache, empty_cache
+from jaxformer.nn.blocks import AttentionWeights, Block
+from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.head import Head
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.masks import causal_mask, combine, lengths_to_valid, padding_mask
+from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask
 from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm
-from jaxformer.nn.positions import sinusoid
+from jaxformer.nn.positions import sinusoid, sinusoid_blocks
 from jaxformer.nn.stack import Stack
 
 __all__ = [
+    "AttentionWeights",
     "Block",
     "Embedding",
     "FeedForward",
+    "Head",
     "InputEmbedding",
     "KVCache",
+    "KeysValues",
     "Linear",
     "MultiHeadAttention",
     "ScaledNorm",
@@ -29,10 +33,12 @@ __all__ = [
     "causal_mask",
     "combine",
     "empty_cache",
+    "ids_to_valid",
     "layer_norm",
     "lengths_to_valid",
     "padding_mask",
     "rms_norm",
     "sinusoid",
+    "sinusoid_blocks",
     "std_norm",
 ]

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.nn.cache import KVCache
+from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.precision import wide_dtype
@@ -64,6 +64,10 @@ def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
     return x.reshape(*x.shape[:-2], -1)
 
 
+Memory = Float[Array, "B S D"] | KeysValues
+"""The states of a source, or what was computed from them before."""
+
+
 class MultiHeadAttention(nnx.Module):
     """Project to heads, attend, project back. Keys and values come from x itself, or from a memory."""
 
@@ -81,22 +85,25 @@ class MultiHeadAttention(nnx.Module):
         self.out = Linear(d_model, d_model, config.output_bias) if config.output_projection else None
 
     def project(
-        self, x: Float[Array, "B T D"], memory: Float[Array, "B S D"] | None
+        self, x: Float[Array, "B T D"], memory: Memory | None
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
         """Queries of x; keys and values of the memory, or of x."""
         if self.fused:
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
-        else:
-            source = x if memory is None else memory
-            q, k, v = self.query(x), self.key(source), self.value(source)
-        return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+        read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
+        return split_heads(self.query(x), self.heads), read.keys, read.values
+
+    def keys_values(self, source: Float[Array, "B S D"]) -> KeysValues:
+        """What queries find in the source."""
+        return KeysValues(split_heads(self.key(source), self.kv_heads), split_heads(self.value(source), self.kv_heads))
 
     def weights(
         self,
         x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B N T S"]:
         """The attention weights themselves, to look at."""
@@ -106,7 +113,7 @@ class MultiHeadAttention(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
@@ -116,7 +123,7 @@ class MultiHeadAttention(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         cache: KVCache | None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:

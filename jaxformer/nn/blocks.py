@@ -1,14 +1,25 @@
 """One transformer block: attention, cross-attention where there is a memory, feed-forward, each with a residual and a norm."""
 
+from typing import NamedTuple
+
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
-from jaxformer.nn.attention import MultiHeadAttention
+from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
+
+
+class AttentionWeights(NamedTuple):
+    """What a block looks at, to be looked at; those of a stack have a leading layer axis."""
+
+    own: Float[Array, "*L B N T S"]
+    """Of each token on the tokens beside it."""
+    cross: Float[Array, "*L B N T S"] | None
+    """Of each token on the memory; None without cross-attention."""
 
 
 class Block(nnx.Module):
@@ -28,7 +39,7 @@ class Block(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
@@ -39,14 +50,13 @@ class Block(nnx.Module):
         x: Float[Array, "B T D"],
         cache: KVCache | None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too."""
         keys = split_key(key, 6)
-        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, key=keys[0])
-        x = self._after(self.attention_norm, x, y, keys[1])
+        x, cache = self._attend(x, cache, mask, keys[:2])
         if self.cross_attention is not None:
             y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask, keys[2])
             x = self._after(self.cross_attention_norm, x, y, keys[3])
@@ -54,6 +64,28 @@ class Block(nnx.Module):
             y = self.feed_forward(self._before(self.feed_forward_norm, x), keys[4])
             x = self._after(self.feed_forward_norm, x, y, keys[5])
         return x, cache
+
+    def weights(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Memory | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+    ) -> AttentionWeights:
+        """The attention weights for x."""
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask)
+        if self.cross_attention is None:
+            return AttentionWeights(own, None)
+        x, _ = self._attend(x, None, mask, [None, None])
+        return AttentionWeights(
+            own, self.cross_attention.weights(self._before(self.cross_attention_norm, x), memory, memory_mask)
+        )
+
+    def _attend(
+        self, x: Array, cache: KVCache | None, mask: Array | None, keys: list[PRNGKeyArray | None]
+    ) -> tuple[Array, KVCache | None]:
+        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, key=keys[0])
+        return self._after(self.attention_norm, x, y, keys[1]), cache
 
     def _before(self, norm: ScaledNorm | Identity, x: Array) -> Array:
         return norm(x) if self.pre else x

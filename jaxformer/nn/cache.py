@@ -12,6 +12,17 @@ from jaxformer.config import BlockConfig
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class KeysValues:
+    """What cross-attention reads, computed once for a whole generation; those of a stack have a leading layer axis."""
+
+    keys: Array
+    """B S K H"""
+    values: Array
+    """B S K H"""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class KVCache:
     """State that goes in and comes out. `layer` is a cursor: each attention layer writes its own place and moves it on."""
 
@@ -48,6 +59,10 @@ class KVCache:
     def advance(self, n_tokens: int) -> "KVCache":
         """Once every layer has written its n tokens: they count as held, the cursor returns to the first layer."""
         return replace(self, length=self.length + n_tokens, layer=jnp.zeros_like(self.layer))
+
+    def take(self, rows: Array) -> "KVCache":
+        """The sequences of these rows, in this order; a row may be taken more than once."""
+        return replace(self, keys=self.keys[:, rows], values=self.values[:, rows])
 
 
 def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: DTypeLike = jnp.float32) -> KVCache:

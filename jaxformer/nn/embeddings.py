@@ -1,15 +1,17 @@
 """Token ids -> vectors, and vectors -> logits with the same table."""
 
 import math
+from typing import cast
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxformer.config import GPTConfig
+from jaxformer.config import ModelConfig
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.matmul import matmul
-from jaxformer.nn.positions import sinusoid
+from jaxformer.nn.norms import make_norm
+from jaxformer.nn.positions import TABLES
 
 
 class Embedding(nnx.Module):
@@ -28,22 +30,38 @@ class Embedding(nnx.Module):
 
 
 class InputEmbedding(nnx.Module):
-    """dropout(token embedding [* sqrt(D)] + position)."""
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only.
 
-    def __init__(self, config: GPTConfig):
-        self.positions, self.context = config.positions, config.context
+    With no vocab_size it has no token embedding of its own: a call is given the one it shares.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
+        self.positions, self.offset = config.positions, config.position_offset
+        self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout_rate = config.embedding_dropout
-        self.token = Embedding(config.vocab_size, config.d_model)
-        self.position = Embedding(config.context, config.d_model) if config.positions == "learned" else None
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model))
+        self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, config.d_model) if token_types else None
+        self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
 
     def __call__(
-        self, ids: Int[Array, "B T"], positions: Int[Array, "#B T"], key: PRNGKeyArray | None = None
+        self,
+        ids: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        *,
+        token: Embedding | None = None,
+        token_types: Int[Array, "#B T"] | None = None,
+        key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
-        x = self.token.encode(ids) * self.scale
+        """Vectors of these ids at these positions; without token types, all are of type 0."""
+        x = (self.token if token is None else token).encode(ids) * self.scale
+        positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)
-        elif self.positions == "sinusoid":
-            table = jnp.asarray(sinusoid(self.context, x.shape[-1]), x.dtype)
+        elif self.positions in TABLES:
+            table = jnp.asarray(TABLES[self.positions](self.rows, x.shape[-1]), x.dtype)
             x = x + table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-        return dropout(x, self.dropout_rate, key)
+        if self.token_type is not None:
+            x = x + self.token_type.encode(jnp.zeros_like(positions) if token_types is None else token_types)
+        return dropout(self.norm(x), self.dropout_rate, key)

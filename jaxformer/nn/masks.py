@@ -40,6 +40,16 @@ def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]
     return jnp.arange(size, dtype=jnp.int32)[None, :] < lengths[:, None]
 
 
+def ids_to_valid(ids: Int[Array, "B S"], pad: int) -> Bool[Array, "B S"]:
+    """Which ids are no padding.
+
+    ids_to_valid([[5, 0, 6], [0, 7, 8]], pad=0)
+    1 . 1
+    . 1 1
+    """
+    return ids != pad
+
+
 def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | None:
     """What every mask allows; None allows everything.
 

@@ -17,3 +17,12 @@ def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
     table[:, 0::2] = np.sin(angles)
     table[:, 1::2] = np.cos(angles)[:, : d_model // 2]
     return table
+
+
+def sinusoid_blocks(n_positions: int, d_model: int) -> np.ndarray:
+    """The same numbers with all sines before all cosines (Marian's and fairseq's order)."""
+    table = sinusoid(n_positions, d_model)
+    return np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+
+
+TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}

@@ -1,13 +1,16 @@
 """L blocks kept as one block whose leaves have a leading layer axis."""
 
+from typing import cast
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
-from jaxformer.nn.blocks import Block
-from jaxformer.nn.cache import KVCache
+from jaxformer.nn.attention import Memory, MultiHeadAttention
+from jaxformer.nn.blocks import AttentionWeights, Block
+from jaxformer.nn.cache import KeysValues, KVCache
 
 DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
@@ -43,7 +46,7 @@ class Stack(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
@@ -54,19 +57,39 @@ class Stack(nnx.Module):
         x: Float[Array, "B T D"],
         cache: KVCache | None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it."""
+        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         keys = None if key is None else jax.random.split(key, self.n_layers)
+        states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         n_tokens = x.shape[1]
 
-        def layer(carry, block_and_key):
-            (x, cache), (block, key) = carry, block_and_key
-            return block.extend(x, cache, mask, memory, memory_mask, key), None
+        def layer(carry, own):
+            (x, cache), (block, key, remembered) = carry, own
+            return block.extend(x, cache, mask, states if remembered is None else remembered, memory_mask, key), None
 
         if self.remat:
             layer = jax.checkpoint(layer)
-        (x, cache), _ = jax.lax.scan(layer, (x, cache), (self.blocks, keys), unroll=self.n_layers if self.unrolled else 1)
+        unroll = self.n_layers if self.unrolled else 1
+        (x, cache), _ = jax.lax.scan(layer, (x, cache), (self.blocks, keys, remembered), unroll=unroll)
         return x, None if cache is None else cache.advance(n_tokens)
+
+    def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """Every layer's keys and values of a memory, which stay the same from token to token."""
+        return jax.lax.map(lambda block: cast(MultiHeadAttention, block.cross_attention).keys_values(memory), self.blocks)
+
+    def weights(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+    ) -> AttentionWeights:
+        """The attention weights of every layer."""
+
+        def layer(x, block):
+            return block(x, mask, memory, memory_mask), block.weights(x, mask, memory, memory_mask)
+
+        return jax.lax.scan(layer, x, self.blocks)[1]

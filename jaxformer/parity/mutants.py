@@ -9,12 +9,12 @@ import optax
 from jax import Array
 from jaxtyping import PyTree
 
-from jaxformer.config import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.rules import Rule
 from jaxformer.models import gpt
 from jaxformer.nn import attention, blocks, embeddings, feedforward, masks, matmul, norms
 from jaxformer.nn.tree import STACKED
 from jaxformer.parity.injections import Injection, Mutant, Weights, config, instead, patch, rule, weights, without
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training import losses, optimizers
 from jaxformer.training.schedules import Schedule
 
@@ -118,7 +118,7 @@ def positions_off_by(n: int) -> Injection:
     """Token t stands at t + n."""
 
     def shifted(original: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda self, ids, positions, key=None: original(self, ids, positions + n, key)
+        return lambda self, ids, positions, **rest: original(self, ids, positions + n, **rest)
 
     return patch(embeddings.InputEmbedding, __call__=shifted)
 
@@ -212,7 +212,7 @@ EMBEDDINGS = [
     Mutant("learned positions off by two", positions_off_by(2)),
     Mutant("sinusoid positions off by one", positions_off_by(1), "rich"),
     Mutant("sinusoid positions off by two", positions_off_by(2), "rich"),
-    Mutant("sinusoid in blocks", patch(embeddings, sinusoid=in_blocks), "rich"),
+    Mutant("sinusoid in blocks", patch(embeddings.TABLES, sinusoid=in_blocks), "rich"),
     Mutant("embedding scale missing", config(embedding_scale=False), "rich"),
 ]
 

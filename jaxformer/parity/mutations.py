@@ -13,25 +13,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxformer.config import GPTConfig, OptimizerConfig, ScheduleConfig
+from jaxformer.config import GPTConfig, ModelConfig
 from jaxformer.errors import ConversionError, ParityError
-from jaxformer.models import GPT
-from jaxformer.nn import masks
+from jaxformer.models import build
 from jaxformer.nn.tree import map_named
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.compare import CHECKS, Reference, Subject, load_torch, run_torch
 from jaxformer.parity.injections import Mutant
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite
 from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.training import Course, Training, check_course, jax_course, torch_course
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 
 BATCH, LENGTH = 5, 66
 
 PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
 """Sizes differ pairwise, and from batch and length."""
 
-CONFIGS = {
+CONFIGS: dict[str, ModelConfig] = {
     "plain": GPTConfig(**PLAIN, head_bias=True),
     "shifted": GPTConfig(**PLAIN, head_bias=True),
     "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
@@ -84,35 +84,23 @@ class Outcome:
         return self.killed_by is not None and self.reached
 
 
-def call_jax(model: Any, tokens: jax.Array, valid: jax.Array) -> jax.Array:
-    """Logits, padding masked."""
-    return model(tokens, mask=masks.padding_mask(jnp.asarray(valid)))
-
-
-def call_torch(model: Any, tokens: Any, valid: Any) -> Any:
-    """Logits, padding masked."""
-    from torch_ref.nn.masks import padding_mask
-
-    return model(tokens, mask=padding_mask(valid))
-
-
 @functools.cache
 def reference(case: str) -> Reference:
     """torch's answers for a case: excited weights, hostile tokens."""
     import torch_ref.models
 
     config = CONFIGS[case]
-    model = excite(GPT(config), seed=1)
+    model = excite(build(config), seed=1)
     if case == "shifted":
         model = map_named(lambda name, leaf: leaf + 50 if name == "embed.token.table" else leaf, model)
-    inputs = hostile_tokens(config.vocab_size, BATCH, LENGTH, seed=2)
-    return run_torch(load_torch(torch_ref.models.GPT(config), model).eval(), inputs, call_torch)
+    inputs = hostile_inputs(config, BATCH, LENGTH, seed=2)
+    return run_torch(load_torch(torch_ref.models.build(config), model).eval(), inputs, call_torch)
 
 
 def subject(case: str) -> Subject:
     """The JAX side of a case, without a bug."""
     config = TRAININGS[case].model if case in TRAININGS else CONFIGS[case]
-    return Subject(jax.eval_shape(lambda: GPT(config)), call_jax)
+    return Subject(jax.eval_shape(lambda: build(config)), call_jax)
 
 
 @functools.cache

@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.config import IGNORE_INDEX, GPTConfig, OptimizerConfig, ScheduleConfig, Spread
+from jaxformer.config import ModelConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.errors import ParityError
-from jaxformer.models.gpt import GPT
+from jaxformer.models import Model, build
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
+from jaxformer.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.training import losses, optimizers, schedules, step
 
 ONE_STEP = 1e-9
@@ -29,7 +31,7 @@ LOSS = 1e-12
 class Training:
     """All that both sides share."""
 
-    model: GPTConfig
+    model: ModelConfig
     optimizer: OptimizerConfig
     schedule: ScheduleConfig = ScheduleConfig()
     smoothing: float = 0.0
@@ -38,14 +40,14 @@ class Training:
     steps: int = 100
     batch: int = 5
 
-    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Inputs and targets, both `B T` int32; every third target is not counted."""
+    def batches(self) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+        """A model's inputs, and targets `B T`; every third target is not counted."""
         rng = np.random.default_rng(0)
-        for _ in range(self.steps):
-            tokens = rng.integers(0, self.model.vocab_size, (self.batch, self.model.context + 1), np.int32)
-            targets = tokens[:, 1:].copy()
+        for number in range(self.steps):
+            inputs = hostile_inputs(self.model, self.batch, self.model.context, seed=number)
+            targets = rng.integers(0, self.model.vocab_size, inputs[-1].shape, np.int32)
             targets.ravel()[::3] = self.ignore_index
-            yield tokens[:, :-1], targets
+            yield inputs, targets
 
     def rules(self) -> dict[str, Any]:
         """The loss's own settings."""
@@ -69,9 +71,9 @@ class Course:
     """The largest gradient of each single parameter, in absolute value, on the whole way."""
 
 
-def excited(training: Training) -> GPT:
+def excited(training: Training) -> Model:
     """The float32 weights that both sides start from."""
-    return excite(GPT(training.model), seed=1)
+    return excite(build(training.model), seed=1)
 
 
 def dropout_key(i: int) -> jax.Array:
@@ -83,7 +85,7 @@ def jax_course(training: Training) -> Course:
     """Train in JAX, in float64."""
 
     def loss(model, batch, key):
-        return losses.cross_entropy(model(batch[0], key=key), batch[1], **training.rules())
+        return losses.cross_entropy(call_jax(model, *batch[0], key=key), batch[1], **training.rules())
 
     with jax.enable_x64(True):
         optimizer = optimizers.make_optimizer(training.optimizer, training.schedule)
@@ -113,16 +115,16 @@ def torch_course(training: Training) -> Course:
     import torch_ref.training.step
 
     def loss(model, batch):
-        return torch_ref.training.losses.cross_entropy(model(batch[0]), batch[1], **training.rules())
+        return torch_ref.training.losses.cross_entropy(call_torch(model, *batch[0]), batch[1], **training.rules())
 
     start = excited(training)
-    drawn = jax.jit(with_masks(lambda model, tokens, key: model(tokens, key=key)))
-    model = load_torch(torch_ref.models.GPT(training.model), start).double().train()
+    drawn = jax.jit(with_masks(lambda model, inputs, key: call_jax(model, *inputs, key=key)))
+    model = load_torch(torch_ref.models.build(training.model), start).double().train()
     optimizer, scheduler = torch_ref.training.optimizers.make_optimizer(model, training.optimizer, training.schedule)
     values, first, steepest = [], {}, {}
     for i, batch in enumerate(training.batches()):
         _, masks = drawn(start, batch[0], dropout_key(i))
-        tensors = tuple(torch.from_numpy(array).long() for array in batch)
+        tensors = tuple(map(torch.from_numpy, batch[0])), torch.from_numpy(batch[1]).long()
         with feed_masks(model, masks):
             total, count = loss(model, tensors)
         gradients = torch.autograd.grad(total / count, list(model.parameters()))

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxformer.config import IGNORE_INDEX, Spread
 from jaxformer.errors import ConfigError
 from jaxformer.nn.precision import wide
+from jaxformer.settings import IGNORE_INDEX, Spread
 
 
 def cross_entropy(

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from jaxformer.config import OptimizerConfig, ScheduleConfig
 from jaxformer.nn.tree import map_named
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.schedules import make_schedule
 
 CLIP_EPSILON = 1e-6

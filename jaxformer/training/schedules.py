@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxformer.config import ScheduleConfig
+from jaxformer.settings import ScheduleConfig
 
 Schedule = Callable[[Any], Any]
 

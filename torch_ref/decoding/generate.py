@@ -5,7 +5,7 @@ from dataclasses import astuple
 import torch
 from torch import Tensor
 
-from jaxformer.config import SamplingConfig
+from jaxformer.settings import SamplingConfig
 from torch_ref.decoding.sampling import next_tokens
 from torch_ref.models.gpt import GPT
 from torch_ref.nn.cache import empty_cache

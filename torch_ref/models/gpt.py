@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import GPTConfig
-from jaxformer.inputs import check_tokens
+from jaxformer.inputs import check_mask, check_tokens
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.head import Head
 from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
@@ -18,10 +19,10 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
-        self.embed = InputEmbedding(config)
+        self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
-        self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
 
     def forward(self, tokens: Tensor, *, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Logits of the next token at every place of `B T` ids."""
@@ -38,16 +39,27 @@ class GPT(nn.Module):
         self, tokens: Tensor, cache: KVCache | None, *, mask: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, KVCache | None]:
         """The normed output of the stack, before the read-out."""
-        check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
-        n_tokens = tokens.shape[1]
-        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        if positions is None:
-            positions = (start + torch.arange(n_tokens))[None]
-        x = self.embed(tokens, positions)
-        mask = combine(causal_mask(n_tokens, keys, start), mask)
+        x, mask = self._begin(tokens, cache, mask, positions)
         x, cache = self.stack.extend(x, cache, mask=mask)
         return self.norm(x), cache
 
     def read_out(self, x: Tensor) -> Tensor:
         """States -> logits."""
-        return self.embed.token.decode(x) if self.head is None else self.head(x)
+        return self.head(x, self.embed.token)
+
+    def attention_weights(self, tokens: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """What every layer looks at, to be looked at: `L B N T T`."""
+        x, mask = self._begin(tokens, None, mask, None)
+        return self.stack.weights(x, mask).own
+
+    def _begin(
+        self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The embedded tokens, and who may attend to whom."""
+        check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
+        batch, n_tokens = tokens.shape
+        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
+        check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
+        if positions is None:
+            positions = (start + torch.arange(n_tokens))[None]
+        return self.embed(tokens, positions), combine(causal_mask(n_tokens, keys, start), mask)

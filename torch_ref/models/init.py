@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import GPTConfig
+from jaxformer.config import ModelConfig
 from jaxformer.initialisers import Initialiser, initialisers
-from torch_ref.models.gpt import GPT
+from torch_ref.models.build import Model, build
 from torch_ref.nn.embeddings import Embedding
+from torch_ref.nn.head import Head
 
-LEAVES = {nn.Linear: "kernel", Embedding: "table"}
+LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -22,11 +23,11 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return found
 
 
-def init(config: GPTConfig, generator: torch.Generator) -> GPT:
+def init(config: ModelConfig, generator: torch.Generator) -> Model:
     """The model with every tensor drawn from its initialiser."""
-    model = GPT(config)
+    model = build(config)
     tensors = named_tensors(model)
-    table = initialisers(config.init, {name: tuple(tensor.shape) for name, tensor in tensors}, config.n_layers)
+    table = initialisers(config, {name: tuple(tensor.shape) for name, tensor in tensors})
     for name, tensor in tensors:
         draw_(tensor, table[name], generator)
     return model

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
 from jaxformer.errors import ConfigError
-from torch_ref.nn.cache import KVCache
+from torch_ref.nn.cache import KeysValues, KVCache
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -39,6 +39,10 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.flatten(-2)
 
 
+Memory = Tensor | KeysValues
+"""The states of a source, or what was computed from them before."""
+
+
 class MultiHeadAttention(nn.Module):
     """Project to heads, attend, project back. Keys and values come from x itself, or from a memory."""
 
@@ -56,27 +60,30 @@ class MultiHeadAttention(nn.Module):
             self.value = nn.Linear(d_model, d_kv, config.qkv_bias)
         self.out = nn.Linear(d_model, d_model, config.output_bias) if config.output_projection else None
 
-    def project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Memory | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x; keys and values of the memory, or of x."""
         if self.fused:
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
-        else:
-            source = x if memory is None else memory
-            q, k, v = self.query(x), self.key(source), self.value(source)
-        return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+        read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
+        return split_heads(self.query(x), self.heads), read.keys, read.values
 
-    def weights(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def keys_values(self, source: Tensor) -> KeysValues:
+        """What queries find in the source."""
+        return KeysValues(split_heads(self.key(source), self.kv_heads), split_heads(self.value(source), self.kv_heads))
+
+    def weights(self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None) -> Tensor:
         """The attention weights themselves, to look at."""
         q, k, _ = self.project(x, memory)
         return attention_weights(q, k, mask)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None) -> Tensor:
         return self.extend(x, None, memory, mask)[0]
 
     def extend(
-        self, x: Tensor, cache: KVCache | None, memory: Tensor | None = None, mask: Tensor | None = None
+        self, x: Tensor, cache: KVCache | None, memory: Memory | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
         q, k, v = self.project(x, memory)

@@ -1,12 +1,23 @@
 """One transformer block: attention, cross-attention where there is a memory, feed-forward, each with a residual and a norm."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
-from torch_ref.nn.attention import MultiHeadAttention
+from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.feedforward import FeedForward
 from torch_ref.nn.norms import make_norm
+
+
+class AttentionWeights(NamedTuple):
+    """What a block looks at, to be looked at; those of a stack have a leading layer axis."""
+
+    own: Tensor
+    """Of each token on the tokens beside it."""
+    cross: Tensor | None
+    """Of each token on the memory; None without cross-attention."""
 
 
 class Block(nn.Module):
@@ -24,7 +35,7 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config) if config.d_ff else None
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
         return self.extend(x, None, mask, memory, memory_mask)[0]
 
@@ -33,12 +44,11 @@ class Block(nn.Module):
         x: Tensor,
         cache: KVCache | None,
         mask: Tensor | None = None,
-        memory: Tensor | None = None,
+        memory: Memory | None = None,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too."""
-        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask)
-        x = self._after(self.attention_norm, x, y)
+        x, cache = self._attend(x, cache, mask)
         if self.cross_attention is not None:
             y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask)
             x = self._after(self.cross_attention_norm, x, y)
@@ -46,6 +56,22 @@ class Block(nn.Module):
             y = self.feed_forward(self._before(self.feed_forward_norm, x))
             x = self._after(self.feed_forward_norm, x, y)
         return x, cache
+
+    def weights(
+        self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None, memory_mask: Tensor | None = None
+    ) -> AttentionWeights:
+        """The attention weights for x."""
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask)
+        if self.cross_attention is None:
+            return AttentionWeights(own, None)
+        x, _ = self._attend(x, None, mask)
+        return AttentionWeights(
+            own, self.cross_attention.weights(self._before(self.cross_attention_norm, x), memory, memory_mask)
+        )
+
+    def _attend(self, x: Tensor, cache: KVCache | None, mask: Tensor | None) -> tuple[Tensor, KVCache | None]:
+        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask)
+        return self._after(self.attention_norm, x, y), cache
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x

@@ -9,6 +9,16 @@ from jaxformer.config import BlockConfig
 
 
 @dataclass(frozen=True)
+class KeysValues:
+    """What cross-attention reads, computed once for a whole generation."""
+
+    keys: Tensor
+    """B S K H"""
+    values: Tensor
+    """B S K H"""
+
+
+@dataclass(frozen=True)
 class KVCache:
     """State that goes in and comes out. `layer` is a cursor: each attention layer writes its own place and moves it on."""
 
@@ -36,6 +46,10 @@ class KVCache:
     def advance(self, n_tokens: int) -> "KVCache":
         """Once every layer has written its n tokens: they count as held, the cursor returns to the first layer."""
         return replace(self, length=self.length + n_tokens, layer=0)
+
+    def take(self, rows: Tensor) -> "KVCache":
+        """The sequences of these rows, in this order; a row may be taken more than once."""
+        return replace(self, keys=self.keys[:, rows], values=self.values[:, rows])
 
 
 def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: torch.dtype = torch.float32) -> KVCache:

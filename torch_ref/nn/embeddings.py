@@ -1,11 +1,14 @@
 """Token ids -> vectors, and vectors -> logits with the same table."""
 
 import math
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
-from jaxformer.config import GPTConfig
-from torch_ref.nn.positions import sinusoid
+from jaxformer.config import ModelConfig
+from torch_ref.nn.norms import make_norm
+from torch_ref.nn.positions import TABLES
 
 
 class Embedding(nn.Embedding):
@@ -21,20 +24,32 @@ class Embedding(nn.Embedding):
 
 
 class InputEmbedding(nn.Module):
-    """dropout(token embedding [* sqrt(D)] + position)."""
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only.
 
-    def __init__(self, config: GPTConfig):
+    With no vocab_size it has no token embedding of its own: a call is given the one it shares.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
         super().__init__()
-        self.positions, self.context = config.positions, config.context
+        self.positions, self.offset = config.positions, config.position_offset
+        self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.token = Embedding(config.vocab_size, config.d_model)
-        self.position = Embedding(config.context, config.d_model) if config.positions == "learned" else None
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model))
+        self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, config.d_model) if token_types else None
+        self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
 
-    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
-        x = self.token.encode(ids) * self.scale
+    def forward(
+        self, ids: Tensor, positions: Tensor, *, token: Embedding | None = None, token_types: Tensor | None = None
+    ) -> Tensor:
+        """Vectors of these ids at these positions; without token types, all are of type 0."""
+        x = (self.token if token is None else token).encode(ids) * self.scale
+        positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)
-        elif self.positions == "sinusoid":
-            x = x + sinusoid(self.context, x.shape[-1]).to(x.dtype)[positions]
-        return self.dropout(x)
+        elif self.positions in TABLES:
+            x = x + TABLES[self.positions](self.rows, x.shape[-1]).to(x.dtype)[positions]
+        if self.token_type is not None:
+            x = x + self.token_type.encode(torch.zeros_like(positions) if token_types is None else token_types)
+        return self.dropout(self.norm(x))

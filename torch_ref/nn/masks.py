@@ -29,6 +29,11 @@ def lengths_to_valid(lengths: Tensor, size: int) -> Tensor:
     return torch.arange(size)[None, :] < lengths[:, None]
 
 
+def ids_to_valid(ids: Tensor, pad: int) -> Tensor:
+    """Which ids are no padding: `B S`."""
+    return ids != pad
+
+
 def combine(*masks: Tensor | None) -> Tensor | None:
     """What every mask allows; None allows everything."""
     given = [mask for mask in masks if mask is not None]

@@ -15,3 +15,12 @@ def sinusoid(n_positions: int, d_model: int) -> Tensor:
     table[:, 0::2] = angles.sin()
     table[:, 1::2] = angles.cos()[:, : d_model // 2]
     return table
+
+
+def sinusoid_blocks(n_positions: int, d_model: int) -> Tensor:
+    """The same numbers with all sines before all cosines (Marian's and fairseq's order)."""
+    table = sinusoid(n_positions, d_model)
+    return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
+TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}

@@ -1,12 +1,15 @@
 """L blocks in a row."""
 
+from collections.abc import Sequence
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
-from torch_ref.nn.blocks import Block
-from torch_ref.nn.cache import KVCache
+from torch_ref.nn.attention import MultiHeadAttention
+from torch_ref.nn.blocks import AttentionWeights, Block
+from torch_ref.nn.cache import KeysValues, KVCache
 
 
 class Stack(nn.Module):
@@ -23,7 +26,11 @@ class Stack(nn.Module):
         return len(self.blocks)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Tensor | Sequence[KeysValues] | None = None,
+        memory_mask: Tensor | None = None,
     ) -> Tensor:
         return self.extend(x, None, mask, memory, memory_mask)[0]
 
@@ -32,11 +39,27 @@ class Stack(nn.Module):
         x: Tensor,
         cache: KVCache | None,
         mask: Tensor | None = None,
-        memory: Tensor | None = None,
+        memory: Tensor | Sequence[KeysValues] | None = None,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it."""
+        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         n_tokens = x.shape[1]
         for i in range(len(self)):
-            x, cache = self[i].extend(x, cache, mask, memory, memory_mask)
+            read = memory[i] if isinstance(memory, Sequence) else memory
+            x, cache = self[i].extend(x, cache, mask, read, memory_mask)
         return x, None if cache is None else cache.advance(n_tokens)
+
+    def remember(self, memory: Tensor) -> list[KeysValues]:
+        """Every layer's keys and values of a memory, which stay the same from token to token."""
+        return [cast(MultiHeadAttention, self[i].cross_attention).keys_values(memory) for i in range(len(self))]
+
+    def weights(
+        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> AttentionWeights:
+        """The attention weights of every layer."""
+        found = []
+        for i in range(len(self)):
+            found.append(self[i].weights(x, mask, memory, memory_mask))
+            x = self[i](x, mask, memory, memory_mask)
+        own, cross = zip(*found, strict=True)
+        return AttentionWeights(torch.stack(own), None if cross[0] is None else torch.stack(cross))

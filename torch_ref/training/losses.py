@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from jaxformer.config import IGNORE_INDEX, Spread
+from jaxformer.settings import IGNORE_INDEX, Spread
 
 
 def cross_entropy(

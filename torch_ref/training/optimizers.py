@@ -5,7 +5,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from jaxformer.config import OptimizerConfig, ScheduleConfig
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from torch_ref.training.schedules import make_schedule
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from jaxformer.config import ScheduleConfig
+from jaxformer.settings import ScheduleConfig
 
 Schedule = Callable[[int], float]
 

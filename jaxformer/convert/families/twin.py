@@ -4,7 +4,7 @@ from jaxformer.convert.rules import Family, Rule
 
 TWIN = Family(
     name="twin",
-    stacks={"blocks.": "blocks.{layer}.", "stack.blocks.": "stack.blocks.{layer}."},
+    stacks={f"{stack}blocks.": f"{stack}blocks.{{layer}}." for stack in ("", "stack.", "encoder.", "decoder.")},
     rules=(
         Rule("kernel", "weight", "transposed"),
         Rule("table", "weight"),

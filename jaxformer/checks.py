@@ -1,0 +1,63 @@
+"""Single values, checked where they come in: one line names the field, the value found and the value wanted."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+from jaxformer.errors import ConfigError
+
+LARGEST_SIZE = 2**31 - 1
+"""Sizes index int32 arrays."""
+MOST = 3.4e38
+"""Numbers are used in float32."""
+MOST_DIVISORS = 4096
+"""A refusal lists the divisors up to here."""
+
+
+def check_size(name: str, value: object, least: int = 1) -> None:
+    """A whole number of at least `least` that fits int32; True and 2.0 are refused."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r} is not a whole number; give an integer of at least {least}")
+    if not least <= value <= LARGEST_SIZE:
+        raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {LARGEST_SIZE}")
+
+
+def check_number(
+    name: str,
+    value: object,
+    least: float,
+    below: float = math.inf,
+    *,
+    most: float | None = None,
+    open_below: bool = False,
+) -> None:
+    """A finite number in [least, below), or in [least, most]; with `open_below`, above least."""
+    end = f"{below:g})" if most is None else f"{most:g}]"
+    interval = f"{'(' if open_below else '['}{least:g}, {end}"
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
+        raise ConfigError(f"{name} = {value!r:.30} is not a finite number; give one in {interval}")
+    inside = least <= value < below if most is None else least <= value <= most
+    if not inside or (open_below and value == least):
+        raise ConfigError(f"{name} = {value:g} is out of range; give a number in {interval}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """One of a few words; a near miss is answered with the nearest."""
+    choices = list(choices)
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), choices, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
+        raise ConfigError(f"{name} = {value!r} is not known; {hint}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """True or False, nothing that merely acts like it."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r} is not True or False")
+
+
+def check_divides(part_name: str, part: int, whole_name: str, whole: int) -> None:
+    """`part` divides `whole` without a rest."""
+    if whole % part:
+        divisors = ", ".join(str(n) for n in range(1, min(whole, MOST_DIVISORS) + 1) if whole % n == 0)
+        raise ConfigError(f"{part_name} = {part} does not divide {whole_name} = {whole}; choose one of {divisors}")

@@ -1,0 +1,76 @@
+"""An encoder: every token sees all others (Devlin et al. 2019)."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxformer.config import EncoderConfig
+from jaxformer.errors import InputError
+from jaxformer.inputs import check_mask
+from jaxformer.models.inputs import Tokens, check_ids
+from jaxformer.nn.dropout import split_key
+from jaxformer.nn.embeddings import InputEmbedding
+from jaxformer.nn.linear import Linear
+from jaxformer.nn.norms import make_norm
+from jaxformer.nn.stack import Stack
+
+
+class Encoder(nnx.Module):
+    """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector of a sequence."""
+
+    def __init__(self, config: EncoderConfig):
+        self.config = config
+        self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
+        self.stack = Stack(config)
+        self.norm = make_norm(config.final_norm, config)
+        self.pooler = Linear(config.d_model, config.d_model, True) if config.pooler else None
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        token_types: Tokens | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T D"]:
+        """The state of every token of `B T` ids.
+
+        `mask` (`B N|1 T S`, True = may attend) hides padding; `token_types` (`B T`) default to 0; `positions` to 0, 1, 2, ...
+        """
+        embed_key, stack_key = split_key(key, 2)
+        x = self._embed(tokens, mask, token_types, positions, embed_key)
+        return self.norm(self.stack(x, mask, key=stack_key))
+
+    def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
+        """tanh of a linear layer on the first token's state."""
+        if self.pooler is None:
+            raise InputError("this encoder has no pooler; build it with pooler = True")
+        return jnp.tanh(self.pooler(states[:, 0]))
+
+    def attention_weights(
+        self, tokens: Tokens, *, mask: Bool[Array, "..."] | None = None, token_types: Tokens | None = None
+    ) -> Float[Array, "L B N T T"]:
+        """What every layer looks at, to be looked at."""
+        return self.stack.weights(self._embed(tokens, mask, token_types, None, None), mask).own
+
+    def _embed(
+        self,
+        tokens: Tokens,
+        mask: Array | None,
+        token_types: Tokens | None,
+        positions: Array | None,
+        key: PRNGKeyArray | None,
+    ) -> Array:
+        config = self.config
+        check_ids(tokens, config.vocab_size, config.context)
+        batch, n_tokens = tokens.shape
+        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
+        if token_types is not None:
+            if not config.token_types:
+                raise InputError("this encoder has no token types; build it with token_types = 2, or give none")
+            check_ids(token_types, config.token_types, config.context, name="token_types")
+            token_types = jnp.asarray(token_types)
+        if positions is None:
+            positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
+        return self.embed(jnp.asarray(tokens), positions, token_types=token_types, key=key)

@@ -1,0 +1,148 @@
+"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
+
+from typing import NamedTuple, cast
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxformer.config import EncoderDecoderConfig
+from jaxformer.inputs import check_mask
+from jaxformer.models.inputs import Tokens, check_ids, check_room
+from jaxformer.nn.attention import Memory
+from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.nn.dropout import split_key
+from jaxformer.nn.embeddings import InputEmbedding
+from jaxformer.nn.head import Head
+from jaxformer.nn.masks import causal_mask, combine
+from jaxformer.nn.norms import make_norm
+from jaxformer.nn.stack import Stack
+
+
+class AttentionMaps(NamedTuple):
+    """What every layer looks at, to be looked at."""
+
+    encoder: Float[Array, "L B N S S"]
+    """Of the source on itself."""
+    decoder: Float[Array, "M B N T T"]
+    """Of the target on itself."""
+    cross: Float[Array, "M B N T S"]
+    """Of the target on the source."""
+
+
+class EncoderDecoder(nnx.Module):
+    """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
+
+    def __init__(self, config: EncoderDecoderConfig):
+        self.config = config
+        self.embed = InputEmbedding(config, config.vocab_size)
+        self.source_embed = InputEmbedding(config, config.source_vocab_size)
+        self.encoder = Stack(config)
+        self.encoder_norm = make_norm(config.final_norm, config)
+        self.decoder = Stack(config.decoder, cross=True)
+        self.decoder_norm = make_norm(config.final_norm, config)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+
+    def __call__(
+        self,
+        source: Tokens,
+        target: Tokens,
+        *,
+        source_mask: Bool[Array, "..."] | None = None,
+        target_mask: Bool[Array, "..."] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids.
+
+        `source_mask` (`B 1 1 S`, True = may attend) hides padding from both stacks, `target_mask` (`B N|1 T T`) narrows the
+        causal one. Raises InputError for ids that are not integers, too many, or, where their values are known, out of range.
+        """
+        encoder_key, decoder_key = split_key(key, 2)
+        memory = self.encode(source, mask=source_mask, key=encoder_key)
+        return self.decode(target, memory, mask=target_mask, memory_mask=source_mask, key=decoder_key)
+
+    def encode(
+        self, source: Tokens, *, mask: Bool[Array, "..."] | None = None, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "B S D"]:
+        """The memory: the state of every source token."""
+        embed_key, stack_key = split_key(key, 2)
+        x = self._embed_source(source, mask, embed_key)
+        return self.encoder_norm(self.encoder(x, mask, key=stack_key))
+
+    def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
+        return self.decoder.remember(memory)
+
+    def decode(
+        self,
+        target: Tokens,
+        memory: Memory,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Logits of the next token at every place of the target."""
+        return self.extend(target, None, memory, mask=mask, memory_mask=memory_mask, key=key)[0]
+
+    def extend(
+        self,
+        target: Tokens,
+        cache: KVCache | None,
+        memory: Memory,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "B T V"], KVCache | None]:
+        """Logits behind what the cache holds, and the cache that holds these tokens too."""
+        embed_key, stack_key = split_key(key, 2)
+        x, mask = self._embed_target(target, cache, memory, mask, memory_mask, embed_key)
+        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, stack_key)
+        return self.head(self.decoder_norm(x), self.embed.token), cache
+
+    def attention_weights(
+        self,
+        source: Tokens,
+        target: Tokens,
+        *,
+        source_mask: Bool[Array, "..."] | None = None,
+        target_mask: Bool[Array, "..."] | None = None,
+    ) -> AttentionMaps:
+        """What every layer of both stacks looks at."""
+        encoder = self.encoder.weights(self._embed_source(source, source_mask, None), source_mask).own
+        memory = self.encode(source, mask=source_mask)
+        x, mask = self._embed_target(target, None, memory, target_mask, source_mask, None)
+        own, cross = self.decoder.weights(x, mask, memory, source_mask)
+        return AttentionMaps(encoder, own, cast(Array, cross))
+
+    def _embed_source(self, source: Tokens, mask: Array | None, key: PRNGKeyArray | None) -> Array:
+        config = self.config
+        check_ids(source, config.source_ids, config.context, name="source")
+        batch, n_tokens = source.shape
+        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
+        positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
+        shared = self.embed.token if config.source_vocab_size is None else None
+        return self.source_embed(jnp.asarray(source), positions, token=shared, key=key)
+
+    def _embed_target(
+        self,
+        target: Tokens,
+        cache: KVCache | None,
+        memory: Memory,
+        mask: Array | None,
+        memory_mask: Array | None,
+        key: PRNGKeyArray | None,
+    ) -> tuple[Array, Array | None]:
+        """The embedded target, and who may attend to whom in it."""
+        config = self.config
+        check_ids(target, config.vocab_size, config.context, name="target")
+        batch, n_tokens = target.shape
+        check_room(cache, n_tokens, config.context)
+        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
+        check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        read = memory.keys.shape[-3] if isinstance(memory, KeysValues) else memory.shape[1]
+        check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
+        positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
+        x = self.embed(jnp.asarray(target), positions, key=key)
+        return x, combine(causal_mask(n_tokens, keys, start), mask)

@@ -1,0 +1,28 @@
+"""What a model is given is checked before it is used: shapes and types always, values where they are known.
+
+torch's tensors have their values at hand, so the twin calls `jaxformer.inputs` itself.
+"""
+
+import jax.core
+import numpy as np
+from jaxtyping import Array, Shaped
+
+from jaxformer.errors import InputError
+from jaxformer.inputs import check_tokens
+from jaxformer.nn.cache import KVCache
+
+Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
+
+
+def check_ids(tokens: Tokens, vocab_size: int, context: int, *, name: str = "tokens") -> None:
+    """Ids `B T` of a known length and, outside of jit, of known values."""
+    concrete = not isinstance(tokens, jax.core.Tracer)
+    check_tokens(np.asarray(tokens) if concrete else tokens, vocab_size, context, name=name)
+
+
+def check_room(cache: KVCache | None, n_tokens: int, context: int) -> None:
+    """Outside of jit: the cache takes these tokens too."""
+    if cache is not None and not isinstance(cache.length, jax.core.Tracer):
+        held, room = int(cache.length), min(cache.capacity, context)
+        if held + n_tokens > room:
+            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {room}")

@@ -1,0 +1,20 @@
+"""Vectors -> logits."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxformer.nn.embeddings import Embedding
+from jaxformer.nn.matmul import matmul
+
+
+class Head(nnx.Module):
+    """x @ kernel + bias; a tied head has no kernel and takes the token embedding's table (Press and Wolf 2017)."""
+
+    def __init__(self, d_model: int, vocab_size: int, *, tied: bool, bias: bool):
+        self.kernel = None if tied else nnx.Param(jnp.zeros((d_model, vocab_size), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(vocab_size, jnp.float32)) if bias else None
+
+    def __call__(self, x: Float[Array, "*rows D"], token: Embedding) -> Float[Array, "*rows V"]:
+        y = token.decode(x) if self.kernel is None else matmul(x, self.kernel[...])
+        return y if self.bias is None else y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))

@@ -1,0 +1,136 @@
+"""How a model is trained, and how its tokens are chosen: frozen, flat dataclasses, checked when they are built. No jax."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from jaxformer.checks import check_choice, check_flag, check_number, check_size
+from jaxformer.errors import ConfigError
+
+Spread = Literal["all", "others", "others_but_padding"]
+OptimizerName = Literal["sgd", "adam", "adamw"]
+ScheduleName = Literal["constant", "step", "noam", "cosine"]
+
+IGNORE_INDEX = -100
+"""A target that is not counted; torch's default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How parameters follow their gradients: torch's definitions."""
+
+    name: OptimizerName
+    """sgd, adam, or adamw."""
+    learning_rate: float
+    """Step size; the schedule scales it."""
+    momentum: float = 0.0
+    """sgd: the part of the last step that is kept."""
+    beta1: float = 0.9
+    """adam, adamw: decay rate of the gradient's mean."""
+    beta2: float = 0.999
+    """adam, adamw: decay rate of the gradient's mean square."""
+    epsilon: float = 1e-8
+    """adam, adamw: added to the root of the mean square."""
+    weight_decay: float = 0.0
+    """sgd, adam: times the parameter, added to its gradient (L2). adamw: decoupled, and on matrices only."""
+    clip_norm: float | None = None
+    """Largest global norm of the gradient; None: any."""
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, get_args(OptimizerName))
+        check_number("learning_rate", self.learning_rate, 0, open_below=True)
+        for name in ("momentum", "beta1", "beta2"):
+            check_number(name, getattr(self, name), 0, below=1)
+        check_number("epsilon", self.epsilon, 0, open_below=True)
+        check_number("weight_decay", self.weight_decay, 0)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 0, open_below=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate changes, as a factor of the optimizer's."""
+
+    name: ScheduleName = "constant"
+    """constant; step: times `decay` every `decay_every`; noam: the paper's; cosine: warm-up, then a half cosine."""
+    decay: float = 0.5
+    """step: the factor."""
+    decay_every: int = 1000
+    """step: its period, in optimizer steps."""
+    warmup: int = 0
+    """noam, cosine: steps until the peak."""
+    d_model: int = 512
+    """noam: width of the model, in units."""
+    last: int = 1000
+    """cosine: the step that reaches the floor; it stays there."""
+    floor: float = 0.1
+    """cosine: the factor at the end."""
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, get_args(ScheduleName))
+        check_number("decay", self.decay, 0, open_below=True)
+        check_number("floor", self.floor, 0)
+        check_size("decay_every", self.decay_every)
+        check_size("d_model", self.d_model)
+        check_size("warmup", self.warmup, least=1 if self.name == "noam" else 0)
+        check_size("last", self.last)
+        if self.name == "cosine" and self.last <= self.warmup:
+            raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How the next token is chosen from its logits; the rules apply in this order."""
+
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens that were there before, multiplies negative ones (Keskar et al. 2019); 1: none."""
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0: all."""
+    top_p: float = 1.0
+    """Keep the likeliest tokens up to this total probability (Holtzman et al. 2020)."""
+    min_p: float = 0.0
+    """Keep tokens of at least this part of the likeliest one's probability (Nguyen et al. 2024)."""
+
+    def __post_init__(self) -> None:
+        check_number("repetition_penalty", self.repetition_penalty, 0, open_below=True)
+        check_number("temperature", self.temperature, 0)
+        check_size("top_k", self.top_k, least=0)
+        check_number("top_p", self.top_p, 0, most=1, open_below=True)
+        check_number("min_p", self.min_p, 0, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamConfig:
+    """How the likeliest sequences are searched for; a sequence's score is its log-probability / length^length_penalty."""
+
+    width: int = 5
+    """Number W of sequences kept at each step."""
+    length_penalty: float = 1.0
+    """0: none; 1: the mean over its tokens, the end among them; above, longer sequences still."""
+    early_stopping: bool = True
+    """Stop as soon as W sequences have ended; False: once no other can still be better than these."""
+    n_best: int = 1
+    """How many of them to give back, the best first."""
+    no_repeat_ngram: int = 0
+    """No run of this many tokens occurs twice; 0: any may."""
+    suppressed: tuple[int, ...] = ()
+    """Tokens that are never chosen."""
+    forced: tuple[tuple[int, int], ...] = ()
+    """(place, token): the token chosen there, the first place being 0; it costs nothing."""
+
+    def __post_init__(self) -> None:
+        check_size("width", self.width)
+        check_size("n_best", self.n_best)
+        check_size("no_repeat_ngram", self.no_repeat_ngram, least=0)
+        check_number("length_penalty", self.length_penalty, 0)
+        check_flag("early_stopping", self.early_stopping)
+        if self.n_best > self.width:
+            raise ConfigError(f"n_best = {self.n_best} is more than width = {self.width}; give a number up to it")
+        for token in self.suppressed:
+            check_size("suppressed", token, least=0)
+        for pair in self.forced:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise ConfigError(f"forced = {pair!r:.30} is no pair; give (place, token)")
+            for number in pair:
+                check_size("forced", number, least=0)

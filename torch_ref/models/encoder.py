@@ -1,0 +1,58 @@
+"""An encoder: every token sees all others (Devlin et al. 2019)."""
+
+import torch
+from torch import Tensor, nn
+
+from jaxformer.config import EncoderConfig
+from jaxformer.errors import InputError
+from jaxformer.inputs import check_mask, check_tokens
+from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.norms import make_norm
+from torch_ref.nn.stack import Stack
+
+
+class Encoder(nn.Module):
+    """`states = model(tokens)`; in training mode dropout is on; `pool` makes one vector of a sequence."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.config = config
+        self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
+        self.stack = Stack(config)
+        self.norm = make_norm(config.final_norm, config)
+        self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The state of every token of `B T` ids."""
+        x = self._embed(tokens, mask, token_types, positions)
+        return self.norm(self.stack(x, mask))
+
+    def pool(self, states: Tensor) -> Tensor:
+        """tanh of a linear layer on the first token's state."""
+        if self.pooler is None:
+            raise InputError("this encoder has no pooler; build it with pooler = True")
+        return torch.tanh(self.pooler(states[:, 0]))
+
+    def attention_weights(self, tokens: Tensor, *, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        """What every layer looks at, to be looked at: `L B N T T`."""
+        return self.stack.weights(self._embed(tokens, mask, token_types, None), mask).own
+
+    def _embed(self, tokens: Tensor, mask: Tensor | None, token_types: Tensor | None, positions: Tensor | None) -> Tensor:
+        config = self.config
+        check_tokens(tokens.numpy(), config.vocab_size, config.context)
+        batch, n_tokens = tokens.shape
+        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
+        if token_types is not None:
+            if not config.token_types:
+                raise InputError("this encoder has no token types; build it with token_types = 2, or give none")
+            check_tokens(token_types.numpy(), config.token_types, config.context, name="token_types")
+        if positions is None:
+            positions = torch.arange(n_tokens)[None]
+        return self.embed(tokens, positions, token_types=token_types)

@@ -1,0 +1,112 @@
+"""Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from jaxformer.config import EncoderDecoderConfig
+from jaxformer.inputs import check_mask, check_tokens
+from torch_ref.nn.cache import KeysValues, KVCache
+from torch_ref.nn.embeddings import InputEmbedding
+from torch_ref.nn.head import Head
+from torch_ref.nn.masks import causal_mask, combine
+from torch_ref.nn.norms import make_norm
+from torch_ref.nn.stack import Stack
+
+Memory = Tensor | Sequence[KeysValues]
+"""The states of a source, or what was computed from them before, layer by layer."""
+
+
+class AttentionMaps(NamedTuple):
+    """What every layer looks at, to be looked at."""
+
+    encoder: Tensor
+    """Of the source on itself: `L B N S S`."""
+    decoder: Tensor
+    """Of the target on itself: `M B N T T`."""
+    cross: Tensor
+    """Of the target on the source: `M B N T S`."""
+
+
+class EncoderDecoder(nn.Module):
+    """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
+
+    def __init__(self, config: EncoderDecoderConfig):
+        super().__init__()
+        self.config = config
+        self.embed = InputEmbedding(config, config.vocab_size)
+        self.source_embed = InputEmbedding(config, config.source_vocab_size)
+        self.encoder = Stack(config)
+        self.encoder_norm = make_norm(config.final_norm, config)
+        self.decoder = Stack(config.decoder, cross=True)
+        self.decoder_norm = make_norm(config.final_norm, config)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+
+    def forward(
+        self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids."""
+        memory = self.encode(source, mask=source_mask)
+        return self.decode(target, memory, mask=target_mask, memory_mask=source_mask)
+
+    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """The memory: the state of every source token."""
+        return self.encoder_norm(self.encoder(self._embed_source(source, mask), mask))
+
+    def remember(self, memory: Tensor) -> list[KeysValues]:
+        """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
+        return self.decoder.remember(memory)
+
+    def decode(
+        self, target: Tensor, memory: Memory, *, mask: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the next token at every place of the target."""
+        return self.extend(target, None, memory, mask=mask, memory_mask=memory_mask)[0]
+
+    def extend(
+        self,
+        target: Tensor,
+        cache: KVCache | None,
+        memory: Memory,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+    ) -> tuple[Tensor, KVCache | None]:
+        """Logits behind what the cache holds, and the cache that holds these tokens too."""
+        x, mask = self._embed_target(target, cache, memory, mask, memory_mask)
+        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask)
+        return self.head(self.decoder_norm(x), self.embed.token), cache
+
+    def attention_weights(
+        self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+    ) -> AttentionMaps:
+        """What every layer of both stacks looks at."""
+        encoder = self.encoder.weights(self._embed_source(source, source_mask), source_mask).own
+        memory = self.encode(source, mask=source_mask)
+        x, mask = self._embed_target(target, None, memory, target_mask, source_mask)
+        own, cross = self.decoder.weights(x, mask, memory, source_mask)
+        return AttentionMaps(encoder, own, cast(Tensor, cross))
+
+    def _embed_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
+        config = self.config
+        check_tokens(source.numpy(), config.source_ids, config.context, name="source")
+        batch, n_tokens = source.shape
+        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
+        shared = self.embed.token if config.source_vocab_size is None else None
+        return self.source_embed(source, torch.arange(n_tokens)[None], token=shared)
+
+    def _embed_target(
+        self, target: Tensor, cache: KVCache | None, memory: Memory, mask: Tensor | None, memory_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The embedded target, and who may attend to whom in it."""
+        config = self.config
+        check_tokens(target.numpy(), config.vocab_size, config.context, name="target")
+        batch, n_tokens = target.shape
+        start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
+        check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        read = memory.shape[1] if isinstance(memory, Tensor) else memory[0].keys.shape[1]
+        check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
+        x = self.embed(target, (start + torch.arange(n_tokens))[None])
+        return x, combine(causal_mask(n_tokens, keys, start), mask)
