@@ -13,6 +13,7 @@ from jaxformer.decoding import generate, sampling
 from jaxformer.models import GPT
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.measure import check_float64
 from jaxformer.settings import SamplingConfig
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
@@ -28,9 +29,7 @@ def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64
     start = excite(GPT(CONFIG), seed=9)
     prompt = np.random.default_rng(prompt_length).integers(0, CONFIG.vocab_size, (3, prompt_length))
     ours = generate(widen(start), prompt, 30, KEY, GREEDY)
-    theirs = torch_generate(
-        load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, torch.Generator(), GREEDY
-    )
+    theirs = torch_generate(load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, None, GREEDY)
     np.testing.assert_array_equal(ours, theirs.numpy())
     assert len(np.unique(ours)) > 3
 
@@ -45,10 +44,61 @@ def test_tied_sinusoid_model_too(float64):
     config = replace(CONFIG, tied=True, positions="sinusoid", n_kv_heads=1, projections="fused")
     start = excite(GPT(config), seed=9)
     prompt = np.array([[5, 1, 2, 0]])
-    theirs = torch_generate(
-        load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, torch.Generator(), GREEDY
-    )
+    theirs = torch_generate(load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, None, GREEDY)
     np.testing.assert_array_equal(generate(widen(start), prompt, 20, KEY, GREEDY), theirs.numpy())
+
+
+WAYS = {"left": lambda valid: valid, "right": lambda valid: valid[:, ::-1], "inside": lambda valid: np.roll(valid, 3, 1)}
+"""Where the padding of a prompt stands."""
+
+
+@pytest.fixture(scope="module")
+def padded():
+    """A model, its twin, and what the twin writes behind prompts padded on the left, past the context too."""
+    start = excite(GPT(CONFIG), seed=9)
+    twin = load_torch(TORCH_GPT(CONFIG), start).double()
+    text = np.random.default_rng(4).integers(1, CONFIG.vocab_size, (4, 9))
+    padding = np.array([0, 2, 5, 8])
+    valid = np.arange(9) >= padding[:, None]
+    theirs = torch_generate(twin, torch.from_numpy(text), 24, None, GREEDY, padding=torch.from_numpy(padding), eos=2)
+    return start, twin, text, valid, theirs.numpy()
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_padded_prompts(padded, way, float64):
+    start, _, text, valid, theirs = padded
+    moved = way(valid)
+    prompt = np.zeros_like(text)
+    prompt[moved] = text[valid]
+    ours = generate(widen(start), prompt, 24, KEY, GREEDY, valid=moved, eos=2)
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(theirs)) > 3
+
+
+def test_padding_changes_nothing(padded, float64):
+    start, _, text, valid, theirs = padded
+    for row, real, said in zip(text, valid, theirs, strict=True):
+        np.testing.assert_array_equal(generate(widen(start), row[real][None], 24, KEY, GREEDY, eos=2)[0], said)
+
+
+def test_a_row_ends_and_the_others_go_on(padded, float64):
+    start, _, text, valid, _ = padded
+    free = generate(widen(start), text, 24, KEY, GREEDY, valid=valid)
+    eos = int(free[0, 3])
+    ours = generate(widen(start), text, 24, KEY, GREEDY, valid=valid, eos=eos)
+    for said, before in zip(ours, free, strict=True):
+        end = list(before).index(eos) if eos in before else 24
+        np.testing.assert_array_equal(said[: end + 1], before[: end + 1])
+        assert (said[end:] == eos).all()
+    assert (ours[:, 3] == eos).any()
+
+
+def test_a_repetition_penalty_counts_the_prompt(padded, float64):
+    start, twin, text, valid, _ = padded
+    sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.9)
+    padding = torch.from_numpy((~valid).sum(1))
+    theirs = torch_generate(twin, torch.from_numpy(text), 24, None, sampling, padding=padding)
+    np.testing.assert_array_equal(generate(widen(start), text, 24, KEY, sampling, valid=valid), theirs.numpy())
 
 
 LOGITS = np.round(np.random.default_rng(1).standard_normal((6, 29)), 1)  # with ties
@@ -67,3 +117,17 @@ def test_top_p_keeps_the_same(p, float64):
     ours = sampling.keep_top_p(jnp.asarray(LOGITS), p)
     np.testing.assert_array_equal(ours, torch_sampling.keep_top_p(torch.from_numpy(LOGITS), p).numpy())
     assert np.all(np.isfinite(ours).any(-1))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.7, 1.0])
+def test_min_p_keeps_the_same(p, float64):
+    ours = sampling.keep_min_p(jnp.asarray(LOGITS), p)
+    np.testing.assert_array_equal(ours, torch_sampling.keep_min_p(torch.from_numpy(LOGITS), p).numpy())
+    assert np.all(np.isfinite(ours).any(-1))
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.9])
+def test_the_penalty_is_the_same(penalty, float64):
+    seen = np.roll(LOGITS, 1, 1) < LOGITS
+    theirs = torch_sampling.penalise(torch.from_numpy(LOGITS), torch.from_numpy(seen), penalty)
+    check_float64("logits", sampling.penalise(jnp.asarray(LOGITS), jnp.asarray(seen), penalty), theirs)

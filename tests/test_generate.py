@@ -7,7 +7,8 @@ import pytest
 
 from jaxformer.decoding import generate
 from jaxformer.decoding.generate import _generate
-from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens
+from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens, numbers
+from jaxformer.errors import InputError, NonFiniteError
 from jaxformer.models import init
 from jaxformer.settings import SamplingConfig
 from tests.tiny import quick_key, tiny_config
@@ -15,6 +16,7 @@ from tests.tiny import quick_key, tiny_config
 GREEDY = SamplingConfig(temperature=0.0)
 KEY = quick_key(0)
 LOGITS = jnp.log(jnp.array([[0.1, 0.4, 0.05, 0.3, 0.15]]))
+SEEN = 3
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_few_programs(model):
 
 def frequencies(n: int = 20_000, **sampling) -> np.ndarray:
     chosen = SamplingConfig(**sampling)
-    drawn = next_tokens(jnp.tile(LOGITS, (n, 1)), KEY, chosen.temperature, chosen.top_k, chosen.top_p)
+    drawn = next_tokens(jnp.tile(LOGITS, (n, 1)), jnp.zeros((n, 5), bool).at[:, SEEN].set(True), KEY, *numbers(chosen))
     assert drawn.dtype == jnp.int32
     return np.bincount(drawn, minlength=5) / n
 
@@ -114,12 +116,22 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p():
     close(frequencies(top_p=0.75), 0, 0.4, 0, 0.3, 0.15)
 
 
+def test_min_p_is_a_part_of_the_likeliest():
+    close(frequencies(min_p=0.3), 0, 0.4, 0, 0.3, 0.15)
+    close(frequencies(min_p=0.7), 0, 0.4, 0, 0.3, 0)
+    close(frequencies(min_p=0.7, temperature=2), *np.sqrt([0, 0.4, 0, 0.3, 0]))
+
+
+def test_a_repetition_penalty_is_for_what_was_there():
+    close(frequencies(repetition_penalty=2), 0.1, 0.4, 0.05, 0.3**2, 0.15)
+
+
 def test_top_p_looks_at_what_top_k_left():
     close(frequencies(top_k=3, top_p=0.6), 0, 0.4, 0, 0.3, 0)
     close(frequencies(top_k=2, top_p=0.55), 0, 0.4, 0, 0, 0)
 
 
-@pytest.mark.parametrize("sampling", [{"top_k": 1}, {"top_p": 1e-9}, {"temperature": 0}, {"temperature": 1e-3}])
+@pytest.mark.parametrize("sampling", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1}, {"temperature": 0}, {"temperature": 1e-3}])
 def test_the_narrowest_choice_is_the_argmax(sampling):
     assert frequencies(n=200, **sampling)[1] == 1
 
@@ -132,3 +144,28 @@ def test_every_row_has_its_own_cut():
 
 def test_ties_stay_together():
     assert np.isfinite(keep_top_k(jnp.array([[1.0, 2.0, 1.0]]), 2)).tolist() == [[True, True, True]]
+
+
+PROMPT = prompt(4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"eos": 11}, "eos = 11 is no token id; give one from 0 to 10"),
+        ({"n_tokens": 2**20 + 1}, "n_tokens = 1048577 is more than the 1048576 that can be generated at once"),
+        ({"valid": np.eye(3, 4, dtype=bool) & False}, r"prompt\[0\] is nothing but padding; give at least one token"),
+        ({"valid": np.ones((3, 4))}, r"valid is float64 of shape \(3, 4\) for this prompt; give booleans of shape \(3, 4\)"),
+        ({"valid": np.ones((4, 3), bool)}, r"valid is bool of shape \(4, 3\) for this prompt"),
+        ({"prompt": PROMPT + 11}, r"prompt\[0, 0\] = \d+ is no token id"),
+    ],
+)
+def test_refusals(model, given, said):
+    with pytest.raises(InputError, match=said):
+        generate(**({"model": model, "prompt": PROMPT, "n_tokens": 3, "key": KEY} | given))
+
+
+def test_logits_that_are_nan(model):
+    broken = jax.tree.map(lambda leaf: leaf * jnp.nan, model)
+    with pytest.raises(NonFiniteError, match=r"^the logits of token 0 are NaN"):
+        generate(broken, PROMPT, 3, KEY, GREEDY)

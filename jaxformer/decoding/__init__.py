@@ -1,5 +1,8 @@
 """Logits -> tokens."""
 
+from jaxformer.decoding.beam import beam_search
 from jaxformer.decoding.generate import generate
+from jaxformer.decoding.sampling import GREEDY
+from jaxformer.decoding.translate import Hypotheses, translate, translate_beam
 
-__all__ = ["generate"]
+__all__ = ["GREEDY", "Hypotheses", "beam_search", "generate", "translate", "translate_beam"]

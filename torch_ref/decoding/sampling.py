@@ -3,6 +3,16 @@
 import torch
 from torch import Tensor
 
+from jaxformer.settings import SamplingConfig
+
+GREEDY = SamplingConfig(temperature=0.0)
+"""The likeliest token, always."""
+
+
+def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Tokens seen before made less likely: positive logits divided, negative ones multiplied by the penalty."""
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
     """-inf for all but the k likeliest, and those as likely as the k-th; k = 0 keeps all."""
@@ -14,6 +24,8 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """-inf for all but the smallest set of likeliest tokens whose probabilities reach p; always at least one."""
+    if p >= 1:
+        return logits
     ranked = logits.sort(descending=True).values
     probabilities = ranked.softmax(-1)
     outside = probabilities.cumsum(-1) - probabilities >= p
@@ -22,10 +34,26 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(logits < least, -torch.inf)
 
 
-def next_tokens(logits: Tensor, generator: torch.Generator, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """A sample from softmax(logits / temperature) among what top-k and then top-p keep; the argmax at temperature 0."""
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """-inf for tokens of less than p times the likeliest one's probability."""
+    least = logits.amax(-1, keepdim=True) + torch.tensor(p, dtype=logits.dtype).log()
+    return logits.masked_fill(logits < least, -torch.inf)
+
+
+def next_tokens(
+    logits: Tensor,
+    seen: Tensor,
+    generator: torch.Generator | None,
+    repetition_penalty: float,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+) -> Tensor:
+    """A sample from softmax(logits / temperature) among the tokens that every rule keeps; the argmax at temperature 0."""
+    logits = penalise(logits, seen, repetition_penalty)
     if temperature == 0:
         return logits.argmax(-1)
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
-    kept = keep_top_p(keep_top_k(scaled, top_k), top_p)
+    kept = keep_min_p(keep_top_p(keep_top_k(scaled, top_k), top_p), min_p)
     return torch.multinomial(kept.softmax(-1), 1, generator=generator)[:, 0]

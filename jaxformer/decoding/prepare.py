@@ -1,0 +1,71 @@
+"""Prompts and sources on the host, before a compiled program sees them: checked, and padded to one of few lengths."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.checks import check_size
+from jaxformer.errors import InputError, NonFiniteError
+
+SMALLEST_BUCKET = 16
+MOST_TOKENS = 2**20
+"""A longer text is generated piece by piece."""
+NEVER = np.int32(2**31 - 1)
+"""The step at which logits became NaN, while they have not."""
+NONE = np.int32(-1)
+"""No token id: an end that never comes."""
+
+
+def real(number: float | int) -> np.floating:
+    """A float of JAX's default width, so that every number of a setting has the same type."""
+    return jnp.result_type(float).type(number)
+
+
+def bucket(n: int) -> int:
+    """The next power of two, so that nearby lengths share one compilation."""
+    return max(SMALLEST_BUCKET, 1 << (n - 1).bit_length()) if n else SMALLEST_BUCKET
+
+
+def check_length(n_tokens: int, most: int = MOST_TOKENS) -> None:
+    """How many tokens to generate."""
+    check_size("n_tokens", n_tokens, least=0)
+    if n_tokens > most:
+        raise InputError(f"n_tokens = {n_tokens} is more than the {most} that can be generated at once; ask for fewer")
+
+
+def check_id(name: str, token: int | None, vocab_size: int) -> None:
+    """One token id, or None."""
+    if token is not None and not 0 <= token < vocab_size:
+        raise InputError(f"{name} = {token} is no token id; give one from 0 to {vocab_size - 1}")
+
+
+def check_valid(valid: np.ndarray | None, tokens: np.ndarray, name: str) -> np.ndarray:
+    """Which tokens are no padding, `B T`: all of them for None; no row may be nothing but padding."""
+    if valid is None:
+        return np.ones(tokens.shape, bool)
+    valid = np.asarray(valid)
+    if valid.dtype != bool or valid.shape != tokens.shape:
+        wanted = f"booleans of shape {tokens.shape}, True = no padding"
+        raise InputError(f"valid is {valid.dtype} of shape {valid.shape} for this {name}; give {wanted}")
+    empty = np.flatnonzero(~valid.any(1))
+    if empty.size:
+        raise InputError(f"{name}[{empty[0]}] is nothing but padding; give at least one token")
+    return valid
+
+
+def padded_left(tokens: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same rows with all padding moved to the left, as narrow as the longest row; and how much of it each row has."""
+    order = np.argsort(valid, axis=1, kind="stable")
+    padding = (~valid).sum(1)
+    shared = padding.min()
+    return np.take_along_axis(tokens, order, 1)[:, shared:], (padding - shared).astype(np.int32)
+
+
+def padded_right(array: np.ndarray, width: int) -> np.ndarray:
+    """The rows filled up with zeros, or False, to a width."""
+    return np.pad(array, ((0, 0), (0, width - array.shape[1])))
+
+
+def check_broken(broken: int) -> None:
+    """NonFiniteError where logits became NaN."""
+    if broken != NEVER:
+        raise NonFiniteError(f"the logits of token {broken} are NaN; the model's weights are broken, train it anew")

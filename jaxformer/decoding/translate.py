@@ -1,0 +1,162 @@
+"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxformer.decoding.beam import BeamNumbers, beam_numbers, beam_search
+from jaxformer.decoding.generate import Step, advance, begin
+from jaxformer.decoding.prepare import bucket, check_broken, check_id, check_length, check_valid, padded_right
+from jaxformer.decoding.sampling import GREEDY, Number, numbers
+from jaxformer.errors import InputError
+from jaxformer.inputs import check_tokens
+from jaxformer.models import EncoderDecoder, Model
+from jaxformer.nn.cache import KVCache, empty_cache
+from jaxformer.nn.masks import padding_mask
+from jaxformer.settings import BeamConfig, SamplingConfig
+
+
+class Hypotheses(NamedTuple):
+    """What a beam search found, the best first."""
+
+    tokens: np.ndarray
+    """`B n_best n_tokens` ids; the end token behind an end."""
+    scores: np.ndarray
+    """`B n_best`: log-probability / length^length_penalty; -inf where there are fewer sequences than asked for."""
+
+
+def translate(
+    model: Model,
+    source: np.ndarray,
+    n_tokens: int,
+    *,
+    start: int,
+    eos: int,
+    valid: np.ndarray | None = None,
+    sampling: SamplingConfig = GREEDY,
+    key: PRNGKeyArray | None = None,
+) -> np.ndarray:
+    """`B S` source ids -> `B n_tokens` target ids behind `start`, greedily unless `sampling` and a key say otherwise.
+
+    A row that chooses `eos` ends, and is filled up with it. `valid` (`B S`, True = no padding) leaves out padding. Source and
+    output lengths are rounded up to powers of two, and nearby lengths share one compilation. Raises InputError for what the
+    model cannot read, NonFiniteError for logits that are NaN.
+    """
+    if key is None and sampling.temperature:
+        raise InputError(f"temperature = {sampling.temperature} draws at random; give a key, or temperature 0")
+    model, source, valid = _prepare(model, source, valid, n_tokens, start, eos)
+    size = min(bucket(n_tokens), model.config.context)
+    tokens, broken = _translate(
+        model,
+        source,
+        valid,
+        np.int32(start),
+        np.int32(n_tokens),
+        jax.random.key(0) if key is None else key,
+        numbers(sampling),
+        np.int32(eos),
+        size,
+    )
+    check_broken(int(broken))
+    return np.asarray(tokens)[:, :n_tokens]
+
+
+def translate_beam(
+    model: Model,
+    source: np.ndarray,
+    n_tokens: int,
+    beam: BeamConfig = BeamConfig(),
+    *,
+    start: int,
+    eos: int,
+    valid: np.ndarray | None = None,
+) -> Hypotheses:
+    """The likeliest targets of `B S` source ids that a beam finds; otherwise as `translate`."""
+    model, source, valid = _prepare(model, source, valid, n_tokens, start, eos)
+    vocab_size = model.config.vocab_size
+    if beam.width > vocab_size:
+        raise InputError(f"width = {beam.width} is more than the vocabulary of {vocab_size}; give a smaller beam")
+    for token in (*beam.suppressed, *(token for _, token in beam.forced)):
+        check_id("suppressed or forced token", token, vocab_size)
+    size = min(bucket(n_tokens), model.config.context)
+    rules = beam_numbers(beam, vocab_size, size)
+    shape = beam.width, beam.n_best, beam.no_repeat_ngram
+    tokens, scores, broken = _translate_beam(
+        model, source, valid, np.int32(start), np.int32(n_tokens), rules, np.int32(eos), size, shape
+    )
+    check_broken(int(broken))
+    return Hypotheses(np.asarray(tokens)[:, :, :n_tokens], np.asarray(scores))
+
+
+def _prepare(
+    model: Model, source: np.ndarray, valid: np.ndarray | None, n_tokens: int, start: int, eos: int
+) -> tuple[EncoderDecoder, np.ndarray, np.ndarray]:
+    """The source and what of it is no padding, both checked, and filled up to a bucket."""
+    if not isinstance(model, EncoderDecoder):
+        raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
+    config, source = model.config, np.asarray(source)
+    check_length(n_tokens, config.context)
+    check_tokens(source, config.source_ids, config.context, name="source")
+    check_id("start", start, config.vocab_size)
+    check_id("eos", eos, config.vocab_size)
+    valid = check_valid(valid, source, "source")
+    width = min(bucket(source.shape[1]), config.context)
+    return model, padded_right(source.astype(np.int32), width), padded_right(valid, width)
+
+
+def read(
+    model: EncoderDecoder, source: Int[Array, "B S"], valid: Bool[Array, "B S"], start: Int[Array, ""], size: int, width: int
+) -> tuple[Step, Float[Array, "B V"], KVCache | None]:
+    """A step for `width` rows a source, the first token's logits, and the cache: what encodes the source is done once."""
+    batch, mask = source.shape[0], padding_mask(valid)
+    memory = model.encode(source, mask=mask)
+    remembered = model.remember(memory)
+    cache = empty_cache(model.config.decoder, batch, size, memory.dtype)
+    logits, cache = model.extend(jnp.full((batch, 1), start), cache, remembered, memory_mask=mask)
+    rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
+    remembered = jax.tree.map(lambda leaf: leaf[:, rows], remembered)
+
+    def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
+        logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
+        return logits[:, 0], after
+
+    return step, logits[:, 0], cache
+
+
+@partial(jax.jit, static_argnames="size")
+def _translate(
+    model: EncoderDecoder,
+    source: Int[Array, "B S"],
+    valid: Bool[Array, "B S"],
+    start: Int[Array, ""],
+    end: Int[Array, ""],
+    key: PRNGKeyArray,
+    sampling: tuple[Number, ...],
+    eos: Int[Array, ""],
+    size: int,
+) -> tuple[Int[Array, "B X"], Int[Array, ""]]:
+    step, logits, cache = read(model, source, valid, start, size, width=1)
+    progress = begin(logits, cache, jnp.zeros(logits.shape, bool), size, eos)
+    progress = advance(step, progress, end, key, sampling, eos)
+    return progress.tokens, progress.broken
+
+
+@partial(jax.jit, static_argnames=("size", "shape"))
+def _translate_beam(
+    model: EncoderDecoder,
+    source: Int[Array, "B S"],
+    valid: Bool[Array, "B S"],
+    start: Int[Array, ""],
+    end: Int[Array, ""],
+    rules: BeamNumbers,
+    eos: Int[Array, ""],
+    size: int,
+    shape: tuple[int, int, int],
+) -> tuple[Int[Array, "B W X"], Float[Array, "B W"], Int[Array, ""]]:
+    width, n_best, ngram = shape
+    step, logits, cache = read(model, source, valid, start, size, width)
+    return beam_search(step, logits, cache, rules, end, eos, size=size, width=width, n_best=n_best, ngram=ngram)

@@ -1,0 +1,67 @@
+"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam."""
+
+import torch
+from torch import Tensor
+
+from jaxformer.settings import BeamConfig, SamplingConfig
+from torch_ref.decoding.beam import beam_search
+from torch_ref.decoding.generate import Step, choose
+from torch_ref.decoding.sampling import GREEDY
+from torch_ref.models.encoder_decoder import EncoderDecoder
+from torch_ref.nn.cache import KVCache, empty_cache
+from torch_ref.nn.masks import padding_mask
+
+
+def read(
+    model: EncoderDecoder, source: Tensor, valid: Tensor | None, start: int, n_tokens: int
+) -> tuple[Step, Tensor, KVCache | None]:
+    """A step, the first token's logits, and the cache; a step may have more rows than the source, where that has one."""
+    mask = None if valid is None else padding_mask(valid)
+    memory = model.encode(source, mask=mask)
+    remembered = model.remember(memory)
+    cache = empty_cache(model.config.decoder, len(source), n_tokens, memory.dtype)
+    logits, cache = model.extend(torch.full((len(source), 1), start), cache, remembered, memory_mask=mask)
+
+    def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:
+        logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask)
+        return logits[:, 0], after
+
+    return step, logits[:, 0], cache
+
+
+@torch.no_grad()
+def translate(
+    model: EncoderDecoder,
+    source: Tensor,
+    n_tokens: int,
+    *,
+    start: int,
+    eos: int,
+    valid: Tensor | None = None,
+    sampling: SamplingConfig = GREEDY,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """`B S` source ids -> `B n_tokens` target ids behind `start`; the end token behind an end."""
+    step, logits, cache = read(model, source, valid, start, n_tokens)
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    return choose(step, logits, cache, seen, n_tokens, generator, sampling, eos)
+
+
+@torch.no_grad()
+def translate_beam(
+    model: EncoderDecoder,
+    source: Tensor,
+    n_tokens: int,
+    beam: BeamConfig = BeamConfig(),
+    *,
+    start: int,
+    eos: int,
+    valid: Tensor | None = None,
+) -> list[tuple[list[list[int]], list[float]]]:
+    """For each source, the likeliest targets that a beam finds, up to their ends, and their scores."""
+    found = []
+    for row in range(len(source)):
+        real = None if valid is None else valid[row : row + 1]
+        step, logits, cache = read(model, source[row : row + 1], real, start, n_tokens)
+        found.append(beam_search(step, logits, cache, beam, n_tokens, eos))
+    return found
