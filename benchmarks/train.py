@@ -1,7 +1,7 @@
-"""Training speed and quality of a Shakespeare preset, JAX against the PyTorch twin.
+"""Training speed and quality of a preset, JAX against the PyTorch twin.
 
 Every run is a process of its own, the sides in turn, so that a machine whose speed drifts favours none. Both sides train
-the same model on the same split with the same schedule, and the same evaluator measures both.
+the same model on data of the same kind with the same schedule, and are measured on the same validation data.
 """
 
 import json
@@ -13,7 +13,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.jobs import Job, make_job
 from jaxformer.checks import check_choice, check_size
+from jaxformer.config import GPTConfig
 from jaxformer.errors import JaxformerError
 from jaxformer.flags import parse, run
 
@@ -25,7 +27,7 @@ class TrainBenchmark:
     """Train a preset on every side and compare."""
 
     preset: str = "seed"
-    """A preset of train.shakespeare: seed, cpu or gpu."""
+    """Of train.shakespeare: seed, cpu or gpu; of train.reverse: reverse.quick, reverse.original or copy."""
     data: str = "tinyshakespeare"
     """A text file, or the name of a corpus."""
     seeds: tuple[int, ...] = (3, 4, 5)
@@ -33,7 +35,7 @@ class TrainBenchmark:
     steps: int = 5000
     """Optimizer steps."""
     batch: int | None = None
-    """Windows a step; None: the preset's."""
+    """Windows or pairs a step; None: the preset's."""
     sides: tuple[str, ...] = ("jax", "torch-1", "torch-2")
     """jax; torch-N: the twin on N threads; torch-best-N: with fused attention and a fused optimizer; torch-compile-N."""
     dropout: bool = True
@@ -81,94 +83,77 @@ def spawn(arguments: list[str], side: str, seed: int) -> dict:
 
 
 def measure(flags: TrainBenchmark) -> dict:
-    """Train one side; ms a step after a warm-up of one step, and the loss over the whole validation split."""
-    from jaxformer.data.corpora import read_corpus
-    from jaxformer.data.tokenizers import CharacterTokenizer
-    from jaxformer.data.windows import split
-    from train.shakespeare import PRESETS
+    """Train one side; ms a step after a warm-up of one step, and the validation loss."""
 
-    check_choice("preset", flags.preset, PRESETS)
-    recipe = replace(PRESETS[flags.preset], seed=flags.seeds[0], steps=flags.steps)
-    recipe = replace(recipe, batch=flags.batch or recipe.batch)
-    if not flags.dropout:
-        rates = dict.fromkeys(("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout"), 0.0)
-        recipe = replace(recipe, model=replace(recipe.model, **rates))
-    text = read_corpus(flags.data)
-    tokenizer = CharacterTokenizer.of(text)
-    recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
-    training, validation = split(tokenizer.encode(text), recipe.model.context)
-    kind, *rest = flags.worker.split("-")
-    return jax_side(recipe, training, validation) if kind == "jax" else torch_side(recipe, training, validation, rest)
+    def change(recipe: Any) -> Any:
+        recipe = replace(recipe, seed=flags.seeds[0], steps=flags.steps, batch=flags.batch or recipe.batch)
+        if not flags.dropout:
+            rates = dict.fromkeys(("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout"), 0.0)
+            recipe = replace(recipe, model=replace(recipe.model, **rates))
+        return recipe
+
+    job = make_job(flags.preset, flags.data, change)
+    kind, *settings = flags.worker.split("-")
+    return jax_side(job) if kind == "jax" else torch_side(job, settings)
 
 
-def jax_side(recipe, training, validation) -> dict:
+def jax_side(job: Job) -> dict:
     """The figures of JAX."""
-    import functools
-
     import jax
     import jax.numpy as jnp
 
-    from jaxformer.data.windows import cover, draw_windows
     from jaxformer.models import init
     from jaxformer.nn.tree import count_parameters
     from jaxformer.training.optimizers import make_optimizer
-    from jaxformer.training.step import make_evaluate, make_train_steps, train_state
-    from train.shakespeare import loss
+    from jaxformer.training.step import make_train_steps, train_state
 
+    recipe = job.recipe
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     key = jax.random.key(recipe.seed)
     state = train_state(init(recipe.model, key), optimizer)
-    draw = functools.partial(draw_windows, batch=recipe.batch, context=recipe.model.context)
-    train_steps, data = make_train_steps(loss, optimizer, draw), jnp.asarray(training)
+    train_steps, data = make_train_steps(job.loss, optimizer, job.draw), None if job.data is None else jnp.asarray(job.data)
     state, value = train_steps(state, data, key, 1)
     value.block_until_ready()
     start = time.perf_counter()
     state, value = train_steps(state, data, key, recipe.steps - 1)
     value.block_until_ready()
     ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
-    val_loss = make_evaluate(loss)(state.model, cover(validation, 256, recipe.model.context))
-    return {"ms": ms, "val_loss": val_loss, "parameters": count_parameters(state.model)}
+    return {"ms": ms, "val_loss": job.evaluate(state.model), "parameters": count_parameters(state.model)}
 
 
-def torch_side(recipe, training, validation, settings: list[str]) -> dict:
+def torch_side(job: Job, settings: list[str]) -> dict:
     """The figures of torch: eager or compiled, with a number of threads."""
     import torch
 
-    from jaxformer.data.windows import cover
     from torch_ref.models import init
-    from torch_ref.training.loop import fit, next_token_loss
+    from torch_ref.training.loop import fit
     from torch_ref.training.optimizers import make_optimizer
-    from torch_ref.training.step import evaluate
 
+    recipe = job.recipe
     torch.set_num_threads(int(settings[-1]))
     if "best" in settings:
-        use_fused_kernels()
+        use_fused_kernels(causal=isinstance(recipe.model, GPTConfig))
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)
     model = init(recipe.model, generator)
     optimizer, scheduler = make_optimizer(model, recipe.optimizer, recipe.schedule)
     trained: Any = torch.compile(model) if "compile" in settings else model
     go = {
-        "batch": recipe.batch,
-        "context": recipe.model.context,
+        "loss": job.torch_loss,
         "optimizer": optimizer,
         "scheduler": scheduler,
         "clip_norm": recipe.optimizer.clip_norm,
-        "generator": generator,
     }
-    ids = torch.from_numpy(training).long()
-    fit(trained, ids, steps=1, **go)
+    draw = job.torch_draw(generator)
+    fit(trained, draw, steps=1, **go)
     start = time.perf_counter()
-    fit(trained, ids, steps=recipe.steps - 1, **go)
+    fit(trained, draw, steps=recipe.steps - 1, **go)
     ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
-    windows = cover(validation, 256, recipe.model.context)
-    batches = zip(torch.from_numpy(windows.inputs).long(), torch.from_numpy(windows.targets).long(), strict=True)
-    val_loss = evaluate(model, batches, loss=next_token_loss)
-    return {"ms": ms, "val_loss": val_loss, "parameters": sum(p.numel() for p in model.parameters())}
+    return {"ms": ms, "val_loss": job.torch_evaluate(model), "parameters": sum(p.numel() for p in model.parameters())}
 
 
-def use_fused_kernels() -> None:
-    """Causal self-attention by F.scaled_dot_product_attention, and torch's fused Adam."""
+def use_fused_kernels(*, causal: bool) -> None:
+    """Attention by F.scaled_dot_product_attention, causal of itself where every mask is, and torch's fused Adam."""
     from functools import partial
 
     import torch
@@ -179,7 +164,7 @@ def use_fused_kernels() -> None:
     def extend(self, x, cache, memory=None, mask=None):
         q, k, v = (heads.transpose(1, 2) for heads in self.project(x, memory))
         rate = self.dropout.p if self.training else 0.0
-        y = scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate)
+        y = scaled_dot_product_attention(q, k, v, attn_mask=None if causal else mask, is_causal=causal, dropout_p=rate)
         y = attention.merge_heads(y.transpose(1, 2))
         return (y if self.out is None else self.out(y)), cache
 

@@ -17,41 +17,59 @@ USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains it
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Continue a prompt with a trained model."""
+    """Continue a text with a trained model, or write the target of a source."""
 
     folder: tyro.conf.Positional[Path]
     """The run folder."""
     prompt: str | None = None
-    """What comes before, in characters of the model's vocabulary. None: the start of a text."""
+    """What comes before, or the source, in characters of the model's vocabulary. None: the start of a text."""
     tokens: int = 200
-    """How many tokens to write."""
-    temperature: float = 1.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """How many tokens to write, at most."""
+    temperature: float | None = None
+    """Divides the logits; 0 takes the likeliest token. None: 1 for a text, 0 for a target."""
     top_k: int = 0
     """Keep the k likeliest tokens; 0: all."""
     top_p: float = 1.0
     """Keep the likeliest tokens up to this total probability."""
+    min_p: float = 0.0
+    """Keep tokens of at least this part of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """Makes tokens that were there before less likely; 1: does not."""
     seed: int = 0
     """Start of the random numbers."""
 
 
 def generate(arguments: list[str]) -> None:
-    """Print the prompt and what follows it."""
+    """Print the prompt and what follows it, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
     check_size("tokens", flags.tokens)
     check_size("seed", flags.seed, least=0)
-    sampling = SamplingConfig(temperature=flags.temperature, top_k=flags.top_k, top_p=flags.top_p)
     if flags.prompt == "":
         raise InputError("prompt is empty; give at least one character")
     import jax
 
-    from jaxformer.decoding import generate
+    from jaxformer.data.tasks import EOS, SOS, Task
+    from jaxformer.decoding import generate, translate
     from jaxformer.training.trained import load_trained
 
-    model, tokenizer = load_trained(flags.folder)
-    prompt = tokenizer.start if flags.prompt is None else flags.prompt
-    ids = generate(model, tokenizer.encode(prompt, name="prompt")[None], flags.tokens, jax.random.key(flags.seed), sampling)
-    print(prompt + tokenizer.decode(ids[0]))
+    model, words = load_trained(flags.folder)
+    seq2seq = isinstance(words, Task)
+    sampling = SamplingConfig(
+        temperature=(0.0 if seq2seq else 1.0) if flags.temperature is None else flags.temperature,
+        top_k=flags.top_k,
+        top_p=flags.top_p,
+        min_p=flags.min_p,
+        repetition_penalty=flags.repetition_penalty,
+    )
+    key = jax.random.key(flags.seed)
+    if isinstance(words, Task):
+        if flags.prompt is None:
+            raise InputError(f"{flags.folder} holds a model that needs a source; give it with --prompt")
+        source, n_tokens = words.encode(flags.prompt)[None], min(flags.tokens, model.config.context)
+        print(words.decode(translate(model, source, n_tokens, start=SOS, eos=EOS, sampling=sampling, key=key)[0]))
+    else:
+        prompt = words.start if flags.prompt is None else flags.prompt
+        print(prompt + words.decode(generate(model, words.encode(prompt, name="prompt")[None], flags.tokens, key, sampling)[0]))
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate}

@@ -94,6 +94,6 @@ def _first_line(box: str) -> str:
         elif words:
             break
     message = " ".join(words) or box.strip()
-    if refused := re.match(r"Error parsing (--)?([\w.-]+): (\w+ = .*)", message):
+    if refused := re.match(r"Error parsing (--)?([\w.-]+): ([\w.]+ = .*)", message):
         return f"{refused[2]}.{refused[3]}" if refused[1] else refused[3]
     return message

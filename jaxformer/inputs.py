@@ -24,6 +24,31 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
             )
 
 
+def check_rows(target: int, memory: int) -> None:
+    """Every target has a memory of its own."""
+    if target != memory:
+        raise InputError(f"target has {target} rows and its memory {memory}; give one source to each target")
+
+
+def check_token_types(types: Any, tokens: Any, n_types: int, longest: int) -> None:
+    """None, or for each of the tokens `B T` one of the types that the model has."""
+    if types is None:
+        return
+    if not n_types:
+        raise InputError("this encoder has no token types; build it with token_types = 2, or give none")
+    check_tokens(types, n_types, longest, name="token_types")
+    if tuple(types.shape) != tuple(tokens.shape):
+        raise InputError(
+            f"token_types have shape {tuple(types.shape)}, tokens {tuple(tokens.shape)}; give a type to each token"
+        )
+
+
+def check_depth(cache: int, stack: int) -> None:
+    """A cache holds a place for every layer: JAX would write a missing one over the last without a word."""
+    if cache != stack:
+        raise InputError(f"the cache is made for {cache} layers, the stack has {stack}; make it from the stack's configuration")
+
+
 def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask") -> None:
     """None, or booleans of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
     if mask is None:

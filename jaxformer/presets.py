@@ -143,7 +143,7 @@ BIG = replace(
 )
 """Its big model."""
 
-COPY = replace(BASE, vocab_size=11, context=16, d_model=64, n_layers=2, n_heads=4, d_ff=128, embedding_std=0.125)
+COPY = replace(BASE, vocab_size=13, context=16, d_model=64, n_layers=2, n_heads=4, d_ff=128, embedding_std=0.125)
 """The same in small, for copying a few digits."""
 
 PRESETS: dict[str, ModelConfig] = {

@@ -1,7 +1,7 @@
 """What a training recipe is asked for: a preset, or a run to resume, changed by flags. Imports no jax."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-CHANGEABLE = ("out", "resume", "steps", "sample", "evaluate_every", "save_every")
+CHANGEABLE = ("out", "resume", "steps", "sample", "show", "evaluate_every", "save_every")
 """What a resumed run may do otherwise than before; everything else decides what is learned."""
 
 
@@ -55,3 +55,25 @@ def from_dict(kind: type[R], values: Any) -> R:
         else:
             made[name] = Path(value) if hint == Path | None and value is not None else value
     return kind(**made)
+
+
+def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder, Any]:
+    """A new run folder, or the one to resume with its last state; `facts` are what the data have to be again."""
+    if not recipe.resume:
+        return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
+    from jaxformer.training.checkpoint import load_state
+
+    folder = RunFolder.open(recipe.out)
+    if any(folder.config.get(name) != value for name, value in facts.items()):
+        raise InputError(f"{recipe.data} is not the text that {recipe.out} began with; give the same text")
+    state = load_state(folder.checkpoints, state)
+    if recipe.steps <= int(state.step):
+        raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
+    folder.forget_after(int(state.step))
+    return folder, state
+
+
+def saved(folder: RunFolder) -> str:
+    """Where the run lies, and what is in it."""
+    files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
+    return f"saved to {folder.path} ({files})"

@@ -127,6 +127,9 @@ class BeamConfig:
         check_flag("early_stopping", self.early_stopping)
         if self.n_best > self.width:
             raise ConfigError(f"n_best = {self.n_best} is more than width = {self.width}; give a number up to it")
+        for name in ("suppressed", "forced"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ConfigError(f"{name} = {getattr(self, name)!r:.30} is no tuple; give one, () for none")
         for token in self.suppressed:
             check_size("suppressed", token, least=0)
         for pair in self.forced:

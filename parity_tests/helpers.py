@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import BlockConfig, GPTConfig
+from jaxformer.config import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.compare import CHECKS, Call, Reference, Subject, apply, check_all_gradients, load_torch, run_torch
 from jaxformer.parity.inputs import excite
@@ -29,6 +29,26 @@ def block_config(**changes: Any) -> BlockConfig:
 def gpt_config(**changes: Any) -> GPTConfig:
     """A small model."""
     return GPTConfig(**{"vocab_size": V, "context": 11, "d_model": D, "n_layers": L, "n_heads": N, "d_ff": F, **changes})
+
+
+def encoder_config(**changes: Any) -> EncoderConfig:
+    """A small encoder, its layers rolled."""
+    sizes = {"vocab_size": V, "context": 11, "d_model": D, "n_layers": L, "n_heads": N, "d_ff": F, "layers": "rolled"}
+    return EncoderConfig(**{**sizes, **changes})
+
+
+def seq2seq_config(**changes: Any) -> EncoderDecoderConfig:
+    """A small encoder-decoder, its layers rolled; the decoder has two."""
+    sizes = {"vocab_size": V, "context": 17, "d_model": D, "n_layers": L, "n_decoder_layers": 2, "n_heads": N, "d_ff": F}
+    return EncoderDecoderConfig(**{**sizes, "layers": "rolled", **changes})
+
+
+def per_head(rows: int, queries: int, keys: int) -> np.ndarray:
+    """A mask `B N T S` that hides other keys from each head; one query of one head sees nothing, and the last row none."""
+    mask = np.random.default_rng(4).random((rows, N, queries, keys)) < 0.7
+    mask[0, 1, queries // 2] = False
+    mask[-1] = False
+    return mask
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

@@ -1,6 +1,7 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import B, D, F, N, S, T, block_config, causal, checks, noise, padding, run_check, twins
+from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.blocks import Block as TorchBlock
 
 PLACES = ("pre", "post")
@@ -41,6 +43,25 @@ def block_twins(name):
 @pytest.mark.parametrize("name", [*CASES, *CROSS])
 def test_block(name, check):
     run_check(check, *block_twins(name))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", ["layer, pre", "layer, post", *CROSS])
+def test_attention_weights_are_those_of_the_run(name, monkeypatch):
+    reference, subject = block_twins(name)
+    block = widen(subject.model(reference))
+    theirs = load_torch(TorchBlock(block_config(**(CASES | CROSS)[name]), cross=name in CROSS), block).double()
+    used, compute = [], torch_attention.attention_weights
+    arrays = [torch.from_numpy(array if array.dtype == bool else array.astype(np.float64)) for array in reference.inputs]
+    with torch.no_grad():
+        looked = theirs.weights(*arrays)
+        monkeypatch.setattr(torch_attention, "attention_weights", lambda *args: used.append(compute(*args)) or used[-1])
+        theirs(*arrays)
+    found = block.weights(*(jnp.asarray(array.numpy()) for array in arrays))
+    assert len(used) == 1 + (name in CROSS) == 2 - (found.cross is None)
+    for which, weights in zip(("own", "cross"), used, strict=False):
+        check_float64(f"jax, {which}", getattr(found, which), weights)
+        check_float64(f"torch, {which}", getattr(looked, which), weights)
 
 
 @pytest.mark.usefixtures("float64")

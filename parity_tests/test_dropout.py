@@ -12,12 +12,13 @@ from torch import nn
 
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
-from jaxformer.models import GPT
+from jaxformer.models import build
 from jaxformer.nn.dropout import dropout, keep_mask
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.compare import Subject, check_output
 from jaxformer.parity.dropout import feed_masks, with_masks
-from jaxformer.parity.inputs import excite, hostile_tokens
-from parity_tests.helpers import B, L, V, checks, gpt_config, run_check, twins
+from jaxformer.parity.inputs import excite
+from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins
 
 KEY = jax.random.key(11)
 RATES = [0.1, 0.25, 0.5, 0.9]
@@ -47,54 +48,73 @@ def test_no_dropout_is_the_identity(rate, key):
     assert dropout(x, rate, key) is x
 
 
-CONFIG = gpt_config(
-    attention_dropout=0.1,
-    residual_dropout=0.2,
-    feed_forward_dropout=0.3,
-    embedding_dropout=0.4,
-    norm_position="post",
-    layers="rolled",
-)
-TOKENS, VALID = hostile_tokens(V, B, CONFIG.context, seed=3)
+DROPPED = {
+    "attention_dropout": 0.1,
+    "residual_dropout": 0.2,
+    "feed_forward_dropout": 0.3,
+    "embedding_dropout": 0.4,
+    "norm_position": "post",
+    "layers": "rolled",
+}
+CONFIGS = {"gpt": gpt_config(**DROPPED), "encoder-decoder": seq2seq_config(**DROPPED)}
+models = pytest.mark.parametrize("name", CONFIGS)
 
 
-def call_jax(model, tokens, valid):
-    return model(tokens, mask=valid[:, None, None], key=KEY)
-
-
-@functools.cache
-def recorded():
-    model = excite(GPT(CONFIG), seed=3)
-    return jax.jit(with_masks(call_jax))(model, jnp.asarray(TOKENS), jnp.asarray(VALID))
-
-
-def call_torch(model, tokens, valid):
-    with feed_masks(model, recorded()[1]):
-        return model(tokens, mask=valid[:, None, None])
+def inputs(name):
+    config = CONFIGS[name]
+    return hostile_inputs(config, B, config.context, seed=3)
 
 
 @functools.cache
-def dropout_twins():
-    reference, subject = twins(GPT(CONFIG), torch_models.GPT(CONFIG).train(), TOKENS, VALID, call=call_torch)
-    return reference, Subject(subject.like, call_jax)
+def recorded(name):
+    model = excite(build(CONFIGS[name]), seed=3)
+    return jax.jit(with_masks(functools.partial(call_jax, key=KEY)))(model, *map(jnp.asarray, inputs(name)))[1]
+
+
+@functools.cache
+def dropout_twins(name):
+    def call(model, *arrays):
+        with feed_masks(model, recorded(name)):
+            return call_torch(model, *arrays)
+
+    reference, subject = twins(build(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
+    return reference, Subject(subject.like, functools.partial(call_jax, key=KEY))
 
 
 @checks
-def test_equal_with_the_same_units_dropped(check):
-    run_check(check, *dropout_twins())
+@models
+def test_equal_with_the_same_units_dropped(name, check):
+    run_check(check, *dropout_twins(name))
 
 
-def test_another_key_is_noticed():
-    reference, subject = dropout_twins()
-    other = Subject(subject.like, lambda model, tokens, valid: model(tokens, mask=valid[:, None, None], key=jax.random.key(12)))
+@models
+def test_another_key_is_noticed(name):
+    reference, subject = dropout_twins(name)
+    other = Subject(subject.like, functools.partial(call_jax, key=jax.random.key(12)))
     with pytest.raises(ParityError):
         check_output(reference, other)
 
 
 def test_every_site_draws_once():
-    shapes = [mask.shape for mask in recorded()[1]]
-    T, D, N, F = CONFIG.context, CONFIG.d_model, CONFIG.n_heads, CONFIG.d_ff
-    assert shapes == [(B, T, D), *[(B, N, T, T), (B, T, D), (B, T, F), (B, T, D)] * L]
+    T = CONFIGS["gpt"].context
+    assert shapes("gpt") == [(B, T, D), *[(B, N, T, T), (B, T, D), (B, T, F), (B, T, D)] * L]
+
+
+def test_every_site_of_both_stacks_draws_once():
+    S, T, M = 17, 14, CONFIGS["encoder-decoder"].decoder.n_layers
+    encoder = [(B, S, D), *[(B, N, S, S), (B, S, D), (B, S, F), (B, S, D)] * L]
+    decoder = [(B, T, D), *[(B, N, T, T), (B, T, D), (B, N, T, S), (B, T, D), (B, T, F), (B, T, D)] * M]
+    assert shapes("encoder-decoder") == encoder + decoder
+
+
+def shapes(name):
+    return [mask.shape for mask in recorded(name)]
+
+
+@models
+def test_no_two_sites_draw_the_same_units(name):
+    masks = [np.asarray(mask).tobytes() for mask in recorded(name)]
+    assert len(set(masks)) == len(masks)
 
 
 def test_the_masks_are_those_of_an_ordinary_run():
@@ -104,11 +124,12 @@ def test_the_masks_are_those_of_an_ordinary_run():
     np.testing.assert_array_equal(output, dropout(x, 0.5, KEY))
 
 
-def test_rematerialised_and_unrolled_stacks_draw_the_same_masks():
+@models
+def test_rematerialised_and_unrolled_stacks_draw_the_same_masks(name):
     for how in ({"remat": True}, {"layers": "unrolled"}):
-        model = excite(GPT(replace(CONFIG, **how)), seed=3)
-        _, masks = jax.jit(with_masks(call_jax))(model, jnp.asarray(TOKENS), jnp.asarray(VALID))
-        for mask, expected in zip(masks, recorded()[1], strict=True):
+        model = excite(build(replace(CONFIGS[name], **how)), seed=3)
+        _, masks = jax.jit(with_masks(functools.partial(call_jax, key=KEY)))(model, *map(jnp.asarray, inputs(name)))
+        for mask, expected in zip(masks, recorded(name), strict=True):
             np.testing.assert_array_equal(mask, expected)
 
 

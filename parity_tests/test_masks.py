@@ -39,6 +39,11 @@ def test_lengths(masks, array):
 
 
 @sides
+def test_ids(masks, array):
+    assert drawing(masks.ids_to_valid(array([[5, 0, 6], [0, 7, 8]]), pad=0)) == "1 . 1\n. 1 1"
+
+
+@sides
 def test_combine(masks, array):
     mask = masks.combine(masks.causal_mask(3), None, masks.padding_mask(array([[False, True, True]])))
     assert drawing(mask) == ". . .\n. 1 .\n. 1 1"
@@ -47,6 +52,22 @@ def test_combine(masks, array):
 @sides
 def test_nothing_to_combine(masks, array):
     assert masks.combine(None, None) is None
+
+
+DRAWN = {
+    ours.causal_mask: ["1 . .                 1 1 . .", "1 1 .                 1 1 1 .", "1 1 1"],
+    ours.padding_mask: ["1 1 ."],
+    ours.lengths_to_valid: ["1 . .", "1 1 1"],
+    ours.ids_to_valid: ["1 . 1", ". 1 1"],
+    ours.combine: [". . .", ". 1 .", ". 1 1"],
+}
+"""The drawings that the tests above assert, as the docstrings have them."""
+
+
+@pytest.mark.parametrize("function", DRAWN, ids=lambda function: function.__name__)
+def test_the_docstrings_have_these_drawings(function):
+    lines = [line.strip() for line in function.__doc__.splitlines()]
+    assert [line for line in lines if line and set(line) <= set("1. ")] == DRAWN[function]
 
 
 @sides

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 import torch_ref.nn.positions as theirs
-from jaxformer.nn.positions import sinusoid
+from jaxformer.nn.positions import TABLES, sinusoid, sinusoid_blocks
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import D
 
 
 @pytest.mark.parametrize("width", [D, D + 1, 1], ids=["even", "odd", "one"])
-def test_the_table_equals_torchs(width):
-    check_float64("sinusoid", sinusoid(71, width), theirs.sinusoid(71, width))
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_equals_torchs(name, width):
+    check_float64(name, TABLES[name](71, width), theirs.TABLES[name](71, width))
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -25,3 +26,13 @@ def test_the_table_follows_the_papers_formula(width):
 
 def test_an_odd_width_ends_on_a_sine():
     assert sinusoid(5, 3)[4, 2] == np.sin(4 / 10000 ** (2 / 3))
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_in_blocks_all_sines_come_first(width):
+    table, sines = sinusoid_blocks(9, width), (width + 1) // 2
+    for position in range(9):
+        for column in range(width):
+            angle = position * math.exp(-math.log(10000) * 2 * (column % sines) / width)
+            expected = math.sin(angle) if column < sines else math.cos(angle)
+            assert math.isclose(table[position, column], expected, abs_tol=1e-14)

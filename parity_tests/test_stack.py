@@ -19,6 +19,7 @@ RUNS = {
     "rolled": {"layers": "rolled"},
     "rematerialised": {"layers": "rolled", "remat": True},
 }
+CROSS = block_config(norm_position="post", n_kv_heads=2, layers="rolled")
 X, MASK, MEMORY, MEMORY_MASK = noise(B, T, D), causal(B, T), noise(B, S, D, seed=1), padding(B, S)
 
 
@@ -30,8 +31,7 @@ def stack_twins(run):
 
 @functools.cache
 def cross_twins():
-    config = block_config(norm_position="post", n_kv_heads=2, layers="rolled")
-    return twins(Stack(config, cross=True), TorchStack(config, cross=True), X, MASK, MEMORY, MEMORY_MASK)
+    return twins(Stack(CROSS, cross=True), TorchStack(CROSS, cross=True), X, MASK, MEMORY, MEMORY_MASK)
 
 
 @checks
@@ -70,3 +70,38 @@ def test_layers_have_weights_of_their_own():
 
 def test_every_leaf_has_the_layer_axis():
     assert {leaf.shape[0] for leaf in named_leaves(Stack(block_config())).values()} == {L}
+
+
+@functools.cache
+def wide_stacks():
+    """A stack with a memory and torch's, in float64, and the arrays that both take."""
+    reference, subject = cross_twins()
+    stack = widen(subject.model(reference))
+    theirs = load_torch(TorchStack(CROSS, cross=True).double(), stack)
+    return stack, theirs, [array if array.dtype == bool else array.astype(np.float64) for array in reference.inputs]
+
+
+@pytest.mark.usefixtures("float64")
+def test_remembered_keys_and_values_stand_for_the_states():
+    stack, theirs, arrays = wide_stacks()
+    x, mask, memory, memory_mask = map(jnp.asarray, arrays)
+    expected = stack(x, mask, memory, memory_mask)
+    check_float64("stack", stack(x, mask, stack.remember(memory), memory_mask), expected)
+    x, mask, memory, memory_mask = map(torch.from_numpy, arrays)
+    with torch.no_grad():
+        check_float64("torch's stack", expected, theirs(x, mask, theirs.remember(memory), memory_mask))
+
+
+@pytest.mark.usefixtures("float64")
+def test_attention_weights_of_every_layer():
+    stack, theirs, arrays = wide_stacks()
+    ours = stack.weights(*map(jnp.asarray, arrays))
+    x, mask, memory, memory_mask = map(torch.from_numpy, arrays)
+    with torch.no_grad():
+        found = theirs.weights(x, mask, memory, memory_mask)
+        for i in range(L):
+            layer = theirs[i].weights(x, mask, memory, memory_mask)
+            x = theirs[i](x, mask, memory, memory_mask)
+            for which in ("own", "cross"):
+                check_float64(f"jax, {which} {i}", getattr(ours, which)[i], getattr(layer, which))
+                check_float64(f"torch, {which} {i}", getattr(found, which)[i], getattr(layer, which))

@@ -11,28 +11,45 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config import BlockConfig, GPTConfig
+from jaxformer.config import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.presets import PRESETS, preset
-from jaxformer.settings import OptimizerConfig, SamplingConfig, ScheduleConfig
+from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 
-KINDS = (GPTConfig, OptimizerConfig, ScheduleConfig, SamplingConfig)
+MODELS = (GPTConfig, EncoderConfig, EncoderDecoderConfig)
+KINDS = (*MODELS, OptimizerConfig, ScheduleConfig, SamplingConfig, BeamConfig)
 GOOD = {
-    GPTConfig: {"d_model": 12, "n_layers": 1, "n_heads": 4, "d_ff": 8, "vocab_size": 5, "context": 4},
+    **{kind: {"d_model": 12, "n_layers": 1, "n_heads": 4, "d_ff": 8, "vocab_size": 5, "context": 4} for kind in MODELS},
     OptimizerConfig: {"name": "adam", "learning_rate": 1e-3},
     ScheduleConfig: {},
     SamplingConfig: {},
+    BeamConfig: {},
 }
 SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "context")
 NO_SIZES = (0, -1, 2.0, True, "4", 2**33, math.nan)
 RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
 NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
-FLAGS = ("gated", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat", "embedding_scale", "tied")
+FLAGS = (
+    "gated",
+    "qkv_bias",
+    "output_projection",
+    "output_bias",
+    "feed_forward_bias",
+    "remat",
+    "embedding_scale",
+    "embedding_norm",
+)
 
 BAD = [
     *[(GPTConfig, name, value) for name in SIZES for value in NO_SIZES],
     *[(GPTConfig, name, value) for name in RATES for value in NO_RATES],
-    *[(GPTConfig, name, value) for name in (*FLAGS, "head_bias") for value in (1, 0, None, "yes")],
+    *[(GPTConfig, name, value) for name in (*FLAGS, "tied", "head_bias") for value in (1, 0, None, "yes")],
+    *[(GPTConfig, "position_offset", value) for value in (-1, 2.0, True, None)],
+    *[(GPTConfig, "embedding_std", value) for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
+    *[(EncoderConfig, "token_types", value) for value in (-1, 2.0, True, None)],
+    *[(EncoderConfig, "pooler", value) for value in (1, 0, None, "yes")],
+    *[(EncoderDecoderConfig, name, value) for name in ("n_decoder_layers", "source_vocab_size") for value in NO_SIZES],
+    *[(EncoderDecoderConfig, name, value) for name in ("tied", "head_bias") for value in (1, 0, None, "yes")],
     *[(GPTConfig, "d_ff", value) for value in (-1, 1.0, False)],
     *[(GPTConfig, "norm_epsilon", value) for value in (0, -1e-5, math.nan, math.inf)],
     *[(OptimizerConfig, "learning_rate", value) for value in (0, -1, math.nan, math.inf, "1e-3", True)],
@@ -46,6 +63,12 @@ BAD = [
     *[(SamplingConfig, "temperature", value) for value in (-1, math.nan, math.inf)],
     *[(SamplingConfig, "top_k", value) for value in (-1, 1.0, True)],
     *[(SamplingConfig, "top_p", value) for value in (0, -0.1, 1.1, math.nan)],
+    *[(SamplingConfig, "min_p", value) for value in (-0.1, 1.1, math.nan, "0.1", True)],
+    *[(SamplingConfig, "repetition_penalty", value) for value in (0, -1, math.nan, math.inf, True)],
+    *[(BeamConfig, name, value) for name in ("width", "n_best") for value in NO_SIZES],
+    *[(BeamConfig, "no_repeat_ngram", value) for value in (-1, 2.0, True)],
+    *[(BeamConfig, "length_penalty", value) for value in (-1, math.nan, math.inf, "1", True)],
+    *[(BeamConfig, "early_stopping", value) for value in (1, 0, None, "never")],
 ]
 
 
@@ -99,6 +122,15 @@ def test_unknown_word_is_answered_with_the_nearest(kind, name, near, meant):
         (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 8}, "last = 8 does not come after warmup = 9"),
+        (BeamConfig, {"width": 2, "n_best": 3}, "n_best = 3 is more than width = 2; give a number up to it"),
+        (BeamConfig, {"suppressed": (1, -1)}, "suppressed = -1 is out of range; give an integer from 0"),
+        (BeamConfig, {"suppressed": (1.0,)}, "suppressed = 1.0 is not a whole number; give an integer of at least 0"),
+        (BeamConfig, {"suppressed": 3}, "suppressed = 3 is no tuple; give one, () for none"),
+        (BeamConfig, {"suppressed": [3]}, "suppressed = [3] is no tuple"),
+        (BeamConfig, {"forced": (3,)}, "forced = 3 is no pair; give (place, token)"),
+        (BeamConfig, {"forced": ((1, 2, 3),)}, "forced = (1, 2, 3) is no pair; give (place, token)"),
+        (BeamConfig, {"forced": ((0, -2),)}, "forced = -2 is out of range; give an integer from 0"),
+        (BeamConfig, {"forced": 3}, "forced = 3 is no tuple"),
     ],
 )
 def test_values_that_do_not_fit_together(kind, changes, said):
@@ -108,7 +140,17 @@ def test_values_that_do_not_fit_together(kind, changes, said):
 def test_the_edges_are_allowed():
     GPTConfig(**(GOOD[GPTConfig] | {"d_ff": 0, "attention_dropout": 0, "n_kv_heads": 1, "norm_epsilon": 1e-30}))
     ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
-    SamplingConfig(temperature=0, top_k=0, top_p=1)
+    SamplingConfig(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=1e-3)
+    BeamConfig(width=1, n_best=1, length_penalty=0, suppressed=(0,), forced=((0, 0),))
+    EncoderConfig(**(GOOD[EncoderConfig] | {"token_types": 0, "position_offset": 0}))
+    EncoderDecoderConfig(**(GOOD[EncoderDecoderConfig] | {"n_decoder_layers": 1, "source_vocab_size": 1}))
+
+
+def test_what_an_encoder_decoder_leaves_open():
+    config = EncoderDecoderConfig(**GOOD[EncoderDecoderConfig])
+    assert (config.decoder.n_layers, config.source_ids) == (config.n_layers, config.vocab_size)
+    config = EncoderDecoderConfig(**(GOOD[EncoderDecoderConfig] | {"n_decoder_layers": 3, "source_vocab_size": 7}))
+    assert (config.n_layers, config.decoder.n_layers, config.source_ids) == (1, 3, 7)
 
 
 def test_a_configuration_cannot_be_changed():
@@ -128,6 +170,7 @@ VALUES = st.one_of(
     st.floats(),
     st.sampled_from(["gelu", "pre", "fused", "cosine", "adam", "noam", "", "naïve\n", "none", "std"]),
     st.text(max_size=5),
+    st.lists(st.one_of(st.integers(-1, 3), st.tuples(st.integers(-1, 3), st.floats())), max_size=2).map(tuple),
 )
 
 
@@ -164,7 +207,14 @@ def attributes_read(path: Path) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in validation}
 
 
+def names_read(path: Path) -> set[str]:
+    """The same, and where fields are handed on by name, the parameters that take them."""
+    text = path.read_text("utf-8")
+    taken = {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arg)} if "vars(" in text else set()
+    return attributes_read(path) | taken
+
+
 def test_every_field_is_read_somewhere():
-    read = set().union(*(attributes_read(path) for path in Path(jaxformer.__file__).parent.rglob("*.py")))
+    read = set().union(*(names_read(path) for path in Path(jaxformer.__file__).parent.rglob("*.py")))
     asked = {f"{kind.__name__}.{field.name}": field.name for kind in (BlockConfig, *KINDS) for field in fields(kind)}
     assert not [field for field, name in asked.items() if name not in read]

@@ -1,16 +1,24 @@
 """Where parameters start: which distribution each tensor gets, that the draw has it, and how many there are."""
 
 import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 import jax
 import numpy as np
 import pytest
+import torch
 
-from jaxformer.models import GPT, init, initialiser_table
+import torch_ref.models
+from jaxformer.config import EncoderConfig, EncoderDecoderConfig
+from jaxformer.initialisers import Initialiser, initialisers
+from jaxformer.models import build, init, initialiser_table
 from jaxformer.nn.tree import count_parameters, named_leaves
-from jaxformer.presets import preset
+from jaxformer.presets import PRESETS, preset
 from tests.tiny import quick_key, tiny_config
+from torch_ref.models.init import named_tensors
 
 EIGHTH, SIXTEENTH = 1 / math.sqrt(8), 1 / math.sqrt(16)
 NORMS = {
@@ -50,6 +58,20 @@ TABLES = {
         "head.kernel": ("normal", 0.02),
         "head.bias": ("constant", 0),
     },
+    "normal": {
+        "embed.token.table": ("normal", 0.02),
+        "embed.position.table": ("normal", 0.02),
+        "stack.blocks.attention.qkv.kernel": ("normal", 0.02),
+        "stack.blocks.attention.qkv.bias": ("constant", 0),
+        "stack.blocks.attention.out.kernel": ("normal", 0.02),
+        "stack.blocks.attention.out.bias": ("constant", 0),
+        "stack.blocks.feed_forward.up.kernel": ("normal", 0.02),
+        "stack.blocks.feed_forward.up.bias": ("constant", 0),
+        "stack.blocks.feed_forward.down.kernel": ("normal", 0.02),
+        "stack.blocks.feed_forward.down.bias": ("constant", 0),
+        "head.kernel": ("normal", 0.02),
+        "head.bias": ("constant", 0),
+    },
     "xavier": {
         "embed.token.table": ("uniform", math.sqrt(6 / (11 + 8))),
         "embed.position.table": ("uniform", math.sqrt(6 / (4 + 8))),
@@ -82,8 +104,59 @@ def drawn(seed: int = 0, **changes) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("scheme", TABLES)
 def test_table(scheme):
     config = tiny_config(init=scheme, projections="fused", head_bias=True, context=4)
-    found = {name: (initialiser.kind, initialiser.value) for name, initialiser in initialiser_table(config).items()}
-    assert found == {name: (kind, pytest.approx(value)) for name, (kind, value) in (NORMS | TABLES[scheme]).items()}
+    assert starts(initialiser_table(config)) == {
+        name: (kind, pytest.approx(value)) for name, (kind, value) in (NORMS | TABLES[scheme]).items()
+    }
+
+
+SIZES = {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16, "vocab_size": 11, "context": 8}
+
+
+def starts(table: Mapping[str, Initialiser]) -> dict[str, tuple[str, float]]:
+    """Kind and value of every tensor's distribution."""
+    return {name: (initialiser.kind, initialiser.value) for name, initialiser in table.items()}
+
+
+def test_in_a_decoder_gpt2_counts_three_sums_a_layer():
+    found = starts(initialiser_table(EncoderDecoderConfig(**SIZES, n_decoder_layers=3, init="gpt2")))
+    added = {name: value for name, value in found.items() if name.endswith(("out.kernel", "down.kernel"))}
+    assert added == {
+        f"{stack}.blocks.{part}.kernel": ("normal", pytest.approx(0.02 / math.sqrt(sums)))
+        for stack, parts, sums in (
+            ("encoder", ("attention.out", "feed_forward.down"), 4),
+            ("decoder", ("attention.out", "cross_attention.out", "feed_forward.down"), 9),
+        )
+        for part in parts
+    }
+
+
+@pytest.mark.parametrize("scheme", TABLES)
+def test_embedding_std_is_of_token_embeddings_alone(scheme):
+    config = EncoderDecoderConfig(**SIZES, source_vocab_size=13, init=scheme)
+    before, found = (starts(initialiser_table(replace(config, embedding_std=std))) for std in (None, 0.3))
+    tables = {"embed.token.table", "source_embed.token.table"}
+    assert {name for name in found if found[name] != before[name]} == tables
+    assert {found[name] for name in tables} == {("normal", 0.3)}
+
+
+@pytest.mark.parametrize("scheme", TABLES)
+def test_the_bias_of_a_tied_head_starts_at_zero(scheme):
+    found = starts(initialiser_table(tiny_config(init=scheme, tied=True, head_bias=True)))
+    assert found["head.bias"] == ("constant", 0)
+    assert "head.kernel" not in found
+
+
+ENCODER = EncoderConfig(**SIZES, token_types=2, pooler=True, embedding_norm=True)
+
+
+@pytest.mark.parametrize("config", [*PRESETS.values(), ENCODER], ids=[*PRESETS, "encoder"])
+def test_both_frameworks_start_every_tensor_from_the_same_distribution(config):
+    with torch.device("meta"):
+        tensors = named_tensors(torch_ref.models.build(config))
+    theirs = starts(initialisers(config, {name: tuple(tensor.shape) for name, tensor in tensors}))
+    ours = starts(initialiser_table(config))
+    assert {re.sub(r"blocks\.\d+", "blocks", name) for name in theirs} == set(ours)
+    assert all(ours[re.sub(r"blocks\.\d+", "blocks", name)] == found for name, found in theirs.items())
 
 
 @pytest.mark.parametrize("scheme", TABLES)
@@ -122,15 +195,20 @@ def test_a_draw_depends_on_key_and_name_alone():
         ("gpt.cpu", 809_856, 793_344),
         ("gpt.gpu", 10_770_816, 10_647_552),
         ("gpt2_small", 124_439_808, 85_056_000),
+        ("reverse", 67_911, 65_415),
+        ("shared", 140_928, 136_768),
+        ("transformer.copy", 168_256, 167_424),
+        ("transformer.base", 63_082_496, 44_138_496),
+        ("transformer.big", 214_245_376, 176_357_376),
     ],
 )
 def test_parameter_counts(name, parameters, without_embeddings):
-    model = jax.eval_shape(lambda: GPT(preset(name)))
+    model = jax.eval_shape(lambda: build(preset(name)))
     assert count_parameters(model) == parameters
     assert count_parameters(model, embeddings=False) == without_embeddings
 
 
 def test_every_leaf_is_a_trainable_float():
-    leaves = named_leaves(jax.eval_shape(lambda: GPT(tiny_config(positions="sinusoid", attention_dropout=0.1))))
+    leaves = named_leaves(jax.eval_shape(lambda: build(tiny_config(positions="sinusoid", attention_dropout=0.1))))
     assert all(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves.values())
     assert not any("position" in name for name in leaves)

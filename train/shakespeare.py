@@ -1,7 +1,7 @@
 """A GPT on characters: trains on a text, reports losses over whole splits, and writes in its style."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,20 +18,19 @@ from jaxformer.data.corpora import read_corpus
 from jaxformer.data.tokenizers import CharacterTokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
-from jaxformer.errors import InputError
 from jaxformer.flags import run
 from jaxformer.models import GPT, init
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import CPU, GPU, SEED
-from jaxformer.recipes import read_recipe
+from jaxformer.recipes import begin, read_recipe, saved
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.training.checkpoint import digest, load_state
+from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import TrainState, make_evaluate, make_train_steps, train_state
+from jaxformer.training.step import make_evaluate, make_train_steps, train_state
 
 EVALUATION_TOKENS = 16384
 """Tokens a batch when a whole split is evaluated."""
@@ -123,37 +122,22 @@ def main(arguments: list[str]) -> None:
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    folder, model = train(recipe, out, tokenizer, splits, console)
+    folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
     console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
-    files = ", ".join(sorted(path.name for path in out.iterdir() if path.is_file()))
-    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · saved to {out} ({files})")
+    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved(folder)}")
     console.print(f"next: jaxformer generate {out} --tokens 200")
 
 
-def begin(recipe: Shakespeare, out: Path, text: dict[str, str], state: TrainState) -> tuple[RunFolder, TrainState]:
-    """A new run folder, or the one to resume with its last state."""
-    if not recipe.resume:
-        return RunFolder.create(out, {"recipe": asdict(recipe), **text}), state
-    folder = RunFolder.open(out)
-    if any(folder.config.get(name) != value for name, value in text.items()):
-        raise InputError(f"{recipe.data} is not the text that {out} began with; give the same text")
-    state = load_state(folder.checkpoints, state)
-    if recipe.steps <= int(state.step):
-        raise InputError(f"{out} is at step {int(state.step)} already; give --steps a larger number to go on")
-    folder.forget_after(int(state.step))
-    return folder, state
-
-
 def train(
-    recipe: Shakespeare, out: Path, tokenizer: CharacterTokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
+    recipe: Shakespeare, tokenizer: CharacterTokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
 ) -> tuple[RunFolder, GPT]:
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
     text = {"characters": tokenizer.characters, "sha256": digest(splits)}
-    folder, state = begin(recipe, out, text, state)
+    folder, state = begin(recipe, text, state)
     begun = int(state.step)
     console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 

@@ -6,8 +6,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask
-from jaxformer.models.inputs import Tokens, check_ids
+from jaxformer.inputs import check_mask, check_token_types
+from jaxformer.models.inputs import Tokens, check_ids, known
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.linear import Linear
@@ -67,9 +67,7 @@ class Encoder(nnx.Module):
         batch, n_tokens = tokens.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
         if token_types is not None:
-            if not config.token_types:
-                raise InputError("this encoder has no token types; build it with token_types = 2, or give none")
-            check_ids(token_types, config.token_types, config.context, name="token_types")
+            check_token_types(known(token_types), tokens, config.token_types, config.context)
             token_types = jnp.asarray(token_types)
         if positions is None:
             positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]

@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask
+from jaxformer.inputs import check_mask, check_rows
 from jaxformer.models.inputs import Tokens, check_ids, check_room
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
@@ -141,7 +141,8 @@ class EncoderDecoder(nnx.Module):
         check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
-        read = memory.keys.shape[-3] if isinstance(memory, KeysValues) else memory.shape[1]
+        rows, read = memory.keys.shape[-4:-2] if isinstance(memory, KeysValues) else memory.shape[:2]
+        check_rows(batch, rows)
         check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
         positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(target), positions, key=key)

@@ -14,10 +14,14 @@ from jaxformer.nn.cache import KVCache
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
 
+def known(ids: Tokens) -> Tokens:
+    """Ids as a numpy array, which has its values at hand; inside of jit, as they are."""
+    return ids if isinstance(ids, jax.core.Tracer) else np.asarray(ids)
+
+
 def check_ids(tokens: Tokens, vocab_size: int, context: int, *, name: str = "tokens") -> None:
     """Ids `B T` of a known length and, outside of jit, of known values."""
-    concrete = not isinstance(tokens, jax.core.Tracer)
-    check_tokens(np.asarray(tokens) if concrete else tokens, vocab_size, context, name=name)
+    check_tokens(known(tokens), vocab_size, context, name=name)
 
 
 def check_room(cache: KVCache | None, n_tokens: int, context: int) -> None:

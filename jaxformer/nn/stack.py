@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import check_depth
 from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
@@ -65,6 +66,8 @@ class Stack(nnx.Module):
         keys = None if key is None else jax.random.split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         n_tokens = x.shape[1]
+        if cache is not None:
+            check_depth(cache.keys.shape[0], self.n_layers)
 
         def layer(carry, own):
             (x, cache), (block, key, remembered) = carry, own

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxformer.config import GPTConfig, ModelConfig
+from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.tree import map_named
@@ -38,6 +38,13 @@ CONFIGS: dict[str, ModelConfig] = {
     "rich": GPTConfig(
         **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
     ),
+    "seq2seq": EncoderDecoderConfig(
+        **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
+    ),
+    "separate": EncoderDecoderConfig(
+        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
+    ),
+    "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
 }
 """What the mutants are tried on; in 'shifted', the hidden states have a mean of 50."""
 
@@ -62,6 +69,14 @@ TRAININGS = {
         model=SMALL,
         optimizer=OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
         schedule=ScheduleConfig(name="cosine", warmup=3, last=9),
+        steps=2,
+    ),
+    "noam": Training(
+        model=EncoderDecoderConfig(
+            vocab_size=11, context=9, d_model=6, n_layers=1, n_decoder_layers=2, n_heads=2, d_ff=10, embedding_dropout=0.2
+        ),
+        optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
+        schedule=ScheduleConfig(name="noam", warmup=3, d_model=6),
         steps=2,
     ),
 }

@@ -40,6 +40,12 @@ class Plan:
     evaluate_every: int
     save_every: int
     tokens_per_step: int
+    goal: tuple[str, float] | None = None
+    """A measure of the evaluation, and the value at which it is good enough to stop."""
+
+    def reached(self, line: Mapping[str, float | int]) -> bool:
+        """Whether there is nothing left to learn."""
+        return self.goal is not None and line[self.goal[0]] >= self.goal[1]
 
     def next_stop(self, step: int) -> int:
         """The next step at which something is due."""
@@ -58,16 +64,16 @@ def fit(
     report: Callable[[Any, Mapping[str, float]], None],
     console: Console,
 ) -> TrainState:
-    """Train to plan.steps. At every evaluation `report` gets the model and the line that goes to metrics.jsonl.
+    """Train to plan.steps, or to its goal. At every evaluation `report` gets the model and the line that goes to metrics.jsonl.
 
     SIGINT and SIGTERM save at the next dispatch's end and raise StoppedError; a loss or weights that are no numbers raise
     NonFiniteError and are never saved.
     """
     step, pace, size = int(state.step), _Pace(), 1
-    since, total = step, 0.0
+    since, total, done = step, 0.0, step >= plan.steps
     with _signals() as received, _progress(console) as progress:
         task = progress.add_task("", total=plan.steps, completed=step, loss=math.nan, speed=0.0, left="")
-        while step < plan.steps:
+        while not done:
             stop = plan.next_stop(step)
             n = min(size, stop - step)
             state, loss = train_steps(state, data, seed, jnp.int32(n))
@@ -79,18 +85,19 @@ def fit(
             size = pace.count(n)
             speed, left = plan.tokens_per_step / pace.seconds, pace.seconds * (plan.steps - step)
             progress.update(task, completed=step, loss=loss, speed=speed, left=clock(left))
-            if step % plan.evaluate_every == 0 or step == plan.steps:
+            done = step == plan.steps
+            if done or step % plan.evaluate_every == 0:
                 line = {"step": step, "loss": total / (step - since), "tokens_per_second": speed, "seconds_left": left}
                 line |= evaluate(state.model)
                 check_finite(step, line)
                 run.log(line)
                 report(state.model, line)
-                since, total = step, 0.0
+                since, total, done = step, 0.0, done or plan.reached(line)
                 pace.restart()
-            if received or step % plan.save_every == 0 or step == plan.steps:
+            if received or done or step % plan.save_every == 0:
                 save_state(run.checkpoints, step, state)
                 pace.restart()
-            if received and step < plan.steps:
+            if received and not done:
                 raise StoppedError(f"stopped at step {step}, saved; continue with --resume --out {run.path}", received[0])
     return state
 

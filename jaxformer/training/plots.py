@@ -1,6 +1,9 @@
-"""Curves as PNG, with the `viz` extra."""
+"""Pictures of a run as PNG, with the `viz` extra."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
+
+import numpy as np
 
 from jaxformer.training.runs import RunFolder
 
@@ -22,3 +25,23 @@ def plot_losses(run: RunFolder) -> str | None:
     axes.grid(alpha=0.3)
     figure.savefig(run.path / "loss.png", dpi=120)
     return "loss.png"
+
+
+def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> str | None:
+    """Write attention.png, a map for each layer and head of `M N T S` weights; its name, or None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
+    from matplotlib.figure import Figure
+
+    layers, heads = weights.shape[:2]
+    figure = Figure(figsize=(3 * heads, 3 * layers), layout="constrained")
+    for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)):
+        axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axes.set_title(f"layer {layer}, head {head}", fontsize=9)
+        axes.set_xticks(range(len(source)), source, fontsize=4)
+        axes.set_yticks(range(len(target)), target, fontsize=4)
+    figure.supxlabel("source token read")
+    figure.supylabel("target token written")
+    figure.suptitle(f"cross-attention of {run.path.name}")
+    figure.savefig(run.path / "attention.png", dpi=120)
+    return "attention.png"

@@ -1,29 +1,40 @@
 """What a run left behind, ready to use."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 
-from jaxformer.config import GPTConfig
+from jaxformer.config import EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.data.tasks import TASKS, Task
 from jaxformer.data.tokenizers import CharacterTokenizer
 from jaxformer.errors import CheckpointError, ConfigError
-from jaxformer.models.gpt import GPT
+from jaxformer.models import Model, build
 from jaxformer.training.runs import RunFolder
 
 
-def load_trained(path: Path) -> tuple[GPT, CharacterTokenizer]:
-    """The model of a run folder with its trained weights, and its tokenizer."""
+def load_trained(path: Path) -> tuple[Model, CharacterTokenizer | Task]:
+    """The model of a run folder with its trained weights, and how its ids are read and written."""
     run = RunFolder.open(path)
-    config = run.config
     try:
-        model = GPTConfig(**config["recipe"]["model"])
-        characters = config["characters"]
+        config, words = describe(run.config)
     except (KeyError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: {error}") from None
-    if not isinstance(characters, str) or len(set(characters)) != model.vocab_size:
-        wanted = f"{model.vocab_size} distinct characters"
-        raise CheckpointError(f"{path}/config.json does not describe a GPT on characters: it does not name {wanted}")
+        raise CheckpointError(f"{path}/config.json does not describe a trained model: {error}") from None
+    if words.vocab_size != config.vocab_size:
+        wanted = f"{config.vocab_size} distinct symbols"
+        raise CheckpointError(f"{path}/config.json does not describe a trained model: it does not name {wanted}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
-    return load_weights(run.weights, jax.eval_shape(lambda: GPT(model))), CharacterTokenizer(characters)
+    return load_weights(run.weights, jax.eval_shape(lambda: build(config))), words
+
+
+def describe(config: dict[str, Any]) -> tuple[GPTConfig, CharacterTokenizer] | tuple[EncoderDecoderConfig, Task]:
+    """The model and the symbols that a run's config.json names; KeyError, TypeError or ConfigError where it names none."""
+    recipe = config["recipe"]
+    if "task" in recipe:
+        return EncoderDecoderConfig(**recipe["model"]), TASKS[recipe["task"]]
+    characters = config["characters"]
+    if not isinstance(characters, str) or len(set(characters)) != len(characters):
+        raise TypeError("its characters are no text of distinct ones")
+    return GPTConfig(**recipe["model"]), CharacterTokenizer(characters)

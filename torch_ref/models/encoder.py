@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from jaxformer.config import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask, check_tokens
+from jaxformer.inputs import check_mask, check_token_types, check_tokens
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
@@ -49,10 +49,8 @@ class Encoder(nn.Module):
         check_tokens(tokens.numpy(), config.vocab_size, config.context)
         batch, n_tokens = tokens.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
-        if token_types is not None:
-            if not config.token_types:
-                raise InputError("this encoder has no token types; build it with token_types = 2, or give none")
-            check_tokens(token_types.numpy(), config.token_types, config.context, name="token_types")
+        types = None if token_types is None else token_types.numpy()
+        check_token_types(types, tokens, config.token_types, config.context)
         if positions is None:
             positions = torch.arange(n_tokens)[None]
         return self.embed(tokens, positions, token_types=token_types)

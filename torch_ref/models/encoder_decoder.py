@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask, check_tokens
+from jaxformer.inputs import check_mask, check_rows, check_tokens
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -106,7 +106,8 @@ class EncoderDecoder(nn.Module):
         batch, n_tokens = target.shape
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
-        read = memory.shape[1] if isinstance(memory, Tensor) else memory[0].keys.shape[1]
+        rows, read = (memory if isinstance(memory, Tensor) else memory[0].keys).shape[:2]
+        check_rows(batch, rows)
         check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
         x = self.embed(target, (start + torch.arange(n_tokens))[None])
         return x, combine(causal_mask(n_tokens, keys, start), mask)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import check_depth
 from torch_ref.nn.attention import MultiHeadAttention
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache
@@ -44,6 +45,8 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         n_tokens = x.shape[1]
+        if cache is not None:
+            check_depth(cache.keys.shape[0], len(self))
         for i in range(len(self)):
             read = memory[i] if isinstance(memory, Sequence) else memory
             x, cache = self[i].extend(x, cache, mask, read, memory_mask)

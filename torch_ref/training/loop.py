@@ -1,4 +1,7 @@
-"""A short training loop over random windows of a long text."""
+"""A short training loop over batches that are drawn."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from torch_ref.training.losses import cross_entropy
-from torch_ref.training.step import train_step
+from torch_ref.training.step import Loss, train_step
 
 
 def draw_windows(ids: Tensor, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -24,20 +27,17 @@ def next_token_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Ten
 
 def fit(
     model: nn.Module,
-    ids: Tensor,
+    draw: Callable[[], Any],
     *,
+    loss: Loss,
     steps: int,
-    batch: int,
-    context: int,
     optimizer: Optimizer,
     scheduler: LambdaLR,
     clip_norm: float | None,
-    generator: torch.Generator,
 ) -> float:
     """Train in place, with dropout; the mean loss over these steps."""
     model.train()
     total = torch.zeros(())
     for _ in range(steps):
-        windows = draw_windows(ids, batch, context, generator)
-        total += train_step(model, windows, loss=next_token_loss, optimizer=optimizer, scheduler=scheduler, clip_norm=clip_norm)
+        total += train_step(model, draw(), loss=loss, optimizer=optimizer, scheduler=scheduler, clip_norm=clip_norm)
     return float(total) / steps

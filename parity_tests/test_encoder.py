@@ -1,0 +1,169 @@
+"""Whole encoders: states and the pooled one, gradients, who influences whom, and BERT itself."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import torch_ref.models as torch_models
+from jaxformer.models import Encoder
+from jaxformer.nn.tree import map_named
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
+from jaxformer.parity.compare import Subject, load_torch
+from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.measure import check_float64
+from parity_tests.helpers import B, D, F, K, L, N, V, checks, encoder_config, per_head, run_check, twins
+from torch_ref.nn import attention as torch_attention
+
+T = 11
+BERT = encoder_config(norm_position="post", embedding_norm=True, norm_epsilon=1e-12, token_types=2, pooler=True)
+CONFIGS = {
+    "token types, pooler, post-norm": BERT,
+    "rms, grouped, scaled, sinusoid": encoder_config(
+        context=64, n_kv_heads=K, norm="rms", gated=True, activation="silu", positions="sinusoid", embedding_scale=True
+    ),
+    "std without biases, blocks, offset, pooler": encoder_config(
+        norm="std", qkv_bias=False, output_bias=False, feed_forward_bias=False, positions="sinusoid_blocks", position_offset=3
+    ),
+    "fused, no positions, token types, masks of each head": encoder_config(
+        projections="fused", positions="none", token_types=7
+    ),
+}
+
+
+def call_per_head(model, tokens, mask, token_types):
+    return model(tokens, mask=mask, token_types=token_types)
+
+
+@functools.cache
+def model_twins(name):
+    config = CONFIGS[name]
+    inputs = hostile_inputs(config, B, config.context, seed=2)
+    models = Encoder(config), torch_models.Encoder(config).eval()
+    if name.endswith("masks of each head"):
+        return twins(*models, inputs[0], per_head(B, T, T), inputs[2], call=call_per_head)
+    reference, subject = twins(*models, *inputs, call=call_torch)
+    return reference, Subject(subject.like, call_jax)
+
+
+@checks
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equal(name, check):
+    run_check(check, *model_twins(name))
+
+
+@pytest.fixture(scope="module")
+def influence():
+    """Of each place's position vector on each place's state: the gradient `T T D`, given which tokens are real."""
+    model = excite(Encoder(encoder_config(norm_position="post")), seed=5)
+    rng = np.random.default_rng(1)
+    tokens, direction = rng.integers(0, V, (1, T)).astype(np.int32), jnp.asarray(rng.standard_normal(D), jnp.float32)
+
+    def places(table, valid):
+        moved = map_named(lambda name, leaf: table if name == "embed.position.table" else leaf, model)
+        return jnp.einsum("btd,d->t", call_jax(moved, jnp.asarray(tokens), valid[None], None), direction)
+
+    jacobian = jax.jit(jax.jacrev(places))
+    return lambda valid: np.asarray(jacobian(model.embed.position.table[...], jnp.asarray(valid)))
+
+
+def test_every_token_has_influence_everywhere(influence):
+    assert np.abs(influence(np.ones(T, bool))).max(-1).min() > 0
+
+
+def test_padding_has_no_influence_at_all(influence):
+    valid = np.array([place not in (0, 1, 6, T - 1) for place in range(T)])
+    found = influence(valid)[valid]
+    assert not found[:, ~valid].any()
+    assert np.abs(found[:, valid]).max(-1).min() > 0
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A BERT and its torch twin in float64, and their inputs."""
+    with jax.enable_x64(True):
+        model = widen(excite(Encoder(BERT), seed=6))
+        return model, load_torch(torch_models.Encoder(BERT).double(), model).eval(), hostile_inputs(BERT, B, T, seed=7)
+
+
+@pytest.mark.usefixtures("float64")
+def test_attention_weights_are_those_of_the_run(wide, monkeypatch):
+    model, twin, (tokens, valid, types) = wide
+    used, compute = [], torch_attention.attention_weights
+    mask = valid[:, None, None]
+    ours = jax.jit(Encoder.attention_weights)(model, tokens, mask=mask, token_types=types)
+    tokens, mask, types = map(torch.from_numpy, (tokens, mask, types))
+    with torch.no_grad():
+        theirs = twin.attention_weights(tokens, mask=mask, token_types=types)
+        monkeypatch.setattr(torch_attention, "attention_weights", lambda *args: used.append(compute(*args)) or used[-1])
+        twin(tokens, mask=mask, token_types=types)
+    check_float64("jax", ours, torch.stack(used))
+    check_float64("torch", theirs, torch.stack(used))
+    sums = np.asarray(ours.sum(-1))
+    np.testing.assert_allclose(sums, np.broadcast_to(valid.any(-1)[:, None, None], sums.shape), rtol=1e-13)
+
+
+@pytest.mark.usefixtures("float64")
+def test_without_token_types_all_are_of_the_first(wide):
+    model, twin, (tokens, _, types) = wide
+    run = jax.jit(lambda model, tokens, types: model(tokens, token_types=types))
+    np.testing.assert_array_equal(run(model, tokens, None), run(model, tokens, np.zeros_like(types)))
+    with torch.no_grad():
+        check_float64("states", run(model, tokens, None), twin(torch.from_numpy(tokens)))
+
+
+@pytest.mark.usefixtures("float64")
+def test_positions_can_be_given(wide):
+    model, twin, (tokens, _, _) = wide
+    places = np.random.default_rng(3).integers(0, T, (B, T), np.int32)
+    ours = jax.jit(lambda model, tokens, places: model(tokens, positions=places))(model, tokens, places)
+    with torch.no_grad():
+        check_float64("states", ours, twin(torch.from_numpy(tokens), positions=torch.from_numpy(places)))
+
+
+RENAMED = {
+    "stack.blocks.": "encoder.layer.",
+    "embed.token.": "embeddings.word_embeddings.",
+    "embed.position.": "embeddings.position_embeddings.",
+    "embed.token_type.": "embeddings.token_type_embeddings.",
+    "embed.norm.": "embeddings.LayerNorm.",
+    "attention.query.": "attention.self.query.",
+    "attention.key.": "attention.self.key.",
+    "attention.value.": "attention.self.value.",
+    "attention.out.": "attention.output.dense.",
+    "attention_norm.": "attention.output.LayerNorm.",
+    "feed_forward.up.": "intermediate.dense.",
+    "feed_forward.down.": "output.dense.",
+    "feed_forward_norm.": "output.LayerNorm.",
+    "pooler.": "pooler.dense.",
+}
+"""The twin's part of a name -> BERT's."""
+
+
+def berts(name: str) -> str:
+    """The twin's name -> BERT's."""
+    for ours, theirs in RENAMED.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+@pytest.mark.usefixtures("float64")
+def test_equal_to_bert_itself(wide):
+    transformers = pytest.importorskip("transformers")
+    model, twin, inputs = wide
+    sizes = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N, "intermediate_size": F}
+    config = transformers.BertConfig(
+        **sizes, max_position_embeddings=BERT.context, type_vocab_size=BERT.token_types, attn_implementation="eager"
+    )
+    bert = transformers.BertModel(config).double().eval()
+    bert.load_state_dict({berts(name): tensor for name, tensor in twin.state_dict().items()}, strict=True)
+    ids, valid, types = (array[:3] for array in inputs)
+    with torch.no_grad():
+        tokens, mask, token_types = map(torch.from_numpy, (ids, valid.astype(np.int64), types))
+        reference = bert(input_ids=tokens, attention_mask=mask, token_type_ids=token_types)
+    found = jax.jit(call_jax)(model, ids, valid, types)
+    check_float64("states", found[:, :-1], reference.last_hidden_state)
+    check_float64("pooled", found[:, -1], reference.pooler_output)

@@ -1,0 +1,285 @@
+"""Whole models from source and target to logits: gradients, who influences whom, attention weights, and the cache."""
+
+import functools
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torch_ref.models as torch_models
+from jaxformer.models import EncoderDecoder
+from jaxformer.nn.cache import empty_cache
+from jaxformer.nn.tree import map_named
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
+from jaxformer.parity.compare import Subject, load_torch
+from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.measure import check_float64
+from jaxformer.presets import preset
+from parity_tests.helpers import B, D, F, K, N, V, checks, per_head, run_check, seq2seq_config, twins
+from torch_ref.nn import attention as torch_attention
+from torch_ref.nn.cache import empty_cache as torch_cache
+
+SOURCE_V = 29
+S, T = 17, 14
+CONFIGS = {
+    "reverse": preset("reverse"),
+    "shared": preset("shared"),
+    "shared table, tied, biased head, embedding norm, offset": seq2seq_config(
+        context=67, norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True
+    ),
+    "sinusoid in blocks, scaled, shared table": seq2seq_config(
+        norm_position="post", positions="sinusoid_blocks", position_offset=1, embedding_scale=True, activation="silu"
+    ),
+    "grouped, gated, no positions, tied to the target": seq2seq_config(
+        source_vocab_size=SOURCE_V,
+        n_decoder_layers=7,
+        n_kv_heads=K,
+        norm="rms",
+        gated=True,
+        activation="silu",
+        positions="none",
+        tied=True,
+    ),
+    "fused, as deep as the encoder, biased head, masks of each head": seq2seq_config(
+        source_vocab_size=SOURCE_V, n_decoder_layers=None, projections="fused", embedding_norm=True, head_bias=True
+    ),
+}
+"""The third sees 67 source and 64 target tokens, so that mistakes in positions grow visible."""
+
+
+def call_per_head(model, source, target, source_mask, target_mask):
+    return model(source, target, source_mask=source_mask, target_mask=target_mask)
+
+
+@functools.cache
+def model_twins(name):
+    config = CONFIGS[name]
+    inputs = hostile_inputs(config, B, config.context, seed=2)
+    models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
+    if name.endswith("masks of each head"):
+        arrays = inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T)
+        return twins(*models, *arrays, call=call_per_head)
+    reference, subject = twins(*models, *inputs, call=call_torch)
+    return reference, Subject(subject.like, call_jax)
+
+
+@checks
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equal(name, check):
+    run_check(check, *model_twins(name))
+
+
+@pytest.fixture(scope="module")
+def influence():
+    """Of position vectors on each target place's logits: the gradients `T T D` of the target's places and `T S D` of the
+    source's, given which tokens of both are real."""
+    model = excite(EncoderDecoder(seq2seq_config(norm_position="post")), seed=5)
+    rng = np.random.default_rng(1)
+    source, target = (rng.integers(0, V, (1, length)).astype(np.int32) for length in (S, T))
+    direction = jnp.asarray(rng.standard_normal(V), jnp.float32)
+
+    def places(target_table, source_table, source_valid, target_valid):
+        tables = {"embed.position.table": target_table, "source_embed.position.table": source_table}
+        moved = map_named(lambda name, leaf: tables.get(name, leaf), model)
+        logits = call_jax(moved, jnp.asarray(source), source_valid[None], jnp.asarray(target), target_valid[None])
+        return jnp.einsum("btv,v->t", logits, direction)
+
+    jacobian = jax.jit(jax.jacrev(places, (0, 1)))
+    tables = model.embed.position.table[...], model.source_embed.position.table[...]
+
+    def found(source_valid, target_valid):
+        of_target, of_source = jacobian(*tables, jnp.asarray(source_valid), jnp.asarray(target_valid))
+        return np.asarray(of_target)[:, :T], np.asarray(of_source)
+
+    return found
+
+
+ALL_OF_SOURCE, ALL_OF_TARGET = np.ones(S, bool), np.ones(T, bool)
+
+
+def test_the_future_has_no_influence_at_all(influence):
+    assert not influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0][np.triu_indices(T, 1)].any()
+
+
+def test_everything_up_to_now_has_influence(influence):
+    assert np.abs(influence(ALL_OF_SOURCE, ALL_OF_TARGET)[0]).max(-1)[np.tril_indices(T)].min() > 0
+
+
+def test_every_source_token_has_influence_everywhere(influence):
+    assert np.abs(influence(ALL_OF_SOURCE, ALL_OF_TARGET)[1]).max(-1).min() > 0
+
+
+def test_source_padding_has_no_influence_at_all(influence):
+    valid = np.array([place not in (0, 1, 6, S - 1) for place in range(S)])
+    of_source = influence(valid, ALL_OF_TARGET)[1]
+    assert not of_source[:, ~valid].any()
+    assert np.abs(of_source[:, valid]).max(-1).min() > 0
+
+
+def test_target_padding_has_no_influence_at_all(influence):
+    valid = np.array([place not in (0, 1, 6, T - 1) for place in range(T)])
+    assert not influence(ALL_OF_SOURCE, valid)[0][np.ix_(valid, ~valid)].any()
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model and its torch twin in float64, their inputs, and the twin's logits without a cache."""
+    with jax.enable_x64(True):
+        config = seq2seq_config(n_kv_heads=K, embedding_norm=True, position_offset=2, head_bias=True)
+        model = widen(excite(EncoderDecoder(config), seed=6))
+        twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
+        inputs = hostile_inputs(config, B, config.context, seed=7)
+        with torch.no_grad():
+            return model, twin, inputs, call_torch(twin, *map(torch.from_numpy, inputs))
+
+
+PIECES = {"prefix and one by one": (11, 1, 1, 1), "pieces": (1, 11, 1, 1), "at once": (T,)}
+CAPACITY = 16
+pieces = pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+remembered = pytest.mark.parametrize("remembered", [False, True], ids=["states", "remembered"])
+
+
+def masks_of(source_valid, target_valid):
+    """The padding mask over all places of the cache, and the memory's."""
+    room = CAPACITY - target_valid.shape[1]
+    return {
+        "mask": np.pad(target_valid, ((0, 0), (0, room)), constant_values=True)[:, None, None],
+        "memory_mask": source_valid[:, None, None],
+    }
+
+
+@functools.cache
+def compiled(method):
+    return jax.jit(method)
+
+
+@pytest.mark.usefixtures("float64")
+@pieces
+@remembered
+def test_cached_equals_uncached(wide, pieces, remembered):
+    model, _, (source, source_valid, target, target_valid), reference = wide
+    masks = masks_of(source_valid, target_valid)
+    memory = compiled(EncoderDecoder.encode)(model, source, mask=masks["memory_mask"])
+    memory = compiled(EncoderDecoder.remember)(model, memory) if remembered else memory
+    cache, logits = empty_cache(model.config.decoder, B, CAPACITY, jnp.dtype("float64")), []
+    for piece in np.split(target, np.cumsum(pieces)[:-1], 1):
+        found, cache = compiled(EncoderDecoder.extend)(model, piece, cache, memory, **masks)
+        logits.append(found)
+    check_float64("logits", jnp.concatenate(logits, 1), reference)
+
+
+@pieces
+@remembered
+def test_torchs_cached_equals_its_uncached(wide, pieces, remembered):
+    model, twin, (source, source_valid, target, target_valid), reference = wide
+    masks = {name: torch.from_numpy(mask) for name, mask in masks_of(source_valid, target_valid).items()}
+    cache, logits = torch_cache(model.config.decoder, B, CAPACITY, torch.float64), []
+    with torch.no_grad():
+        memory = twin.encode(torch.from_numpy(source), mask=masks["memory_mask"])
+        memory = twin.remember(memory) if remembered else memory
+        for piece in np.split(target, np.cumsum(pieces)[:-1], 1):
+            found, cache = twin.extend(torch.from_numpy(piece), cache, memory, **masks)
+            logits.append(found)
+    check_float64("logits", torch.cat(logits, 1), reference)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_remembered_keys_and_values_are_the_same(wide):
+    model, twin, (source, *_), _ = wide
+    ours = compiled(EncoderDecoder.remember)(model, compiled(EncoderDecoder.encode)(model, source))
+    with torch.no_grad():
+        theirs = twin.remember(twin.encode(torch.from_numpy(source)))
+    check_float64("keys", ours.keys, torch.stack([layer.keys for layer in theirs]))
+    check_float64("values", ours.values, torch.stack([layer.values for layer in theirs]))
+
+
+@pytest.fixture(scope="module")
+def attended(wide):
+    """The attention weights that torch used on the way to its logits: the encoder's, the decoder's own, and across."""
+    _, twin, inputs, _ = wide
+    found, compute = [], torch_attention.attention_weights
+
+    def recording(*args):
+        found.append(compute(*args))
+        return found[-1]
+
+    with torch.no_grad(), mock.patch.object(torch_attention, "attention_weights", recording):
+        call_torch(twin, *map(torch.from_numpy, inputs))
+    depth = len(twin.encoder)
+    return tuple(map(torch.stack, (found[:depth], found[depth::2], found[depth + 1 :: 2])))
+
+
+@pytest.mark.usefixtures("float64")
+def test_attention_weights_are_those_of_the_run(wide, attended):
+    model, twin, (source, source_valid, target, target_valid), _ = wide
+    keywords = {"source_mask": source_valid[:, None, None], "target_mask": target_valid[:, None, None]}
+    ours = compiled(EncoderDecoder.attention_weights)(model, source, target, **keywords)
+    with torch.no_grad():
+        theirs = twin.attention_weights(
+            *map(torch.from_numpy, (source, target)), **{name: torch.from_numpy(mask) for name, mask in keywords.items()}
+        )
+    for name, reference in zip(ours._fields, attended, strict=True):
+        check_float64(f"jax, {name}", getattr(ours, name), reference)
+        check_float64(f"torch, {name}", getattr(theirs, name), reference)
+
+
+def test_attention_weights_sum_to_one_or_to_nothing(wide, attended):
+    _, _, (_, source_valid, _, target_valid), _ = wide
+    causal = np.tril(np.ones((T, T), bool))
+    reachable = source_valid.any(-1)[:, None, None], (causal & target_valid[:, None]).any(-1)[:, None], None
+    for weights, alive in zip(attended, (*reachable[:2], reachable[0]), strict=True):
+        sums = np.asarray(weights).sum(-1)
+        np.testing.assert_allclose(sums, np.broadcast_to(alive, sums.shape), rtol=1e-13)
+
+
+def packed(state, ours, theirs):
+    """Our query, key and value as the one projection of torch's."""
+    for leaf in ("weight", "bias"):
+        yield f"{theirs}.in_proj_{leaf}", torch.cat([state[f"{ours}.{part}.{leaf}"] for part in ("query", "key", "value")])
+        yield f"{theirs}.out_proj.{leaf}", state[f"{ours}.out.{leaf}"]
+
+
+def torchs_own(state, config):
+    """torch.nn.Transformer's state from the twin's."""
+    depths = {"encoder": config.n_layers, "decoder": config.decoder.n_layers}
+    renamed = {"attention_norm": "norm1", "feed_forward.up": "linear1", "feed_forward.down": "linear2"}
+    for stack, depth in depths.items():
+        for i in range(depth):
+            ours, theirs = f"{stack}.blocks.{i}", f"{stack}.layers.{i}"
+            yield from packed(state, f"{ours}.attention", f"{theirs}.self_attn")
+            last = {"feed_forward_norm": "norm2"}
+            if stack == "decoder":
+                yield from packed(state, f"{ours}.cross_attention", f"{theirs}.multihead_attn")
+                last = {"cross_attention_norm": "norm2", "feed_forward_norm": "norm3"}
+            for mine, name in (renamed | last).items():
+                yield from ((f"{theirs}.{name}.{leaf}", state[f"{ours}.{mine}.{leaf}"]) for leaf in ("weight", "bias"))
+        if config.norm_position == "pre":
+            yield from ((f"{stack}.norm.{leaf}", state[f"{stack}_norm.{leaf}"]) for leaf in ("weight", "bias"))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_equal_to_torchs_own_transformer(place):
+    config = seq2seq_config(source_vocab_size=SOURCE_V, norm_position=place, activation="relu", positions="none")
+    model = widen(excite(EncoderDecoder(config), seed=8))
+    state = load_torch(torch_models.EncoderDecoder(config).double(), model).state_dict()
+    depths = config.n_layers, config.decoder.n_layers
+    theirs = nn.Transformer(D, N, *depths, F, dropout=0.0, norm_first=place == "pre", batch_first=True, dtype=torch.float64)
+    if place == "post":
+        theirs.encoder.norm = theirs.decoder.norm = None
+    theirs.load_state_dict(dict(torchs_own(state, config)), strict=True)
+    source, source_valid, target, _ = (array[:3] for array in hostile_inputs(config, B, config.context, seed=9))
+    read = theirs(
+        state["source_embed.token.weight"][torch.from_numpy(source)],
+        state["embed.token.weight"][torch.from_numpy(target)],
+        tgt_mask=~torch.ones(T, T, dtype=torch.bool).tril(),
+        src_key_padding_mask=torch.from_numpy(~source_valid),
+        memory_key_padding_mask=torch.from_numpy(~source_valid),
+    )
+    ours = compiled(call_jax)(model, source, source_valid, target, np.ones((3, T), bool))
+    check_float64("logits", ours, read @ state["head.weight"].T)

@@ -1,0 +1,45 @@
+import functools
+
+import pytest
+from torch import nn
+
+from jaxformer.nn.embeddings import Embedding
+from jaxformer.nn.head import Head
+from jaxformer.parity.inputs import hostile_tokens
+from parity_tests.helpers import B, D, T, V, checks, noise, run_check, twins
+from torch_ref.nn.embeddings import Embedding as TorchEmbedding
+from torch_ref.nn.head import Head as TorchHead
+
+X, IDS = noise(B, T, D), hostile_tokens(V, B, T, seed=0)[0]
+HEADS = {
+    f"{kernel}, {'a' if bias else 'no'} bias": {"tied": kernel == "tied", "bias": bias}
+    for kernel in ("tied", "its own")
+    for bias in (True, False)
+}
+
+
+def call(modules, x, ids):
+    """The embedding is read both ways, as in a model: a tied table has the gradients of both."""
+    return modules["head"](x + modules["token"].encode(ids), modules["token"])
+
+
+@functools.cache
+def head_twins(name):
+    ours = {"head": Head(D, V, **HEADS[name]), "token": Embedding(V, D)}
+    theirs = nn.ModuleDict({"head": TorchHead(D, V, **HEADS[name]), "token": TorchEmbedding(V, D)})
+    return twins(ours, theirs, X, IDS, call=call)
+
+
+@checks
+@pytest.mark.parametrize("name", HEADS)
+def test_head(name, check):
+    run_check(check, *head_twins(name))
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_it_has_no_tensor_that_it_does_not_use(name):
+    reference, _ = head_twins(name)
+    assert {tensor.removeprefix("head.") for tensor in reference.weights if tensor.startswith("head.")} == {
+        *(["weight"] if not HEADS[name]["tied"] else []),
+        *(["bias"] if HEADS[name]["bias"] else []),
+    }

@@ -1,0 +1,246 @@
+"""Sequence to sequence on pairs that need no data: a line of keys is written backwards, with its case and digits turned."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from jaxformer.checks import check_choice, check_number, check_size
+from jaxformer.config import EncoderDecoderConfig
+from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
+from jaxformer.decoding import translate
+from jaxformer.errors import InputError
+from jaxformer.flags import run
+from jaxformer.models import EncoderDecoder, init
+from jaxformer.nn.masks import ids_to_valid, padding_mask
+from jaxformer.nn.tree import count_parameters
+from jaxformer.presets import COPY, REVERSE
+from jaxformer.recipes import begin, read_recipe, saved
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.plots import plot_attention, plot_losses
+from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.step import make_train_steps, train_state
+
+HELD_OUT = 512
+"""Pairs that are never trained on, and measured at each evaluation."""
+WRITTEN = 64
+"""Pairs of them that are written out in the end, token after token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reverse:
+    """Train an encoder-decoder on a rule, until it writes every held-out pair without a fault."""
+
+    preset: Literal["quick", "original", "copy"]
+    """quick: the reversal in the least time; original: as the tutorial has it; copy: copy digits as the paper trains."""
+    task: str
+    """The rule: reverse or copy."""
+    out: Path | None = None
+    """The run folder. None: the first free runs/TASK-N."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, as it was begun."""
+    seed: int = 0
+    """Start of the random numbers."""
+    steps: int
+    """Most optimizer steps; the run ends at the first evaluation without a fault."""
+    batch: int
+    """Pairs a step."""
+    evaluate_every: int
+    """Steps between evaluations on held-out pairs."""
+    save_every: int
+    """Steps between checkpoints of the whole train state."""
+    show: int = 3
+    """Pairs shown at the end."""
+    smoothing: float = 0.0
+    """Probability that the loss spreads over all symbols but the wanted one (label smoothing)."""
+    model: EncoderDecoderConfig
+    """The model. Its vocabularies are the task's, whatever is given."""
+    optimizer: OptimizerConfig
+    """The optimizer."""
+    schedule: ScheduleConfig
+    """The course of the learning rate."""
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, TASKS)
+        for name in ("steps", "batch", "evaluate_every", "save_every"):
+            check_size(name, getattr(self, name))
+        for name in ("seed", "show"):
+            check_size(name, getattr(self, name), least=0)
+        check_number("smoothing", self.smoothing, 0, below=1)
+        longest = TASKS[self.task].longest + 2
+        if self.model.context < longest:
+            raise InputError(f"model.context = {self.model.context} is too short for {self.task}; give at least {longest}")
+
+
+QUICK = Reverse(
+    preset="quick",
+    task="reverse",
+    steps=5000,
+    batch=32,
+    evaluate_every=125,
+    save_every=1000,
+    model=REVERSE,
+    optimizer=OptimizerConfig(name="adam", learning_rate=2e-3),
+    schedule=ScheduleConfig(),
+)
+
+PRESETS = {
+    "quick": QUICK,
+    "original": replace(
+        QUICK,
+        preset="original",
+        steps=10_000,
+        batch=4,
+        evaluate_every=500,
+        schedule=ScheduleConfig(name="step", decay=0.5, decay_every=7500),
+    ),
+    "copy": replace(
+        QUICK,
+        preset="copy",
+        task="copy",
+        steps=2000,
+        evaluate_every=100,
+        smoothing=0.1,
+        model=COPY,
+        optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
+        schedule=ScheduleConfig(name="noam", warmup=400, d_model=COPY.d_model),
+    ),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Read the flags, train, write out held-out pairs, and save."""
+    start = time.perf_counter()
+    recipe = read_recipe(PRESETS, arguments, prog="python -m train.reverse")
+    task = TASKS[recipe.task]
+    source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size
+    model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)
+    recipe = replace(recipe, out=recipe.out or free_folder(Path("runs"), recipe.task), model=model)
+
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
+    folder, model = train(recipe, held_out, console)
+    exact = write(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
+    plot_losses(folder)
+    look(recipe, folder, model, held_out)
+    console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved(folder)}")
+    console.print(f"next: jaxformer generate {recipe.out} --prompt {task.decode_source(held_out.source[-1])}")
+
+
+def held_out_key(seed: int) -> jax.Array:
+    """Of the pairs that are never trained on: a stream of its own, beside the one that steps draw from."""
+    return jax.random.fold_in(jax.random.key(seed), 2**32 - 1)
+
+
+def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder, EncoderDecoder]:
+    """The run folder and the trained model."""
+    seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
+    optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
+    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    folder, state = begin(recipe, {}, state)
+    begun = int(state.step)
+    console.print(headline(recipe, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
+
+    def loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None):
+        return pair_loss(model, batch, key, recipe.smoothing)
+
+    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+        save_weights(folder.weights, model)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+
+    state = fit(
+        state,
+        Plan(
+            steps=recipe.steps,
+            evaluate_every=recipe.evaluate_every,
+            save_every=recipe.save_every,
+            tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
+            goal=("accuracy", 1.0),
+        ),
+        folder,
+        train_steps=make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch)),
+        data=None,
+        seed=seed,
+        evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
+        report=report,
+        console=console,
+    )
+    return folder, state.model
+
+
+def predict(model: EncoderDecoder, batch: Pairs, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Logits of every target token but the first, and these tokens."""
+    mask = padding_mask(ids_to_valid(jnp.asarray(batch.source), PAD))
+    return model(batch.source, batch.target[:, :-1], source_mask=mask, key=key), jnp.asarray(batch.target[:, 1:])
+
+
+def pair_loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None, smoothing: float = 0.0):
+    """Cross-entropy of the target: its sum and its count, padding left out."""
+    logits, targets = predict(model, batch, key)
+    return cross_entropy(logits, targets, ignore_index=PAD, smoothing=smoothing, spread="others_but_padding")
+
+
+@jax.jit
+def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
+    """The mean loss of a target token, and the part of them that is the likeliest one."""
+    logits, targets = predict(model, batch, None)
+    total, count = cross_entropy(logits, targets, ignore_index=PAD)
+    right = (logits.argmax(-1) == targets) & (targets != PAD)
+    return {"val_loss": total / count, "accuracy": right.sum() / count}
+
+
+def headline(recipe: Reverse, model: EncoderDecoder) -> str:
+    """What is trained, and on what."""
+    config = recipe.model
+    return (
+        f"{recipe.task} · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
+        f"{config.n_heads} heads, batch {recipe.batch} · {count_parameters(model):,} parameters, "
+        f"{count_parameters(model, embeddings=False):,} without embeddings · "
+        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    )
+
+
+def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+    """One line of the table, the first one under its heads."""
+    if first:
+        console.print(f"{'step':>7} {'batch loss':>11} {'held-out loss':>14} {'accuracy':>9} {'tokens/s':>10} {'left':>7}")
+    left = "done" if line["accuracy"] >= 1 else clock(line["seconds_left"])
+    console.print(
+        f"{line['step']:7,} {line['loss']:11.4f} {line['val_loss']:14.4f} {line['accuracy']:9.4f} "
+        f"{line['tokens_per_second']:10,.0f} {left:>7}"
+    )
+
+
+def write(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console) -> int:
+    """Write out targets token after token, show some; how many are exact."""
+    task = TASKS[recipe.task]
+    source = np.asarray(pairs.source)
+    ids = translate(model, source, pairs.target.shape[1] - 1, start=SOS, eos=EOS, valid=source != PAD)
+    wanted, predicted = [task.decode(row) for row in pairs.target], [task.decode(row) for row in ids]
+    for row in range(min(recipe.show, len(wanted))):
+        console.print(f"\nsource     {task.decode_source(pairs.source[row])}")
+        console.print(f"wanted     {wanted[row]}\npredicted  {predicted[row]}")
+    console.print()
+    return sum(map(str.__eq__, wanted, predicted))
+
+
+def look(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pairs: Pairs) -> None:
+    """Draw what the target's tokens of one pair look at in its source."""
+    task = TASKS[recipe.task]
+    source, target = task.decode_source(pairs.source[0]), task.decode(pairs.target[0])
+    maps = model.attention_weights(pairs.source[:1, : len(source) + 2], pairs.target[:1, : len(target) + 1])
+    plot_attention(folder, np.asarray(maps.cross)[:, 0], ["<SOS>", *source, "<EOS>"], [*target, "<EOS>"])
+
+
+if __name__ == "__main__":
+    run(main)
