@@ -7,12 +7,12 @@ from jaxformer.nn import feedforward, norms
 from jaxformer.parity.compare import CHECKS
 from jaxformer.parity.injections import Mutant, instead, patch
 from jaxformer.parity.mutants import MUTANTS
-from jaxformer.parity.mutations import CONFIGS, TRAININGS, checks, first_red, subject, try_mutant, verdict
+from jaxformer.parity.mutations import CASES, checks, first_red, subject, try_mutant, verdict
 
 pytestmark = pytest.mark.optimizers
 
 
-@pytest.mark.parametrize("case", [*CONFIGS, *TRAININGS])
+@pytest.mark.parametrize("case", CASES)
 def test_without_a_bug_the_comparison_is_green(case):
     with jax.disable_jit():
         assert first_red(checks(case), subject(case)) is None

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer.convert.rules import Rule
 from jaxformer.nn.tree import named_leaves
@@ -83,6 +84,31 @@ def weights(change: Callable[[Weights], Weights]) -> Injection:
         yield replace(subject, call=call)
 
     return inject
+
+
+def reads_as(value: float, *endings: str) -> Injection:
+    """Tensors whose path ends so are taken for a constant."""
+    endings = tuple(f".{ending}" for ending in endings)
+
+    def change(tensors: Weights) -> Weights:
+        return {name: jnp.full_like(leaf, value) if f".{name}".endswith(endings) else leaf for name, leaf in tensors.items()}
+
+    return weights(change)
+
+
+def swapped(first: str, second: str, within: str = "") -> Injection:
+    """Two sub-modules of equal shapes exchange their tensors, everywhere or within one kind of module."""
+
+    def counterpart(name: str) -> str:
+        exchanged = {first: second, second: first} if within in name else {}
+        return ".".join(exchanged.get(part, part) for part in name.split("."))
+
+    return weights(lambda tensors: {name: tensors[counterpart(name)] for name in tensors})
+
+
+def read_as(name: str, other: str) -> Injection:
+    """One tensor is taken for another of its shape."""
+    return weights(lambda tensors: tensors | {name: tensors[other]})
 
 
 def without(path: str) -> Injection:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.tree import map_named
@@ -23,8 +24,10 @@ from jaxformer.parity.compare import CHECKS, Reference, Subject, load_torch, run
 from jaxformer.parity.injections import Mutant
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.mutants import MUTANTS
+from jaxformer.parity.mutants.decoding import BEAM_WIDTH
+from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
 from jaxformer.parity.training import Course, Training, check_course, jax_course, torch_course
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 
 BATCH, LENGTH = 5, 66
 
@@ -82,6 +85,34 @@ TRAININGS = {
 }
 """The same for the bugs of losses and optimizers."""
 
+WRITER = EncoderDecoderConfig(
+    vocab_size=7, context=17, d_model=12, n_layers=2, n_decoder_layers=3, n_heads=3, d_ff=20, norm_position="post"
+)
+SEARCHES = {
+    "greedy": Search(
+        model=WRITER, seed=114, n_tokens=13, start=0, eos=1, sampling=SamplingConfig(temperature=0.0, repetition_penalty=1.3)
+    ),
+    "beam": Search(
+        model=WRITER,
+        seed=114,
+        n_tokens=13,
+        start=0,
+        eos=1,
+        beam=BeamConfig(
+            width=BEAM_WIDTH,
+            n_best=2,
+            length_penalty=2.0,
+            early_stopping=False,
+            no_repeat_ngram=2,
+            suppressed=(5,),
+            forced=((1, 4), (5, 2)),
+        ),
+    ),
+}
+"""The same for the bugs of decoding; these weights end some targets early, and others not."""
+
+CASES = (*CONFIGS, *TRAININGS, *SEARCHES)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -114,7 +145,8 @@ def reference(case: str) -> Reference:
 
 def subject(case: str) -> Subject:
     """The JAX side of a case, without a bug."""
-    config = TRAININGS[case].model if case in TRAININGS else CONFIGS[case]
+    whole = TRAININGS | SEARCHES
+    config = whole[case].model if case in whole else CONFIGS[case]
     return Subject(jax.eval_shape(lambda: build(config)), call_jax)
 
 
@@ -122,6 +154,12 @@ def subject(case: str) -> Subject:
 def reference_course(case: str) -> Course:
     """torch's way through a training case."""
     return torch_course(TRAININGS[case])
+
+
+@functools.cache
+def reference_search(case: str) -> Hypotheses:
+    """What torch finds in a decoding case."""
+    return torch_search(SEARCHES[case])
 
 
 Checks = dict[str, Callable[[Subject], Any]]
@@ -132,6 +170,8 @@ def checks(case: str) -> Checks:
     if case in TRAININGS:
         training, course = TRAININGS[case], reference_course(case)
         return {"training, float64": lambda _: check_course(jax_course(training), course, training)}
+    if case in SEARCHES:
+        return {"tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
     return {name: functools.partial(check, reference(case)) for name, check in CHECKS.items()}
 
 
@@ -169,7 +209,7 @@ def main() -> int:
         fate = "survived" if outcome.reached else "never ran"
         print(f"{outcome.mutant.name:{width}}  {outcome.mutant.case:8}{outcome.killed_by if outcome.killed else fate}")
     with jax.disable_jit():
-        red = {case: failed for case in (*CONFIGS, *TRAININGS) if (failed := first_red(checks(case), subject(case)))}
+        red = {case: failed for case in CASES if (failed := first_red(checks(case), subject(case)))}
     for case, failed in red.items():
         print(f"without a bug, case {case} fails: {failed}")
     print(verdict(outcomes))

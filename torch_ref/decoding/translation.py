@@ -8,7 +8,7 @@ from torch_ref.decoding.beam import beam_search
 from torch_ref.decoding.generate import Step, choose
 from torch_ref.decoding.sampling import GREEDY
 from torch_ref.models.encoder_decoder import EncoderDecoder
-from torch_ref.nn.cache import KVCache, empty_cache
+from torch_ref.nn.cache import KeysValues, KVCache, empty_cache
 from torch_ref.nn.masks import padding_mask
 
 
@@ -23,7 +23,9 @@ def read(
     logits, cache = model.extend(torch.full((len(source), 1), start), cache, remembered, memory_mask=mask)
 
     def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:
-        logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask)
+        shape = (len(tokens), -1, -1, -1)
+        read = [KeysValues(layer.keys.expand(shape), layer.values.expand(shape)) for layer in remembered]
+        logits, after = model.extend(tokens[:, None], cache, read, memory_mask=mask)
         return logits[:, 0], after
 
     return step, logits[:, 0], cache

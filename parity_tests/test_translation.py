@@ -12,14 +12,14 @@ import torch
 from jaxformer.config import EncoderDecoderConfig
 from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.beam import beam_numbers
-from jaxformer.decoding.translate import _translate_beam
+from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.compare import load_torch
 from jaxformer.parity.inputs import excite, hostile_tokens, widen
 from jaxformer.settings import BeamConfig, SamplingConfig
-from torch_ref.decoding.translate import translate as torch_translate
-from torch_ref.decoding.translate import translate_beam as torch_translate_beam
+from torch_ref.decoding.translation import translate as torch_translate
+from torch_ref.decoding.translation import translate_beam as torch_translate_beam
 from torch_ref.models import EncoderDecoder as TorchEncoderDecoder
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.config import EncoderDecoderConfig
 from jaxformer.decoding import generate, translate, translate_beam
-from jaxformer.decoding.translate import _translate, _translate_beam
+from jaxformer.decoding.translation import _translate, _translate_beam
 from jaxformer.errors import ConfigError, InputError, NonFiniteError
 from jaxformer.models import EncoderDecoder, init
 from jaxformer.settings import BeamConfig, SamplingConfig

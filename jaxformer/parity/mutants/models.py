@@ -1,0 +1,135 @@
+"""Bugs in how models are put together: encoder-decoders and encoders."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxformer.models import encoder, encoder_decoder
+from jaxformer.nn import blocks, embeddings, masks, norms
+from jaxformer.parity.injections import Injection, Mutant, instead, patch, read_as, reads_as, swapped, without
+from jaxformer.parity.mutants.parts import causal_off_by, positions_off_by
+
+
+def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """A method of a module whose norm of that name does nothing."""
+
+    def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
+        def call(self: Any, *args: Any, **rest: Any) -> Array:
+            plain = jax.tree.map(lambda leaf: leaf, self)
+            setattr(plain, name, norms.Identity())
+            return original(plain, *args, **rest)
+
+        return call
+
+    return replacement
+
+
+def norm_before_position(original: Callable[..., Array]) -> Callable[..., Array]:
+    """norm(token) + position for norm(token + position)."""
+
+    def call(self: Any, ids: Array, positions: Array, *, token: Any = None, **rest: Any) -> Array:
+        alone = (self.token if token is None else token).encode(ids) * self.scale
+        return self.norm(alone) + without_norm("norm")(original)(self, ids, positions, token=token, **rest) - alone
+
+    return call
+
+
+def target_one_ahead(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The target's places are one ahead, the source's are not; the source's embedding is given the table that it shares."""
+    return lambda self, ids, positions, *, token=None, **rest: original(
+        self, ids, positions + int(token is None), token=token, **rest
+    )
+
+
+def shared_scaled_twice(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The table that is shared comes scaled, and is scaled again."""
+    return lambda self, *args, token=None, **rest: original(
+        self, *args, token=jax.tree.map(lambda leaf: leaf * self.scale, token), **rest
+    )
+
+
+def reads_memory_through(change: Callable[[Array, Array], Array | None]) -> Injection:
+    """Cross-attention's mask is change(the source's, the target's)."""
+
+    def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda self, target, memory, *, mask, memory_mask, key: original(
+            self, target, memory, mask=mask, memory_mask=change(memory_mask, mask), key=key
+        )
+
+    return patch(encoder_decoder.EncoderDecoder, decode=replacement)
+
+
+def padded_to(source: Array, target: Array) -> Array:
+    """The target's mask, as wide as the source's."""
+    return jnp.pad(target, [(0, 0)] * 3 + [(0, source.shape[-1] - target.shape[-1])], constant_values=True)
+
+
+def causal_encoder(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Source tokens see no later ones."""
+    return lambda self, source, *, mask, key: original(
+        self, source, mask=masks.combine(masks.causal_mask(source.shape[1]), mask), key=key
+    )
+
+
+def query_as_it_is(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Pre-norm without the norm before cross-attention."""
+    return lambda self, norm, x: x if norm is self.cross_attention_norm else original(self, norm, x)
+
+
+def normed_once_more(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The memory goes through one more LayerNorm, which has no weights."""
+    return lambda self, *args, **rest: norms.layer_norm(original(self, *args, **rest), self.config.norm_epsilon)
+
+
+def of_one_type(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Every token is of type 0."""
+    return lambda self, *args, token_types, **rest: original(self, *args, **rest)
+
+
+def last_first(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The last state counts as the first."""
+    return lambda self, states: original(self, states[:, ::-1])
+
+
+SEQUENCE_TO_SEQUENCE = [
+    Mutant(name, injection, "seq2seq")
+    for name, injection in {
+        "cross-attention: query and key swapped": swapped("query", "key", "cross_attention"),
+        "cross-attention: key and value swapped": swapped("key", "value", "cross_attention"),
+        "cross-attention: key bias dropped": without("decoder.blocks.cross_attention.key.bias"),
+        "cross-attention: value bias dropped": reads_as(0.0, "cross_attention.value.bias"),
+        "cross-attention: output bias dropped": reads_as(0.0, "cross_attention.out.bias"),
+        "cross-attention: self-attention's weights": swapped("attention", "cross_attention", "decoder."),
+        "cross-attention: query without its norm": patch(blocks.Block, _before=query_as_it_is),
+        "memory mask ignored": reads_memory_through(lambda source, target: None),
+        "memory mask inverted": reads_memory_through(lambda source, target: ~source),
+        "memory mask is the target's": reads_memory_through(padded_to),
+        "no final norm on the memory": patch(encoder_decoder.EncoderDecoder, encode=without_norm("encoder_norm")),
+        "the decoder's final norm on the memory": swapped("encoder_norm", "decoder_norm"),
+        "causal mask in the encoder": patch(encoder_decoder.EncoderDecoder, encode=causal_encoder),
+        "causal mask missing in the decoder": causal_off_by(1000, encoder_decoder),
+        "causal mask of the decoder one too wide": causal_off_by(1, encoder_decoder),
+        "target positions one ahead of the source's": patch(embeddings.InputEmbedding, __call__=target_one_ahead),
+        "position offset missing": positions_off_by(-2),
+        "the source's position table for the target": read_as("embed.position.table", "source_embed.position.table"),
+        "embedding norm dropped": patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
+        "embedding norm before the position": patch(embeddings.InputEmbedding, __call__=norm_before_position),
+        "the source's embedding norm for the target": read_as("embed.norm.scale", "source_embed.norm.scale"),
+        "shared table scaled twice": patch(embeddings.InputEmbedding, __call__=shared_scaled_twice),
+        "head bias dropped": reads_as(0.0, "head.bias"),
+    }.items()
+] + [
+    Mutant("source embedding for the target", read_as("embed.token.table", "source_embed.token.table"), "separate"),
+    Mutant("final norm after post-norm blocks", patch(encoder_decoder.EncoderDecoder, encode=normed_once_more), "separate"),
+]
+
+ENCODERS = [
+    Mutant("token types ignored", patch(embeddings.InputEmbedding, __call__=of_one_type), "encoder"),
+    Mutant("pooler without its tanh", instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])), "encoder"),
+    Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder"),
+]
+
+MODELS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)

@@ -1,0 +1,66 @@
+"""Bugs of losses, dropout, optimizers and schedules."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import PyTree
+
+from jaxformer.models import encoder_decoder
+from jaxformer.nn import blocks
+from jaxformer.parity.injections import Mutant, instead, patch
+from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.training import losses, optimizers
+from jaxformer.training.schedules import Schedule
+
+
+def over_padding(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """The loss is divided by all targets, padding among them."""
+    return lambda logits, targets, **rules: (original(logits, targets, **rules)[0], jnp.full((), targets.size, logits.dtype))
+
+
+def spread_over_all(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """Label smoothing by epsilon / K, whatever was asked for."""
+    return lambda logits, targets, **rules: original(logits, targets, **(rules | {"spread": "all"}))
+
+
+def epsilon_in_the_root(config: OptimizerConfig) -> list[optax.GradientTransformation]:
+    """m / sqrt(v + epsilon) for m / (sqrt(v) + epsilon)."""
+    return [optax.scale_by_adam(config.beta1, config.beta2, eps=0.0, eps_root=config.epsilon)]
+
+
+def unscaled(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Dropout that does not make up for what it drops."""
+    return lambda x, rate, key: original(x, rate, key) * (1 - rate)
+
+
+def everywhere(tree: PyTree) -> PyTree:
+    """Weight decay on every tensor."""
+    return jax.tree.map(lambda leaf: True, tree)
+
+
+def one_step_ahead(original: Callable[[ScheduleConfig], Schedule]) -> Callable[[ScheduleConfig], Schedule]:
+    """The first step takes the second step's rate."""
+    return lambda config: lambda step: original(config)(step + 1)
+
+
+LOSSES = [
+    Mutant("label smoothing epsilon/K for epsilon/(K-1)", patch(losses, cross_entropy=spread_over_all), "sgd"),
+    Mutant("label smoothing epsilon/K for epsilon/(K-2)", patch(losses, cross_entropy=spread_over_all), "adam"),
+    Mutant("loss averaged over padding", patch(losses, cross_entropy=over_padding), "sgd"),
+    Mutant("dropout without its scale", patch(blocks, dropout=unscaled), "sgd"),
+]
+
+OPTIMIZERS = [
+    Mutant("Adam epsilon inside the root", instead(optimizers.DIRECTIONS, adam=epsilon_in_the_root), "adam"),
+    Mutant("coupled for decoupled decay", instead(optimizers.DIRECTIONS, adamw=optimizers.DIRECTIONS["adam"]), "adamw"),
+    Mutant("decay on gains and biases", instead(optimizers, matrices=everywhere), "adamw"),
+    Mutant("clip without the 1e-6", instead(optimizers, clip=optax.clip_by_global_norm), "sgd"),
+    Mutant("learning rate one step ahead", patch(optimizers, make_schedule=one_step_ahead), "adamw"),
+    Mutant("Noam's rate one step ahead", patch(optimizers, make_schedule=one_step_ahead), "noam"),
+    Mutant("encoder and decoder with one key", patch(encoder_decoder, split_key=lambda f: lambda key, n: [key] * n), "noam"),
+]
+
+TRAINING = (*LOSSES, *OPTIMIZERS)
