@@ -1,6 +1,7 @@
 """Whole models from source and target to logits: gradients, who influences whom, attention weights, and the cache."""
 
 import functools
+from dataclasses import replace
 from unittest import mock
 
 import jax
@@ -26,8 +27,8 @@ from torch_ref.nn.cache import empty_cache as torch_cache
 SOURCE_V = 29
 S, T = 17, 14
 CONFIGS = {
-    "reverse": preset("reverse"),
-    "shared": preset("shared"),
+    "reverse": replace(preset("reverse"), layers="rolled"),
+    "shared": replace(preset("shared"), layers="rolled"),
     "shared table, tied, biased head, embedding norm, offset": seq2seq_config(
         context=67, norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True
     ),

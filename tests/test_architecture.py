@@ -16,6 +16,7 @@ ROOT = Path(jaxformer.__file__).parents[1]
 ABOVE_TRAINING = ("recipes", "cli")
 """Top-level files that are no ground: they stand on everything else."""
 NO_TWIN = {
+    "decoding/prepare.py": "torch compiles nothing",
     "models/inputs.py": "the twin calls jaxformer.inputs itself",
     "nn/dropout.py": "torch.nn.Dropout",
     "nn/linear.py": "torch.nn.Linear",

@@ -1,4 +1,7 @@
-"""Prompts and sources on the host, before a compiled program sees them: checked, and padded to one of few lengths."""
+"""Prompts and sources on the host, before a compiled program sees them: checked, and padded to one of few lengths.
+
+torch compiles nothing, and the twin needs none of it.
+"""
 
 import jax.numpy as jnp
 import numpy as np

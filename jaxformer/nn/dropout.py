@@ -1,4 +1,7 @@
-"""Dropout (Srivastava et al. 2014), inverted: what is kept is scaled up, so inference needs nothing."""
+"""Dropout (Srivastava et al. 2014), inverted: what is kept is scaled up, so inference needs nothing.
+
+The twin has torch.nn.Dropout.
+"""
 
 import math
 

@@ -1,4 +1,4 @@
-"""An affine map of the last axis."""
+"""An affine map of the last axis. The twin has torch.nn.Linear."""
 
 import jax.numpy as jnp
 from flax import nnx

@@ -1,4 +1,4 @@
-"""Where sums need room: softmax, statistics and losses are computed in float32 or wider."""
+"""Where sums need room: softmax, statistics and losses are computed in float32 or wider, as torch's own functions do."""
 
 import numpy as np
 from jax.typing import DTypeLike

@@ -1,4 +1,4 @@
-"""Parameters by name: 'stack.blocks.attention.query.kernel'."""
+"""Parameters by name: 'stack.blocks.attention.query.kernel'. The twin has torch's state_dict."""
 
 import math
 from collections.abc import Callable
