@@ -27,7 +27,7 @@ from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.plots import plot_attention, plot_losses
+from jaxformer.training.plots import can_plot, plot_attention, plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.step import make_train_steps, train_state
 
@@ -112,7 +112,7 @@ PRESETS = {
         QUICK,
         preset="copy",
         task="copy",
-        steps=2000,
+        steps=4000,
         evaluate_every=100,
         smoothing=0.1,
         model=COPY,
@@ -240,6 +240,8 @@ def write(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console
 
 def look(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pairs: Pairs) -> None:
     """Draw what the target's tokens of one pair look at in its source."""
+    if not can_plot():
+        return
     task = TASKS[recipe.task]
     source, target = task.decode_source(pairs.source[0]), task.decode(pairs.target[0])
     attention_weights = jax.jit(EncoderDecoder.attention_weights)

@@ -8,10 +8,15 @@ import numpy as np
 from jaxformer.training.runs import RunFolder
 
 
-def plot_losses(run: RunFolder) -> str | None:
-    """Write loss.png from the run's metrics; its name, or None without matplotlib."""
-    if find_spec("matplotlib") is None:
-        return None
+def can_plot() -> bool:
+    """Whether there is a matplotlib; without it the functions here do nothing."""
+    return find_spec("matplotlib") is not None
+
+
+def plot_losses(run: RunFolder) -> None:
+    """Write loss.png from the run's metrics."""
+    if not can_plot():
+        return
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -24,13 +29,12 @@ def plot_losses(run: RunFolder) -> str | None:
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(run.path / "loss.png", dpi=120)
-    return "loss.png"
 
 
-def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> str | None:
-    """Write attention.png, a map for each layer and head of `M N T S` weights; its name, or None without matplotlib."""
-    if find_spec("matplotlib") is None:
-        return None
+def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
+    """Write attention.png, a map for each layer and head of `M N T S` weights."""
+    if not can_plot():
+        return
     from matplotlib.figure import Figure
 
     layers, heads = weights.shape[:2]
@@ -44,4 +48,3 @@ def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], t
     figure.supylabel("target token written")
     figure.suptitle(f"cross-attention of {run.path.name}")
     figure.savefig(run.path / "attention.png", dpi=120)
-    return "attention.png"
