@@ -64,7 +64,7 @@ def test_temperature_zero_needs_no_seed(say):
         (["--temperature", "-1"], "temperature = -1 is out of range; give a number in [0, inf)"),
         (["--temperature", "nan"], "temperature = nan is not a finite number"),
         (["--top-k", "-1"], "top_k = -1 is out of range"),
-        (["--top-p", "0"], "top_p = 0.0 is out of range"),
+        (["--top-p", "0"], "top_p = 0 is out of range"),
         (["--top-p", "1.5"], "top_p = 1.5 is out of range; give a number in (0, 1]"),
         (["--seed", "-1"], "seed = -1 is out of range"),
         (["--temprature", "1"], "unknown flag --temprature; did you mean --temperature?"),
@@ -92,7 +92,7 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     good = json.loads((copy / "config.json").read_text())
     for spoiled in ({}, good | {"characters": 5}, good | {"characters": good["characters"][1:]}, good | {"recipe": 1}):
         (copy / "config.json").write_text(json.dumps(spoiled))
-        assert "config.json does not describe a GPT on characters" in refusal(dispatch, ["generate", str(copy)])
+        assert "config.json does not describe a trained model" in refusal(dispatch, ["generate", str(copy)])
 
 
 @pytest.mark.parametrize(

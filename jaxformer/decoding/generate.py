@@ -25,6 +25,7 @@ from jaxformer.decoding.sampling import Number, next_tokens, numbers
 from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models import GPT, Model
+from jaxformer.models.inputs import Tokens
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.settings import SamplingConfig
@@ -86,12 +87,12 @@ def advance(
 
 def generate(
     model: Model,
-    prompt: np.ndarray,
+    prompt: Tokens,
     n_tokens: int,
     key: PRNGKeyArray,
     sampling: SamplingConfig = SamplingConfig(),
     *,
-    valid: np.ndarray | None = None,
+    valid: Tokens | None = None,
     eos: int | None = None,
 ) -> np.ndarray:
     """`B P` ids -> the `B n_tokens` ids that follow; only the last `context` tokens are seen.

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxformer.checks import check_size
 from jaxformer.errors import InputError, NonFiniteError
+from jaxformer.models.inputs import Tokens
 
 SMALLEST_BUCKET = 16
 MOST_TOKENS = 2**20
@@ -41,7 +42,7 @@ def check_id(name: str, token: int | None, vocab_size: int) -> None:
         raise InputError(f"{name} = {token} is no token id; give one from 0 to {vocab_size - 1}")
 
 
-def check_valid(valid: np.ndarray | None, tokens: np.ndarray, name: str) -> np.ndarray:
+def check_valid(valid: Tokens | None, tokens: np.ndarray, name: str) -> np.ndarray:
     """Which tokens are no padding, `B T`: all of them for None; no row may be nothing but padding."""
     if valid is None:
         return np.ones(tokens.shape, bool)

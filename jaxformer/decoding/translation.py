@@ -15,6 +15,7 @@ from jaxformer.decoding.sampling import GREEDY, Number, numbers
 from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models import EncoderDecoder, Model
+from jaxformer.models.inputs import Tokens
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.settings import BeamConfig, SamplingConfig
@@ -31,12 +32,12 @@ class Hypotheses(NamedTuple):
 
 def translate(
     model: Model,
-    source: np.ndarray,
+    source: Tokens,
     n_tokens: int,
     *,
     start: int,
     eos: int,
-    valid: np.ndarray | None = None,
+    valid: Tokens | None = None,
     sampling: SamplingConfig = GREEDY,
     key: PRNGKeyArray | None = None,
 ) -> np.ndarray:
@@ -54,11 +55,11 @@ def translate(
         model,
         source,
         valid,
-        np.int32(start),
-        np.int32(n_tokens),
+        jnp.int32(start),
+        jnp.int32(n_tokens),
         jax.random.key(0) if key is None else key,
         numbers(sampling),
-        np.int32(eos),
+        jnp.int32(eos),
         size,
     )
     check_broken(int(broken))
@@ -67,13 +68,13 @@ def translate(
 
 def translate_beam(
     model: Model,
-    source: np.ndarray,
+    source: Tokens,
     n_tokens: int,
     beam: BeamConfig = BeamConfig(),
     *,
     start: int,
     eos: int,
-    valid: np.ndarray | None = None,
+    valid: Tokens | None = None,
 ) -> Hypotheses:
     """The likeliest targets of `B S` source ids that a beam finds; otherwise as `translate`."""
     model, source, valid = _prepare(model, source, valid, n_tokens, start, eos)
@@ -86,15 +87,15 @@ def translate_beam(
     rules = beam_numbers(beam, vocab_size, size)
     shape = beam.width, beam.n_best, beam.no_repeat_ngram
     tokens, scores, broken = _translate_beam(
-        model, source, valid, np.int32(start), np.int32(n_tokens), rules, np.int32(eos), size, shape
+        model, source, valid, jnp.int32(start), jnp.int32(n_tokens), rules, jnp.int32(eos), size, shape
     )
     check_broken(int(broken))
     return Hypotheses(np.asarray(tokens)[:, :, :n_tokens], np.asarray(scores))
 
 
 def _prepare(
-    model: Model, source: np.ndarray, valid: np.ndarray | None, n_tokens: int, start: int, eos: int
-) -> tuple[EncoderDecoder, np.ndarray, np.ndarray]:
+    model: Model, source: Tokens, valid: Tokens | None, n_tokens: int, start: int, eos: int
+) -> tuple[EncoderDecoder, Array, Array]:
     """The source and what of it is no padding, both checked, and filled up to a bucket."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
@@ -105,7 +106,7 @@ def _prepare(
     check_id("eos", eos, config.vocab_size)
     valid = check_valid(valid, source, "source")
     width = min(bucket(source.shape[1]), config.context)
-    return model, padded_right(source.astype(np.int32), width), padded_right(valid, width)
+    return model, jnp.asarray(padded_right(source.astype(np.int32), width)), jnp.asarray(padded_right(valid, width))
 
 
 def read(

@@ -3,6 +3,7 @@
 import functools
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 Mask = Bool[Array, "#B #N #T #S"]
@@ -40,14 +41,14 @@ def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]
     return jnp.arange(size, dtype=jnp.int32)[None, :] < lengths[:, None]
 
 
-def ids_to_valid(ids: Int[Array, "B S"], pad: int) -> Bool[Array, "B S"]:
+def ids_to_valid(ids: Int[Array, "B S"] | Int[np.ndarray, "B S"], pad: int) -> Bool[Array, "B S"]:
     """Which ids are no padding.
 
     ids_to_valid([[5, 0, 6], [0, 7, 8]], pad=0)
     1 . 1
     . 1 1
     """
-    return ids != pad
+    return jnp.asarray(ids) != pad
 
 
 def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | None:

@@ -9,7 +9,7 @@ from jaxformer.settings import BeamConfig
 from torch_ref.decoding.generate import Step
 
 
-class Hypothesis(NamedTuple):
+class _Ended(NamedTuple):
     """A sequence that has ended."""
 
     tokens: list[int]
@@ -22,7 +22,7 @@ def beam_search(
     """The n_best sequences of at most n_tokens and their scores, the best first; `logits` `1 V` are of the first token."""
     running: list[list[int]] = [[]]
     sums = torch.zeros(1, dtype=logits.dtype)
-    ended: list[Hypothesis] = []
+    ended: list[_Ended] = []
     vocab_size = logits.shape[-1]
     for length in range(n_tokens):
         chances = constrain(logits.log_softmax(-1), running, beam)
@@ -36,7 +36,7 @@ def beam_search(
             if tokens[-1] != eos:
                 goes_on.append((tokens, total, way // vocab_size))
             elif rank < beam.width:
-                best.append(Hypothesis(tokens, float(score(total, length + 1, beam))))
+                best.append(_Ended(tokens, float(score(total, length + 1, beam))))
         ended = sorted([*ended, *best], key=lambda hypothesis: -hypothesis.score)[: beam.width]
         goes_on = goes_on[: beam.width]
         if len(ended) == beam.width and (
@@ -52,7 +52,7 @@ def beam_search(
             logits, cache = step(torch.tensor([tokens[-1] for tokens in running]), cache.take(parents))
     else:
         unfinished = zip(running, sums, strict=True)
-        ended += [Hypothesis(tokens, float(score(total, n_tokens, beam))) for tokens, total in unfinished]
+        ended += [_Ended(tokens, float(score(total, n_tokens, beam))) for tokens, total in unfinished]
         ended = sorted(ended, key=lambda hypothesis: -hypothesis.score)
     return [hypothesis.tokens for hypothesis in ended[: beam.n_best]], [hypothesis.score for hypothesis in ended[: beam.n_best]]
 
