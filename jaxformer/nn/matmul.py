@@ -1,4 +1,4 @@
-"""The product with a weight matrix, and a gradient that runs fast on CPU."""
+"""The product with a weight matrix, and a gradient that runs fast on CPU. torch's own gradient is fast: the twin has none."""
 
 import jax
 import jax.numpy as jnp

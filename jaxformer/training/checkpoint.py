@@ -1,4 +1,7 @@
-"""The whole train state on disk, with orbax; a digest of ours, since orbax restores flipped bits and other dtypes silently."""
+"""The whole train state on disk, with orbax; a digest of ours, since orbax restores flipped bits and other dtypes silently.
+
+Runs are trained on one side: the twin has none.
+"""
 
 import gc
 import hashlib

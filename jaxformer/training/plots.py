@@ -1,4 +1,7 @@
-"""Pictures of a run as PNG, with the `viz` extra."""
+"""Pictures of a run as PNG, with the `viz` extra.
+
+Runs are trained on one side: the twin has none.
+"""
 
 from collections.abc import Sequence
 from importlib.util import find_spec

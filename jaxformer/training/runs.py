@@ -1,4 +1,7 @@
-"""A run folder: what was asked (config.json), what happened (metrics.jsonl), and what came out."""
+"""A run folder: what was asked (config.json), what happened (metrics.jsonl), and what came out.
+
+Runs are trained on one side: the twin has none.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""What a run left behind, ready to use."""
+"""What a run left behind, ready to use.
+
+Runs are trained on one side: the twin has none.
+"""
 
 from pathlib import Path
 from typing import Any
