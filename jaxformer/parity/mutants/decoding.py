@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jaxformer.decoding import beam, sampling, translation
@@ -48,7 +49,7 @@ DECODING = [
     Mutant(name, injection, "beam")
     for name, injection in {
         "beam: ended sequences without the length penalty": patch(beam, score=ended_as_they_are),
-        "beam: no length penalty at all": rules_with(length_penalty=0.0),
+        "beam: no length penalty at all": rules_with(length_penalty=np.float32(0.0)),
         "beam: the end is no part of the length": patch(beam, score=lambda f: lambda s, n, p: f(s, jnp.maximum(n - 1, 1), p)),
         "beam: caches not rearranged": patch(KVCache, take=caches_stay),
         "beam: runs one token longer may not repeat": patch(beam, repeats=lambda f: lambda t, n, v, size: f(t, n, v, size + 1)),
