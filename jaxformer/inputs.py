@@ -10,11 +10,11 @@ from jaxformer.errors import InputError
 def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tokens") -> None:
     """Ids `B T`: integers, 1 <= T <= longest; where the values are at hand (a numpy array), 0 <= id < vocab_size."""
     if not np.issubdtype(tokens.dtype, np.integer):
-        raise InputError(f"{name} are of type {tokens.dtype}; give integer ids")
+        raise InputError(f"{name}: type {tokens.dtype}; give integer ids")
     if len(tokens.shape) != 2:
-        raise InputError(f"{name} have shape {tuple(tokens.shape)}; give ids of shape (batch, length)")
+        raise InputError(f"{name}: shape {tuple(tokens.shape)}; give ids of shape (batch, length)")
     if not 1 <= tokens.shape[1] <= longest:
-        raise InputError(f"{name} are {tokens.shape[1]} long; give between 1 and {longest}, the longest this model takes")
+        raise InputError(f"{name}: length {tokens.shape[1]}; give between 1 and {longest}, the longest this model takes")
     if isinstance(tokens, np.ndarray) and tokens.size:
         bad = np.argwhere((tokens < 0) | (tokens >= vocab_size))
         if bad.size:
@@ -43,10 +43,24 @@ def check_token_types(types: Any, tokens: Any, n_types: int, longest: int) -> No
         )
 
 
-def check_depth(cache: int, stack: int) -> None:
-    """A cache holds a place for every layer: JAX would write a missing one over the last without a word."""
-    if cache != stack:
-        raise InputError(f"the cache is made for {cache} layers, the stack has {stack}; make it from the stack's configuration")
+def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """A cache holds each sequence for every layer: JAX would write a missing layer over the last without a word."""
+    if found[0] != wanted[0]:
+        raise InputError(
+            f"the cache is made for {found[0]} layers, the stack has {wanted[0]}; make it from the stack's configuration"
+        )
+    if found[1] != wanted[1]:
+        raise InputError(f"the cache holds {found[1]} sequences, {wanted[1]} are given; make it for as many")
+
+
+def check_positions(positions: Any, tokens: tuple[int, int]) -> None:
+    """None, or integers `T` for all rows of tokens `B T`, as `1 T`, or for each, as `B T`."""
+    if positions is None:
+        return
+    if not np.issubdtype(np.dtype(str(positions.dtype).removeprefix("torch.")), np.integer):
+        raise InputError(f"positions: type {positions.dtype}; give integers")
+    if tuple(positions.shape) not in ((1, tokens[1]), tokens):
+        raise InputError(f"positions: shape {tuple(positions.shape)}; give {tokens}, or (1, {tokens[1]}) for all rows")
 
 
 def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask") -> None:

@@ -108,7 +108,7 @@ def test_refused_flags(refusal, tmp_path, arguments, said):
     [
         ([], "holds a model that needs a source; give it with --prompt"),
         (["--prompt", "12a4"], "prompt: character 'a' (position 2) is not one of 0123456789"),
-        (["--prompt", "1" * 15], "source are 17 long; give between 1 and 16, the longest this model takes"),
+        (["--prompt", "1" * 15], "source: length 17; give between 1 and 16, the longest this model takes"),
         (["--prompt", "1", "--temperature", "-1"], "temperature = -1 is out of range"),
     ],
 )

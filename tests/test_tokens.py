@@ -23,15 +23,15 @@ from tests.tiny import quick_key, tiny_config
 V, CONTEXT = 11, 8
 BAD_IDS = [V, V + 1, -1, -100, 2**31, 2**32 + 3, -(2**40)]
 BAD_ARRAYS = {
-    "float": (np.zeros((1, 2), np.float32), "are of type float32; give integer ids"),
-    "bool": (np.zeros((1, 2), bool), "are of type bool; give integer ids"),
-    "words": (np.array([["a"]]), "are of type <U1; give integer ids"),
-    "empty": (np.zeros((1, 0), np.int32), "are 0 long; give between 1 and"),
-    "rank 0": (np.array(1), r"have shape \(\); give ids of shape \(batch, length\)"),
-    "rank 1": (np.zeros(3, np.int32), r"have shape \(3,\); give ids of shape \(batch, length\)"),
-    "rank 3": (np.zeros((1, 2, 3), np.int32), r"have shape \(1, 2, 3\); give ids of shape \(batch, length\)"),
+    "float": (np.zeros((1, 2), np.float32), ": type float32; give integer ids"),
+    "bool": (np.zeros((1, 2), bool), ": type bool; give integer ids"),
+    "words": (np.array([["a"]]), ": type <U1; give integer ids"),
+    "empty": (np.zeros((1, 0), np.int32), ": length 0; give between 1 and"),
+    "rank 0": (np.array(1), r": shape \(\); give ids of shape \(batch, length\)"),
+    "rank 1": (np.zeros(3, np.int32), r": shape \(3,\); give ids of shape \(batch, length\)"),
+    "rank 3": (np.zeros((1, 2, 3), np.int32), r": shape \(1, 2, 3\); give ids of shape \(batch, length\)"),
 }
-TOO_LONG = (np.zeros((1, CONTEXT + 1), np.int32), f"are {CONTEXT + 1} long; give between 1 and {CONTEXT}, the longest")
+TOO_LONG = (np.zeros((1, CONTEXT + 1), np.int32), f": length {CONTEXT + 1}; give between 1 and {CONTEXT}, the longest")
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +166,13 @@ def ids_up_to(largest: int) -> np.ndarray:
 
 
 REFUSED = {
-    "a source longer than the table": (SEQUENCES, (ones(2, 9), ones(2, 4)), {}, "source are 9 long; give between 1 and 8,"),
-    "a target longer than the table": (SEQUENCES, (ones(2, 4), ones(2, 9)), {}, "target are 9 long; give between 1 and 8,"),
+    "a source longer than the table": (SEQUENCES, (ones(2, 9), ones(2, 4)), {}, "source: length 9; give between 1 and 8,"),
+    "a target longer than the table": (SEQUENCES, (ones(2, 4), ones(2, 9)), {}, "target: length 9; give between 1 and 8,"),
     "a source id": (SEQUENCES, (ids_up_to(13), ones(2, 4)), {}, "source[1, 2] = 13 is no token id; give ids from 0 to 12"),
     "a target id": (SEQUENCES, (ids_up_to(12), ids_up_to(11)), {}, "target[1, 2] = 11 is no token id; give ids from 0 to 10"),
     "a negative source id": (SEQUENCES, (ids_up_to(-1), ones(2, 4)), {}, "source[1, 2] = -1 is no token id;"),
-    "a source of floats": (SEQUENCES, (ones(2, 4).astype(np.float32), ones(2, 4)), {}, "source are of type "),
-    "a target of rank 1": (SEQUENCES, (ones(2, 4), ones(4)), {}, "target have shape (4,); give ids of shape (batch, length)"),
+    "a source of floats": (SEQUENCES, (ones(2, 4).astype(np.float32), ones(2, 4)), {}, "source: type "),
+    "a target of rank 1": (SEQUENCES, (ones(2, 4), ones(4)), {}, "target: shape (4,); give ids of shape (batch, length)"),
     "more targets than sources": (
         SEQUENCES,
         (ones(2, 4), ones(3, 4)),
@@ -181,7 +181,7 @@ REFUSED = {
     ),
     "one source for all": (SEQUENCES, (ones(1, 4), ones(3, 4)), {}, "target has 3 rows and its memory 1;"),
     "an encoder's id": (ENCODER, (ids_up_to(11),), {}, "tokens[1, 2] = 11 is no token id; give ids from 0 to 10"),
-    "an encoder's length": (ENCODER, (ones(2, 9),), {}, "tokens are 9 long; give between 1 and 8,"),
+    "an encoder's length": (ENCODER, (ones(2, 9),), {}, "tokens: length 9; give between 1 and 8,"),
     "a token type": (ENCODER, (ones(2, 4),), {"token_types": ids_up_to(3)}, "token_types[1, 2] = 3 is no token id;"),
     "token types of another length": (
         ENCODER,
@@ -190,6 +190,14 @@ REFUSED = {
         "token_types have shape (2, 1), tokens (2, 4); give a type to each token",
     ),
     "token types for one row": (ENCODER, (ones(2, 4),), {"token_types": ones(1, 4)}, "token_types have shape (1, 4), tokens"),
+    "positions of another length": (
+        GPT,
+        (ones(2, 4),),
+        {"positions": ones(2, 3)},
+        "positions: shape (2, 3); give (2, 4), or (1, 4) for all rows",
+    ),
+    "positions of rank 1": (ENCODER, (ones(2, 4),), {"positions": ones(4)}, "positions: shape (4,); give (2, 4)"),
+    "positions that are no integers": (GPT, (ones(2, 4),), {"positions": seen(1, 4)}, "positions: type "),
     "token types without a table": (
         PLAIN_ENCODER,
         (ones(2, 4),),
@@ -208,20 +216,20 @@ def said(call: Callable[[], object]) -> str:
     return message
 
 
-@pytest.mark.parametrize("name", REFUSED)
-@sides
-def test_every_model_refuses(of, array, empty, name):
-    config, tokens, rest, wanted = REFUSED[name]
-    built, keywords = of(config), {keyword: array(value) for keyword, value in rest.items()}
-    assert said(lambda: built(*map(array, tokens), **keywords)).startswith(wanted)
-
-
 @pytest.fixture
 def untyped() -> Iterator[None]:
     """Calls are not checked by their annotations."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@sides
+def test_every_model_refuses(of, array, empty, name, untyped):
+    config, tokens, rest, wanted = REFUSED[name]
+    built, keywords = of(config), {keyword: array(value) for keyword, value in rest.items()}
+    assert said(lambda: built(*map(array, tokens), **keywords)).startswith(wanted)
 
 
 MASKED = {
@@ -291,6 +299,13 @@ def test_a_cache_of_the_encoders_depth(of, array, empty):
     message = said(lambda: built.extend(source, empty(SEQUENCES, 2, CONTEXT), memory))
     assert message == "the cache is made for 2 layers, the stack has 3; make it from the stack's configuration"
     assert built.extend(source, empty(SEQUENCES.decoder, 2, CONTEXT), memory)[1].length == 4
+
+
+@sides
+def test_a_cache_of_another_batch(of, array, empty):
+    built, tokens = of(GPT), array(ones(2, 4))
+    message = said(lambda: built.extend(tokens, empty(GPT, 3, CONTEXT)))
+    assert message == "the cache holds 3 sequences, 2 are given; make it for as many"
 
 
 def test_more_targets_than_the_cache_takes():

@@ -73,10 +73,10 @@ def test_padding_of_the_source_changes_nothing(model):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"source": source(41)}, "source are 41 long; give between 1 and 40, the longest this model takes"),
+        ({"source": source(41)}, "source: length 41; give between 1 and 40, the longest this model takes"),
         ({"source": source(4) + 7}, r"source\[0, 0\] = \d+ is no token id; give ids from 0 to 6"),
-        ({"source": source(4)[0]}, r"source have shape \(4,\); give ids of shape \(batch, length\)"),
-        ({"source": source(4) * 1.0}, "source are of type float64; give integer ids"),
+        ({"source": source(4)[0]}, r"source: shape \(4,\); give ids of shape \(batch, length\)"),
+        ({"source": source(4) * 1.0}, "source: type float64; give integer ids"),
         ({"start": 11}, "start = 11 is no token id; give one from 0 to 10"),
         ({"eos": -1}, "eos = -1 is no token id; give one from 0 to 10"),
         ({"n_tokens": 41}, "n_tokens = 41 is more than the 40 that can be generated at once"),

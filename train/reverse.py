@@ -22,7 +22,7 @@ from jaxformer.models import EncoderDecoder, init
 from jaxformer.nn.masks import ids_to_valid, padding_mask
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import COPY, REVERSE
-from jaxformer.recipes import begin, read_recipe, saved
+from jaxformer.recipes import Recipe, begin, read_recipe, saved
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
@@ -38,7 +38,7 @@ WRITTEN = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reverse:
+class Reverse(Recipe):
     """Train an encoder-decoder on a rule, until it writes every held-out pair without a fault."""
 
     preset: Literal["quick", "original", "copy"]
@@ -47,37 +47,17 @@ class Reverse:
     with the paper's schedule and label smoothing."""
     task: str
     """The rule: reverse or copy."""
-    out: Path | None = None
-    """The run folder. None: the first free runs/TASK-N."""
-    resume: bool = False
-    """Continue the run in --out from its last checkpoint, as it was begun."""
-    seed: int = 0
-    """Start of the random numbers."""
-    steps: int
-    """Most optimizer steps; the run ends at the first evaluation without a fault."""
-    batch: int
-    """Pairs a step."""
-    evaluate_every: int
-    """Steps between evaluations on held-out pairs."""
-    save_every: int
-    """Steps between checkpoints of the whole train state."""
     show: int = 3
     """Pairs shown at the end."""
     smoothing: float = 0.0
     """Probability that the loss spreads over all symbols but the wanted one (label smoothing)."""
     model: EncoderDecoderConfig
     """The model. Its vocabularies are the task's, whatever is given."""
-    optimizer: OptimizerConfig
-    """The optimizer."""
-    schedule: ScheduleConfig
-    """The course of the learning rate."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("task", self.task, TASKS)
-        for name in ("steps", "batch", "evaluate_every", "save_every"):
-            check_size(name, getattr(self, name))
-        for name in ("seed", "show"):
-            check_size(name, getattr(self, name), least=0)
+        check_size("show", self.show, least=0)
         check_number("smoothing", self.smoothing, 0, below=1)
         longest = TASKS[self.task].longest + 2
         if self.model.context < longest:

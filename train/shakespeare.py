@@ -22,7 +22,7 @@ from jaxformer.flags import run
 from jaxformer.models import GPT, init
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import CPU, GPU, SEED
-from jaxformer.recipes import begin, read_recipe, saved
+from jaxformer.recipes import Recipe, begin, read_recipe, saved
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
@@ -39,41 +39,21 @@ LAST_SAMPLE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shakespeare:
+class Shakespeare(Recipe):
     """Train a character model on a text and let it write."""
 
     preset: Literal["seed", "cpu", "gpu"]
     """Model and training by size; the other flags change single values of it."""
     data: str = "tinyshakespeare"
     """A text file, or the name of a corpus."""
-    out: Path | None = None
-    """The run folder. None: the first free runs/shakespeare-PRESET-N."""
-    resume: bool = False
-    """Continue the run in --out from its last checkpoint, as it was begun."""
-    seed: int = 0
-    """Start of the random numbers."""
-    steps: int
-    """Length of the run, in optimizer steps."""
-    batch: int
-    """Windows of `model.context` tokens a step."""
-    evaluate_every: int
-    """Steps between evaluations over both whole splits."""
-    save_every: int
-    """Steps between checkpoints of the whole train state."""
     sample: int = 200
     """Characters written at each evaluation."""
     model: GPTConfig
     """The model. Its vocab_size is the number of distinct characters in the text, whatever is given."""
-    optimizer: OptimizerConfig
-    """The optimizer."""
-    schedule: ScheduleConfig
-    """The course of the learning rate."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "evaluate_every", "save_every"):
-            check_size(name, getattr(self, name))
-        for name in ("seed", "sample"):
-            check_size(name, getattr(self, name), least=0)
+        super().__post_init__()
+        check_size("sample", self.sample, least=0)
 
 
 NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)

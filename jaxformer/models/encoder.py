@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask, check_token_types
+from jaxformer.inputs import check_mask, check_positions, check_token_types
 from jaxformer.models.inputs import Tokens, check_ids, known
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
@@ -69,6 +69,7 @@ class Encoder(nnx.Module):
         if token_types is not None:
             check_token_types(known(token_types), tokens, config.token_types, config.context)
             token_types = jnp.asarray(token_types)
+        check_positions(positions, (batch, n_tokens))
         if positions is None:
             positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
         return self.embed(jnp.asarray(tokens), positions, token_types=token_types, key=key)

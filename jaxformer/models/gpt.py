@@ -5,7 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config import GPTConfig
-from jaxformer.inputs import check_mask
+from jaxformer.inputs import check_mask, check_positions
 from jaxformer.models.inputs import Tokens, check_ids, check_room
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
@@ -92,6 +92,7 @@ class GPT(nnx.Module):
         check_room(cache, n_tokens, self.config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
+        check_positions(positions, (batch, n_tokens))
         if positions is None:
             positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(tokens), positions, key=key)

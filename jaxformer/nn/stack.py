@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_depth
+from jaxformer.inputs import check_cache
 from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
@@ -67,7 +67,7 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         n_tokens = x.shape[1]
         if cache is not None:
-            check_depth(cache.keys.shape[0], self.n_layers)
+            check_cache(cache.keys.shape[:2], (self.n_layers, x.shape[0]))
 
         def layer(carry, own):
             (x, cache), (block, key, remembered) = carry, own

@@ -76,7 +76,7 @@ TRAININGS = {
     ),
     "noam": Training(
         model=EncoderDecoderConfig(
-            vocab_size=11, context=9, d_model=6, n_layers=1, n_decoder_layers=2, n_heads=2, d_ff=10, embedding_dropout=0.2
+            vocab_size=11, context=7, d_model=6, n_layers=1, n_decoder_layers=2, n_heads=2, d_ff=10, embedding_dropout=0.2
         ),
         optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
         schedule=ScheduleConfig(name="noam", warmup=3, d_model=6),

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from jaxformer.config import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask, check_token_types, check_tokens
+from jaxformer.inputs import check_mask, check_positions, check_token_types, check_tokens
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
@@ -51,6 +51,7 @@ class Encoder(nn.Module):
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
         types = None if token_types is None else token_types.numpy()
         check_token_types(types, tokens, config.token_types, config.context)
+        check_positions(positions, (batch, n_tokens))
         if positions is None:
             positions = torch.arange(n_tokens)[None]
         return self.embed(tokens, positions, token_types=token_types)

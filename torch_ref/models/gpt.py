@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import GPTConfig
-from jaxformer.inputs import check_mask, check_tokens
+from jaxformer.inputs import check_mask, check_positions, check_tokens
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -60,6 +60,7 @@ class GPT(nn.Module):
         batch, n_tokens = tokens.shape
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
+        check_positions(positions, (batch, n_tokens))
         if positions is None:
             positions = (start + torch.arange(n_tokens))[None]
         return self.embed(tokens, positions), combine(causal_mask(n_tokens, keys, start), mask)

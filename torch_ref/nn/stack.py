@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_depth
+from jaxformer.inputs import check_cache
 from torch_ref.nn.attention import MultiHeadAttention
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache
@@ -46,7 +46,7 @@ class Stack(nn.Module):
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         n_tokens = x.shape[1]
         if cache is not None:
-            check_depth(cache.keys.shape[0], len(self))
+            check_cache((cache.keys.shape[0], cache.keys.shape[1]), (len(self), x.shape[0]))
         for i in range(len(self)):
             read = memory[i] if isinstance(memory, Sequence) else memory
             x, cache = self[i].extend(x, cache, mask, read, memory_mask)
