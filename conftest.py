@@ -1,4 +1,4 @@
-"""What several tests compile, in this process or in those that they start, is compiled once a session."""
+"""What several tests compile is compiled once a session, and every process keeps to one thread of torch's."""
 
 import os
 import tempfile
@@ -9,7 +9,8 @@ FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_T
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The first process makes the cache; workers and commands find it in their environment, which jax reads at its import."""
+    """The first process sets the environment that workers and commands inherit, and that jax and torch read at their import."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if FOLDER not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)
         os.environ |= {FOLDER: folder.name, LEAST: "0.2"}
