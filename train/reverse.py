@@ -42,9 +42,9 @@ class Reverse(Recipe):
     """Train an encoder-decoder on a rule, until it writes every held-out pair without a fault."""
 
     preset: Literal["quick", "original", "copy"]
-    """quick: the reversal in the least time, with 8 pairs a step, a rate that warms up to 4e-3 and falls by a cosine, embeddings
-    that start at N(0, 0.25), and an epsilon of 1e-5 against late spikes; original: 4 pairs, 2e-3 halved every 7500 steps,
-    N(0, 0.1), 1e-8; copy: digits, with the paper's schedule and label smoothing."""
+    """quick: the reversal in the least time, with 8 pairs a step, a rate that warms up to 4e-3 and falls by a cosine,
+    embeddings that start at N(0, 0.25), and an epsilon of 1e-5 against late spikes; original: 4 pairs, 2e-3 halved every 7500
+    steps, N(0, 0.1), 1e-8; copy: digits, with the paper's schedule and label smoothing."""
     task: str
     """The rule: reverse or copy."""
     show: int = 3

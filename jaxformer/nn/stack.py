@@ -67,7 +67,7 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         n_tokens = x.shape[1]
         if cache is not None:
-            check_cache(cache.keys.shape[:2], (self.n_layers, x.shape[0]))
+            check_cache((cache.keys.shape[0], cache.keys.shape[1]), (self.n_layers, x.shape[0]))
 
         def layer(carry, own):
             (x, cache), (block, key, remembered) = carry, own

@@ -74,8 +74,8 @@ class Course:
 
 
 KEEP_GRADIENT = optax.GradientTransformation(
-    init=lambda parameters: jax.tree.map(jnp.zeros_like, parameters),
-    update=lambda gradient, state, parameters=None: (gradient, gradient),
+    init=lambda params: jax.tree.map(jnp.zeros_like, params),
+    update=lambda updates, state, params=None: (updates, updates),
 )
 """Changes nothing; its state is the gradient that came last."""
 
