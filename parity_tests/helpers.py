@@ -11,7 +11,7 @@ import torch
 
 from jaxformer.config import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.nn.masks import causal_mask
-from jaxformer.parity.compare import CHECKS, Call, Reference, Subject, apply, check_all_gradients, load_torch, run_torch
+from jaxformer.parity.checks import CHECKS, Call, Reference, Subject, apply, check_all_gradients, load_torch, run_torch
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.measure import check_float64, check_gradients
 

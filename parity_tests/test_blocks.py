@@ -9,7 +9,7 @@ from torch import nn
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
 from jaxformer.nn.blocks import Block
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import B, D, F, N, S, T, block_config, causal, checks, noise, padding, run_check, twins

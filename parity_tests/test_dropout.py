@@ -15,7 +15,7 @@ from jaxformer.errors import ParityError
 from jaxformer.models import build
 from jaxformer.nn.dropout import dropout, keep_mask
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.compare import Subject, check_output
+from jaxformer.parity.checks import Subject, check_output
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite
 from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins

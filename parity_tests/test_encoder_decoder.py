@@ -16,7 +16,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.compare import Subject, load_torch
+from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset

@@ -11,7 +11,7 @@ import torch
 from jaxformer.config import GPTConfig
 from jaxformer.decoding import generate, sampling
 from jaxformer.models import GPT
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.settings import SamplingConfig

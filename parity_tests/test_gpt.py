@@ -13,7 +13,7 @@ from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, hostile_tokens, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
-from jaxformer.parity.compare import CHECKS
+from jaxformer.parity.checks import CHECKS
 from jaxformer.parity.injections import Mutant, instead, patch
 from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.mutations import CASES, checks, first_red, subject, try_mutant, verdict

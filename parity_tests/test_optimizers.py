@@ -11,7 +11,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.models import GPT
 from jaxformer.nn.tree import named_leaves
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.training import ONE_STEP
 from jaxformer.settings import OptimizerConfig, ScheduleConfig

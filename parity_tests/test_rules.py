@@ -13,7 +13,7 @@ from jaxformer.convert.rules import Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT
 from jaxformer.nn.tree import named_leaves
-from jaxformer.parity.compare import same_bits
+from jaxformer.parity.checks import same_bits
 from jaxformer.parity.inputs import excite
 from parity_tests.helpers import D, F, K, gpt_config
 

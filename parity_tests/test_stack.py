@@ -8,7 +8,7 @@ import torch
 
 from jaxformer.nn.stack import Stack
 from jaxformer.nn.tree import named_leaves
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import B, D, L, S, T, block_config, causal, checks, noise, padding, run_check, twins

@@ -15,7 +15,7 @@ from jaxformer.decoding.beam import beam_numbers
 from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, hostile_tokens, widen
 from jaxformer.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding.translation import translate as torch_translate

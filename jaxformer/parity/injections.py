@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxformer.convert.rules import Rule
 from jaxformer.nn.tree import named_leaves
-from jaxformer.parity.compare import Subject
+from jaxformer.parity.checks import Subject
 
 Reached = Callable[[], None]
 Injection = Callable[[Subject, Reached], AbstractContextManager[Subject]]

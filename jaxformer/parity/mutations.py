@@ -20,7 +20,7 @@ from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.compare import CHECKS, Reference, Subject, load_torch, run_torch
+from jaxformer.parity.checks import CHECKS, Reference, Subject, load_torch, run_torch
 from jaxformer.parity.injections import Mutant
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.mutants import MUTANTS

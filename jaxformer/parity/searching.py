@@ -11,7 +11,7 @@ from jaxformer.decoding import Hypotheses, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
 from jaxformer.models import EncoderDecoder, build
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, hostile_tokens, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.settings import BeamConfig, SamplingConfig

@@ -16,7 +16,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.errors import ParityError
 from jaxformer.models import Model, build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.compare import load_torch
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
