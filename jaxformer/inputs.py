@@ -13,6 +13,8 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
         raise InputError(f"{name}: type {tokens.dtype}; give integer ids")
     if len(tokens.shape) != 2:
         raise InputError(f"{name}: shape {tuple(tokens.shape)}; give ids of shape (batch, length)")
+    if not tokens.shape[0]:
+        raise InputError(f"{name}: shape {tuple(tokens.shape)}; give at least one row")
     if not 1 <= tokens.shape[1] <= longest:
         raise InputError(f"{name}: length {tokens.shape[1]}; give between 1 and {longest}, the longest this model takes")
     if isinstance(tokens, np.ndarray) and tokens.size:
@@ -20,7 +22,7 @@ def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tok
         if bad.size:
             row, column = bad[0]
             raise InputError(
-                f"{name}[{row}, {column}] = {tokens[row, column]} is no token id; give ids from 0 to {vocab_size - 1}"
+                f"{name}[{row}, {column}] = {tokens[row, column]} is out of range; give ids from 0 to {vocab_size - 1}"
             )
 
 
@@ -53,20 +55,39 @@ def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
         raise InputError(f"the cache holds {found[1]} sequences, {wanted[1]} are given; make it for as many")
 
 
-def check_positions(positions: Any, tokens: tuple[int, int]) -> None:
-    """None, or integers `T` for all rows of tokens `B T`, as `1 T`, or for each, as `B T`."""
+def check_memory(memory: Any, d_model: int) -> None:
+    """A source's states `B S D`."""
+    shape = getattr(memory, "shape", ())
+    if len(shape) != 3 or shape[-1] != d_model:
+        raise InputError(f"memory: shape {tuple(shape)}; give what encode returns, (batch, length, {d_model})")
+
+
+def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> None:
+    """None, or integers `T` for all rows of tokens `B T`, as `1 T`, or for each, as `B T`; below `longest` where known."""
     if positions is None:
         return
+    if not hasattr(positions, "dtype"):
+        raise InputError(f"positions: a {type(positions).__name__}; give an array")
     if not np.issubdtype(np.dtype(str(positions.dtype).removeprefix("torch.")), np.integer):
         raise InputError(f"positions: type {positions.dtype}; give integers")
     if tuple(positions.shape) not in ((1, tokens[1]), tokens):
         raise InputError(f"positions: shape {tuple(positions.shape)}; give {tokens}, or (1, {tokens[1]}) for all rows")
+    if isinstance(positions, np.ndarray) and (bad := np.argwhere((positions < 0) | (positions >= longest))).size:
+        row, column = bad[0]
+        raise InputError(f"positions[{row}, {column}] = {positions[row, column]} is out of range; give 0 to {longest - 1}")
+
+
+def check_source_mask(mask: Any, memory: tuple[int, ...], n_heads: int) -> None:
+    """One row for all queries: those of the source and those of the target read it. The memory is `B S D`."""
+    check_mask(mask, (memory[0], n_heads, 1, memory[1]), name="source mask")
 
 
 def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask") -> None:
     """None, or booleans of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
     if mask is None:
         return
+    if not hasattr(mask, "dtype"):
+        raise InputError(f"{name} is a {type(mask).__name__}; give an array of booleans, True = may attend")
     if str(mask.dtype).removeprefix("torch.") != "bool":
         raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend")
     found = tuple(mask.shape)

@@ -10,6 +10,8 @@ Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "step", "noam", "cosine"]
 
+MOST_PENALTY = 10.0
+"""Far beyond use, and far from where float32 would overflow."""
 IGNORE_INDEX = -100
 """A target that is not counted; torch's default."""
 
@@ -93,7 +95,7 @@ class SamplingConfig:
     """Keep tokens of at least this part of the likeliest one's probability (Nguyen et al. 2024)."""
 
     def __post_init__(self) -> None:
-        check_number("repetition_penalty", self.repetition_penalty, 0, open_below=True)
+        check_number("repetition_penalty", self.repetition_penalty, 1 / MOST_PENALTY, most=MOST_PENALTY)
         check_number("temperature", self.temperature, 0)
         check_size("top_k", self.top_k, least=0)
         check_number("top_p", self.top_p, 0, most=1, open_below=True)
@@ -123,7 +125,7 @@ class BeamConfig:
         check_size("width", self.width)
         check_size("n_best", self.n_best)
         check_size("no_repeat_ngram", self.no_repeat_ngram, least=0)
-        check_number("length_penalty", self.length_penalty, 0)
+        check_number("length_penalty", self.length_penalty, 0, most=MOST_PENALTY)
         check_flag("early_stopping", self.early_stopping)
         if self.n_best > self.width:
             raise ConfigError(f"n_best = {self.n_best} is more than width = {self.width}; give a number up to it")
@@ -137,3 +139,8 @@ class BeamConfig:
                 raise ConfigError(f"forced = {pair!r:.30} is no pair; give (place, token)")
             for number in pair:
                 check_size("forced", number, least=0)
+        places, tokens = [place for place, _ in self.forced], {token for _, token in self.forced}
+        if len(set(places)) != len(places):
+            raise ConfigError(f"forced = {self.forced!r:.60} names a place twice; give one token to each")
+        if both := tokens & set(self.suppressed):
+            raise ConfigError(f"token {min(both)} is both forced and suppressed; choose one")

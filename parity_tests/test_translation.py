@@ -12,6 +12,7 @@ import torch
 from jaxformer.config import EncoderDecoderConfig
 from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.beam import beam_numbers
+from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
@@ -96,6 +97,7 @@ def test_greedy_equals_torchs(name):
 def test_greedy_is_the_argmax_of_a_full_pass_each_time(name):
     model, _, source, valid = case(name)
     ours = translate(model, source, N, start=START, eos=EOS, valid=valid)
+    source, valid = moved_right(source, valid)
     mask = padding_mask(jnp.asarray(valid))
     fed = np.concatenate([np.full((len(source), 1), START), ours[:, :-1]], 1)
     logits = np.asarray(model(source, fed, source_mask=mask))

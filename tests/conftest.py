@@ -2,9 +2,10 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 from jaxformer.data.corpora import CORPORA, FOLDER
@@ -47,3 +48,11 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return said.strip()
 
     return refused
+
+
+@pytest.fixture
+def untyped() -> Iterator[None]:
+    """Calls are not checked by their annotations."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -131,6 +131,14 @@ def test_unknown_word_is_answered_with_the_nearest(kind, name, near, meant):
         (BeamConfig, {"forced": ((1, 2, 3),)}, "forced = (1, 2, 3) is no pair; give (place, token)"),
         (BeamConfig, {"forced": ((0, -2),)}, "forced = -2 is out of range; give an integer from 0"),
         (BeamConfig, {"forced": 3}, "forced = 3 is no tuple"),
+        (BeamConfig, {"forced": ((0, 3), (0, 4))}, "forced = ((0, 3), (0, 4)) names a place twice; give one token to each"),
+        (BeamConfig, {"forced": ((0, 3),), "suppressed": (3,)}, "token 3 is both forced and suppressed; choose one"),
+        (BeamConfig, {"length_penalty": 1e3}, "length_penalty = 1000 is out of range; give a number in [0, 10]"),
+        (
+            SamplingConfig,
+            {"repetition_penalty": 1e-38},
+            "repetition_penalty = 1e-38 is out of range; give a number in [0.1, 10]",
+        ),
     ],
 )
 def test_values_that_do_not_fit_together(kind, changes, said):
@@ -140,8 +148,8 @@ def test_values_that_do_not_fit_together(kind, changes, said):
 def test_the_edges_are_allowed():
     GPTConfig(**(GOOD[GPTConfig] | {"d_ff": 0, "attention_dropout": 0, "n_kv_heads": 1, "norm_epsilon": 1e-30}))
     ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
-    SamplingConfig(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=1e-3)
-    BeamConfig(width=1, n_best=1, length_penalty=0, suppressed=(0,), forced=((0, 0),))
+    SamplingConfig(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=0.1)
+    BeamConfig(width=1, n_best=1, length_penalty=0, suppressed=(1,), forced=((0, 0),))
     EncoderConfig(**(GOOD[EncoderConfig] | {"token_types": 0, "position_offset": 0}))
     EncoderDecoderConfig(**(GOOD[EncoderDecoderConfig] | {"n_decoder_layers": 1, "source_vocab_size": 1}))
 

@@ -152,12 +152,12 @@ PROMPT = prompt(4)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"eos": 11}, "eos = 11 is no token id; give one from 0 to 10"),
-        ({"n_tokens": 2**20 + 1}, "n_tokens = 1048577 is more than the 1048576 that can be generated at once"),
+        ({"eos": 11}, "eos = 11 is no token id; give a whole number from 0 to 10"),
+        ({"n_tokens": 2**20 + 1}, "n_tokens = 1048577 is more than the 1048576 tokens that can be generated at once"),
         ({"valid": np.eye(3, 4, dtype=bool) & False}, r"prompt\[0\] is nothing but padding; give at least one token"),
         ({"valid": np.ones((3, 4))}, r"valid is float64 of shape \(3, 4\) for this prompt; give booleans of shape \(3, 4\)"),
         ({"valid": np.ones((4, 3), bool)}, r"valid is bool of shape \(4, 3\) for this prompt"),
-        ({"prompt": PROMPT + 11}, r"prompt\[0, 0\] = \d+ is no token id"),
+        ({"prompt": PROMPT + 11}, r"prompt\[0, 0\] = \d+ is out of range"),
     ],
 )
 def test_refusals(model, given, said):

@@ -108,7 +108,7 @@ def test_refused_flags(refusal, tmp_path, arguments, said):
     [
         ([], "holds a model that needs a source; give it with --prompt"),
         (["--prompt", "12a4"], "prompt: character 'a' (position 2) is not one of 0123456789"),
-        (["--prompt", "1" * 15], "source: length 17; give between 1 and 16, the longest this model takes"),
+        (["--prompt", "1" * 15], "prompt: 15 symbols; give at most 12, the longest that the model was trained on"),
         (["--prompt", "1", "--temperature", "-1"], "temperature = -1 is out of range"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_model_of_another_task(refusal, folder, tmp_path):
     config["recipe"]["task"] = "reverse"
     (tmp_path / "config.json").write_text(json.dumps(config))
     said = refusal(cli.dispatch, ["generate", str(tmp_path), "--prompt", "1"])
-    assert said.endswith("does not describe a trained model: it does not name 13 distinct symbols")
+    assert said.endswith("does not describe a trained model: its model has 13 symbols, its task or text 39")
 
 
 def test_held_out_pairs_are_not_those_of_any_step():

@@ -63,29 +63,33 @@ def test_padding_of_the_source_changes_nothing(model):
     wide = np.concatenate([np.full((3, 4), 6, np.int32), text, np.full((3, 8), 5, np.int32)], 1)
     valid = np.zeros(wide.shape, bool)
     valid[:, 4:13] = True
-    plain = np.asarray(model.encode(text))
-    unseen = EncoderDecoderConfig(**(vars(CONFIG) | {"positions": "none"}))
-    without = init(unseen, quick_key(1))
-    assert np.array_equal(translate(without, text, 12, **IDS), translate(without, wide, 12, **IDS, valid=valid))
-    assert plain.shape == (3, 9, 8)
+    assert np.array_equal(translate(model, text, 12, **IDS), translate(model, wide, 12, **IDS, valid=valid))
+    between = np.insert(text, 4, 6, axis=1)
+    seen = np.ones(between.shape, bool)
+    seen[:, 4] = False
+    assert np.array_equal(translate(model, text, 12, **IDS), translate(model, between, 12, **IDS, valid=seen))
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"source": source(41)}, "source: length 41; give between 1 and 40, the longest this model takes"),
-        ({"source": source(4) + 7}, r"source\[0, 0\] = \d+ is no token id; give ids from 0 to 6"),
+        ({"source": source(4) + 7}, r"source\[0, 0\] = \d+ is out of range; give ids from 0 to 6"),
         ({"source": source(4)[0]}, r"source: shape \(4,\); give ids of shape \(batch, length\)"),
         ({"source": source(4) * 1.0}, "source: type float64; give integer ids"),
-        ({"start": 11}, "start = 11 is no token id; give one from 0 to 10"),
-        ({"eos": -1}, "eos = -1 is no token id; give one from 0 to 10"),
-        ({"n_tokens": 41}, "n_tokens = 41 is more than the 40 that can be generated at once"),
+        ({"start": 11}, "start = 11 is no token id; give a whole number from 0 to 10"),
+        ({"eos": -1}, "eos = -1 is no token id; give a whole number from 0 to 10"),
+        ({"start": 1.5}, "start = 1.5 is no token id; give a whole number"),
+        ({"eos": None}, "eos = None is no token id; give a whole number"),
+        ({"source": source(4)[:0]}, r"source: shape \(0, 4\); give at least one row"),
+        ({"source": [[1, 2], [3]]}, "rows of ids have different lengths; pad them to one, and mask the padding"),
+        ({"n_tokens": 41}, "n_tokens = 41 is more than the 40 tokens that can be generated at once"),
         ({"valid": np.zeros((3, 4), bool)}, r"source\[0\] is nothing but padding; give at least one token"),
         ({"valid": np.ones((3, 5), bool)}, r"valid is bool of shape \(3, 5\) for this source; give booleans of shape \(3, 4\)"),
     ],
 )
 @pytest.mark.parametrize("function", [translate, translate_beam])
-def test_refusals(model, function, given, said):
+def test_refusals(model, untyped, function, given, said):
     with pytest.raises(InputError, match=said):
         function(**({"model": model, "source": source(4), "n_tokens": 3, **IDS} | given))
 
@@ -101,9 +105,11 @@ def test_a_model_of_another_kind(model):
 @pytest.mark.parametrize(
     ("beam", "said"),
     [
-        ({"width": 12}, "width = 12 is more than the vocabulary of 11; give a smaller beam"),
-        ({"suppressed": (11,)}, "suppressed or forced token = 11 is no token id"),
-        ({"forced": ((0, 11),)}, "suppressed or forced token = 11 is no token id"),
+        ({"width": 12}, "width = 12 of the beam is more than the vocabulary of 11; give a smaller beam"),
+        ({"suppressed": (11,)}, "suppressed token = 11 is no token id"),
+        ({"forced": ((0, 11),)}, "forced token = 11 is no token id"),
+        ({"forced": ((3, 4),)}, "forced place 3 lies behind the 3 tokens asked for; ask for more, or leave it out"),
+        ({"suppressed": tuple(range(11))}, r"the beam's rules leave no target for source\[0\]; suppress fewer tokens"),
     ],
 )
 def test_beams_that_do_not_fit_the_model(model, beam, said):

@@ -65,10 +65,14 @@ class Task:
         return Pairs(frame(symbols, lengths), frame(*self.rewrite(symbols, lengths)))
 
     def encode(self, text: str) -> np.ndarray:
-        """int32 ids of a source; InputError names the first character that has none."""
+        """int32 ids of a source; InputError names the first character that has none, or a length too great."""
         for place, character in enumerate(text):
             if character not in self.symbols:
                 raise InputError(f"prompt: character {character!r} (position {place}) is not one of {self.symbols}")
+        if len(text) > self.longest:
+            raise InputError(
+                f"prompt: {len(text)} symbols; give at most {self.longest}, the longest that the model was trained on"
+            )
         return np.array([SOS, *(len(SPECIAL) + self.symbols.index(character) for character in text), EOS], np.int32)
 
     def decode(self, ids: Ids) -> str:

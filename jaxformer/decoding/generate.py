@@ -107,7 +107,8 @@ def generate(
     check_length(n_tokens)
     context, vocab_size, prompt = model.config.context, model.config.vocab_size, np.asarray(prompt)
     check_tokens(prompt, vocab_size, longest=max(prompt.size, 1), name="prompt")
-    check_id("eos", eos, vocab_size)
+    if eos is not None:
+        check_id("eos", eos, vocab_size)
     text, padding = padded_left(prompt, check_valid(valid, prompt, "prompt"))
     padding = np.maximum(padding - max(text.shape[1] - context, 0), 0)
     text = text[:, -context:].astype(np.int32)

@@ -3,6 +3,8 @@
 torch compiles nothing, and the twin needs none of it.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,13 +35,14 @@ def check_length(n_tokens: int, most: int = MOST_TOKENS) -> None:
     """How many tokens to generate."""
     check_size("n_tokens", n_tokens, least=0)
     if n_tokens > most:
-        raise InputError(f"n_tokens = {n_tokens} is more than the {most} that can be generated at once; ask for fewer")
+        raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
 
 
-def check_id(name: str, token: int | None, vocab_size: int) -> None:
-    """One token id, or None."""
-    if token is not None and not 0 <= token < vocab_size:
-        raise InputError(f"{name} = {token} is no token id; give one from 0 to {vocab_size - 1}")
+def check_id(name: str, token: Any, vocab_size: int) -> None:
+    """One token id."""
+    whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+    if not whole or not 0 <= token < vocab_size:
+        raise InputError(f"{name} = {token!r:.30} is no token id; give a whole number from 0 to {vocab_size - 1}")
 
 
 def check_valid(valid: Tokens | None, tokens: np.ndarray, name: str) -> np.ndarray:
@@ -62,6 +65,12 @@ def padded_left(tokens: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.n
     padding = (~valid).sum(1)
     shared = padding.min()
     return np.take_along_axis(tokens, order, 1)[:, shared:], (padding - shared).astype(np.int32)
+
+
+def moved_right(tokens: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same rows with all padding moved to the right, and where it is now: a token's position counts no padding."""
+    order = np.argsort(~valid, axis=1, kind="stable")
+    return np.take_along_axis(tokens, order, 1), np.take_along_axis(valid, order, 1)
 
 
 def padded_right(array: np.ndarray, width: int) -> np.ndarray:

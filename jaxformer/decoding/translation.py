@@ -10,12 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.decoding.beam import BeamNumbers, beam_numbers, beam_search
 from jaxformer.decoding.generate import Step, advance, begin
-from jaxformer.decoding.prepare import bucket, check_broken, check_id, check_length, check_valid, padded_right
+from jaxformer.decoding.prepare import bucket, check_broken, check_id, check_length, check_valid, moved_right, padded_right
 from jaxformer.decoding.sampling import GREEDY, Number, numbers
 from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models import EncoderDecoder, Model
-from jaxformer.models.inputs import Tokens
+from jaxformer.models.inputs import Tokens, known
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.settings import BeamConfig, SamplingConfig
@@ -43,9 +43,9 @@ def translate(
 ) -> np.ndarray:
     """`B S` source ids -> `B n_tokens` target ids behind `start`, greedily unless `sampling` and a key say otherwise.
 
-    A row that chooses `eos` ends, and is filled up with it. `valid` (`B S`, True = no padding) leaves out padding. Source and
-    output lengths are rounded up to powers of two, and nearby lengths share one compilation. Raises InputError for what the
-    model cannot read, NonFiniteError for logits that are NaN.
+    A row that chooses `eos` ends, and is filled up with it. `valid` (`B S`, True = no padding) leaves out padding, wherever it
+    stands. Source and output lengths are rounded up to powers of two, and nearby lengths share one compilation. Raises
+    InputError for what the model cannot read, NonFiniteError for logits that are NaN.
     """
     if key is None and sampling.temperature:
         raise InputError(f"temperature = {sampling.temperature} draws at random; give a key, or temperature 0")
@@ -80,9 +80,13 @@ def translate_beam(
     model, source, valid = _prepare(model, source, valid, n_tokens, start, eos)
     vocab_size = model.config.vocab_size
     if beam.width > vocab_size:
-        raise InputError(f"width = {beam.width} is more than the vocabulary of {vocab_size}; give a smaller beam")
-    for token in (*beam.suppressed, *(token for _, token in beam.forced)):
-        check_id("suppressed or forced token", token, vocab_size)
+        raise InputError(f"width = {beam.width} of the beam is more than the vocabulary of {vocab_size}; give a smaller beam")
+    for token in beam.suppressed:
+        check_id("suppressed token", token, vocab_size)
+    for place, token in beam.forced:
+        check_id("forced token", token, vocab_size)
+        if place >= n_tokens:
+            raise InputError(f"forced place {place} lies behind the {n_tokens} tokens asked for; ask for more, or leave it out")
     size = min(bucket(n_tokens), model.config.context)
     rules = beam_numbers(beam, vocab_size, size)
     shape = beam.width, beam.n_best, beam.no_repeat_ngram
@@ -90,7 +94,12 @@ def translate_beam(
         model, source, valid, jnp.int32(start), jnp.int32(n_tokens), rules, jnp.int32(eos), size, shape
     )
     check_broken(int(broken))
-    return Hypotheses(np.asarray(tokens)[:, :, :n_tokens], np.asarray(scores))
+    scores = np.asarray(scores)
+    if (none := np.flatnonzero(np.isneginf(scores[:, 0]))).size:
+        raise InputError(
+            f"the beam's rules leave no target for source[{none[0]}]; suppress fewer tokens, or allow repeated runs"
+        )
+    return Hypotheses(np.asarray(tokens)[:, :, :n_tokens], scores)
 
 
 def _prepare(
@@ -99,12 +108,12 @@ def _prepare(
     """The source and what of it is no padding, both checked, and filled up to a bucket."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
-    config, source = model.config, np.asarray(source)
+    config, source = model.config, np.asarray(known(source))
     check_length(n_tokens, config.context)
     check_tokens(source, config.source_ids, config.context, name="source")
     check_id("start", start, config.vocab_size)
     check_id("eos", eos, config.vocab_size)
-    valid = check_valid(valid, source, "source")
+    source, valid = moved_right(source, check_valid(valid, source, "source"))
     width = min(bucket(source.shape[1]), config.context)
     return model, jnp.asarray(padded_right(source.astype(np.int32), width)), jnp.asarray(padded_right(valid, width))
 

@@ -63,13 +63,13 @@ class Encoder(nnx.Module):
         key: PRNGKeyArray | None,
     ) -> Array:
         config = self.config
-        check_ids(tokens, config.vocab_size, config.context)
+        tokens = check_ids(tokens, config.vocab_size, config.context)
         batch, n_tokens = tokens.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
         if token_types is not None:
             check_token_types(known(token_types), tokens, config.token_types, config.context)
             token_types = jnp.asarray(token_types)
-        check_positions(positions, (batch, n_tokens))
+        check_positions(None if positions is None else known(positions), (batch, n_tokens), config.context)
         if positions is None:
             positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
         return self.embed(jnp.asarray(tokens), positions, token_types=token_types, key=key)

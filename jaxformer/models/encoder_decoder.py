@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask, check_rows
+from jaxformer.inputs import check_mask, check_memory, check_rows, check_source_mask
 from jaxformer.models.inputs import Tokens, check_ids, check_room
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
@@ -59,6 +59,7 @@ class EncoderDecoder(nnx.Module):
         """
         encoder_key, decoder_key = split_key(key, 2)
         memory = self.encode(source, mask=source_mask, key=encoder_key)
+        check_source_mask(source_mask, memory.shape, self.config.n_heads)
         return self.decode(target, memory, mask=target_mask, memory_mask=source_mask, key=decoder_key)
 
     def encode(
@@ -112,13 +113,14 @@ class EncoderDecoder(nnx.Module):
         """What every layer of both stacks looks at."""
         encoder = self.encoder.weights(self._embed_source(source, source_mask, None), source_mask).own
         memory = self.encode(source, mask=source_mask)
+        check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x, mask = self._embed_target(target, None, memory, target_mask, source_mask, None)
         own, cross = self.decoder.weights(x, mask, memory, source_mask)
         return AttentionMaps(encoder, own, cast(Array, cross))
 
     def _embed_source(self, source: Tokens, mask: Array | None, key: PRNGKeyArray | None) -> Array:
         config = self.config
-        check_ids(source, config.source_ids, config.context, name="source")
+        source = check_ids(source, config.source_ids, config.context, name="source")
         batch, n_tokens = source.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
         positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
@@ -136,11 +138,13 @@ class EncoderDecoder(nnx.Module):
     ) -> tuple[Array, Array | None]:
         """The embedded target, and who may attend to whom in it."""
         config = self.config
-        check_ids(target, config.vocab_size, config.context, name="target")
+        target = check_ids(target, config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape
         check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        if not isinstance(memory, KeysValues):
+            check_memory(memory, config.d_model)
         rows, read = memory.keys.shape[-4:-2] if isinstance(memory, KeysValues) else memory.shape[:2]
         check_rows(batch, rows)
         check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config import GPTConfig
 from jaxformer.inputs import check_mask, check_positions
-from jaxformer.models.inputs import Tokens, check_ids, check_room
+from jaxformer.models.inputs import Tokens, check_ids, check_room, known
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
@@ -87,12 +87,12 @@ class GPT(nnx.Module):
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
         """The embedded tokens, and who may attend to whom."""
-        check_ids(tokens, self.config.vocab_size, self.config.context)
+        tokens = check_ids(tokens, self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
         check_room(cache, n_tokens, self.config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
-        check_positions(positions, (batch, n_tokens))
+        check_positions(None if positions is None else known(positions), (batch, n_tokens), self.config.context)
         if positions is None:
             positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(tokens), positions, key=key)

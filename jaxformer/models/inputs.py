@@ -3,6 +3,8 @@
 torch's tensors have their values at hand, so the twin calls `jaxformer.inputs` itself.
 """
 
+from typing import Any
+
 import jax.core
 import numpy as np
 from jaxtyping import Array, Shaped
@@ -14,14 +16,21 @@ from jaxformer.nn.cache import KVCache
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
 
-def known(ids: Tokens) -> Tokens:
-    """Ids as a numpy array, which has its values at hand; inside of jit, as they are."""
-    return ids if isinstance(ids, jax.core.Tracer) else np.asarray(ids)
+def known(ids: Any) -> Tokens:
+    """Ids as a numpy array, which has its values at hand; inside of jit, as they are. Lists are taken too."""
+    if isinstance(ids, jax.core.Tracer):
+        return ids
+    try:
+        return np.asarray(ids)
+    except ValueError:
+        raise InputError("rows of ids have different lengths; pad them to one, and mask the padding") from None
 
 
-def check_ids(tokens: Tokens, vocab_size: int, context: int, *, name: str = "tokens") -> None:
-    """Ids `B T` of a known length and, outside of jit, of known values."""
-    check_tokens(known(tokens), vocab_size, context, name=name)
+def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens") -> Tokens:
+    """Ids `B T` of a known length and, outside of jit, of known values: they come back as an array."""
+    tokens = known(tokens)
+    check_tokens(tokens, vocab_size, context, name=name)
+    return tokens
 
 
 def check_room(cache: KVCache | None, n_tokens: int, context: int) -> None:

@@ -28,7 +28,7 @@ def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     padding_mask([[True, True, False]])
     1 1 .
     """
-    return valid[:, None, None, :]
+    return jnp.asarray(valid)[:, None, None, :]
 
 
 def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]:
@@ -38,7 +38,7 @@ def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]
     1 . .
     1 1 1
     """
-    return jnp.arange(size, dtype=jnp.int32)[None, :] < lengths[:, None]
+    return jnp.arange(size, dtype=jnp.int32)[None, :] < jnp.asarray(lengths)[:, None]
 
 
 def ids_to_valid(ids: Int[Array, "B S"] | Int[np.ndarray, "B S"], pad: int) -> Bool[Array, "B S"]:

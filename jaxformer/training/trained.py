@@ -25,8 +25,8 @@ def load_trained(path: Path) -> tuple[Model, CharacterTokenizer | Task]:
     except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {error}") from None
     if words.vocab_size != config.vocab_size:
-        wanted = f"{config.vocab_size} distinct symbols"
-        raise CheckpointError(f"{path}/config.json does not describe a trained model: it does not name {wanted}")
+        found = f"its model has {config.vocab_size} symbols, its task or text {words.vocab_size}"
+        raise CheckpointError(f"{path}/config.json does not describe a trained model: {found}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
     return load_weights(run.weights, jax.eval_shape(lambda: build(config))), words
@@ -36,6 +36,8 @@ def describe(config: dict[str, Any]) -> tuple[GPTConfig, CharacterTokenizer] | t
     """The model and the symbols that a run's config.json names; KeyError, TypeError or ConfigError where it names none."""
     recipe = config["recipe"]
     if "task" in recipe:
+        if recipe["task"] not in list(TASKS):
+            raise TypeError(f"its task {recipe['task']!r:.30} is none of {', '.join(TASKS)}")
         return EncoderDecoderConfig(**recipe["model"]), TASKS[recipe["task"]]
     characters = config["characters"]
     if not isinstance(characters, str) or len(set(characters)) != len(characters):

@@ -1,4 +1,7 @@
-"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam."""
+"""From a source to a target: an encoder-decoder's tokens, chosen one by one or searched for by a beam.
+
+What is given is checked in jaxformer alone: the twin is its measure.
+"""
 
 import torch
 from torch import Tensor
@@ -16,6 +19,9 @@ def read(
     model: EncoderDecoder, source: Tensor, valid: Tensor | None, start: int, n_tokens: int
 ) -> tuple[Step, Tensor, KVCache | None]:
     """A step, the first token's logits, and the cache; a step may have more rows than the source, where that has one."""
+    if valid is not None:
+        order = torch.argsort(valid.logical_not().long(), dim=1, stable=True)
+        source, valid = source.gather(1, order), valid.gather(1, order)
     mask = None if valid is None else padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)

@@ -51,7 +51,7 @@ class Encoder(nn.Module):
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
         types = None if token_types is None else token_types.numpy()
         check_token_types(types, tokens, config.token_types, config.context)
-        check_positions(positions, (batch, n_tokens))
+        check_positions(None if positions is None else positions.numpy(), (batch, n_tokens), config.context)
         if positions is None:
             positions = torch.arange(n_tokens)[None]
         return self.embed(tokens, positions, token_types=token_types)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask, check_rows, check_tokens
+from jaxformer.inputs import check_mask, check_memory, check_rows, check_source_mask, check_tokens
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -49,6 +49,7 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids."""
         memory = self.encode(source, mask=source_mask)
+        check_source_mask(source_mask, memory.shape, self.config.n_heads)
         return self.decode(target, memory, mask=target_mask, memory_mask=source_mask)
 
     def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -85,6 +86,7 @@ class EncoderDecoder(nn.Module):
         """What every layer of both stacks looks at."""
         encoder = self.encoder.weights(self._embed_source(source, source_mask), source_mask).own
         memory = self.encode(source, mask=source_mask)
+        check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x, mask = self._embed_target(target, None, memory, target_mask, source_mask)
         own, cross = self.decoder.weights(x, mask, memory, source_mask)
         return AttentionMaps(encoder, own, cast(Tensor, cross))
@@ -106,6 +108,8 @@ class EncoderDecoder(nn.Module):
         batch, n_tokens = target.shape
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        if not isinstance(memory, list):
+            check_memory(memory, config.d_model)
         rows, read = (memory if isinstance(memory, Tensor) else memory[0].keys).shape[:2]
         check_rows(batch, rows)
         check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")

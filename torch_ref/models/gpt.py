@@ -60,7 +60,7 @@ class GPT(nn.Module):
         batch, n_tokens = tokens.shape
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
-        check_positions(positions, (batch, n_tokens))
+        check_positions(None if positions is None else positions.numpy(), (batch, n_tokens), self.config.context)
         if positions is None:
             positions = (start + torch.arange(n_tokens))[None]
         return self.embed(tokens, positions), combine(causal_mask(n_tokens, keys, start), mask)
