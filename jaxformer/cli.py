@@ -72,7 +72,14 @@ def generate(arguments: list[str]) -> None:
         print(prompt + words.decode(generate(model, words.encode(prompt, name="prompt")[None], flags.tokens, key, sampling)[0]))
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate}
+def parity(arguments: list[str]) -> None:
+    """Compare models; see jaxformer.parity.cli."""
+    from jaxformer.parity import cli
+
+    cli.main(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate, "parity": parity}
 
 
 def dispatch(arguments: list[str]) -> None:

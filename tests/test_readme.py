@@ -29,7 +29,7 @@ SHORTENED = {
     "-m train.qa --seeds 50": "",
     "-m benchmarks.train": "--data text.txt --steps 20 --seeds 3",
     "-m benchmarks.parity": "--presets qa --steps 0",
-    "-m jaxformer.parity.mutations": None,  # test_mutants.py runs all of it
+    "jaxformer parity mutants": None,  # test_mutants.py runs all of it
 }
 """How each command is made short: flags that are added, the last one of a kind counting."""
 

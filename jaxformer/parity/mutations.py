@@ -1,13 +1,12 @@
 """The gate: every bug of `mutants.MUTANTS` must turn the comparison red.
 
-    python -m jaxformer.parity.mutations
+    jaxformer parity mutants
 
 prints which check noticed which bug. Everything runs op by op: compiled operations are shared between mutants, and no
 compiled function outlives the code it was made from.
 """
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -214,7 +213,3 @@ def main() -> int:
         print(f"without a bug, case {case} fails: {failed}")
     print(verdict(outcomes))
     return int(bool(red) or not all(outcome.killed for outcome in outcomes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

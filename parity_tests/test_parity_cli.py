@@ -1,0 +1,99 @@
+"""`jaxformer parity`: the verdict on the last line, in the exit code and in the report."""
+
+import sys
+
+import pytest
+
+from jaxformer.cli import dispatch
+from jaxformer.errors import JaxformerError
+from jaxformer.parity.report import Report
+
+MINE = """
+from dataclasses import replace
+import numpy as np
+from jaxformer.models import GPT
+from jaxformer.parity.checks import load_torch
+from jaxformer.parity.inputs import excite
+from parity_tests.helpers import gpt_config
+from torch_ref.models import GPT as Twin
+
+CONFIG = gpt_config(n_layers=1, layers="rolled")
+
+def torch_model():
+    return load_torch(Twin(CONFIG), jax_model())
+
+def jax_model():
+    return excite(GPT(CONFIG), seed=0)
+
+def other_epsilon():
+    return excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=0), lambda model, tokens: model(tokens)
+
+def deeper():
+    return GPT(replace(CONFIG, n_layers=2))
+
+def tokens():
+    return np.array([[1, 2, 3, 4, 5]], np.int32)
+"""
+
+
+@pytest.fixture
+def parity(tmp_path, monkeypatch, capsys):
+    """parity(arguments) -> the exit code and the lines printed."""
+    (tmp_path / "ported_models.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "ported_models", raising=False)
+
+    def run(*arguments: str) -> tuple[object, list[str]]:
+        with pytest.raises(SystemExit) as stop:
+            dispatch(["parity", *arguments])
+        return stop.value.code, capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_equal(parity):
+    code, said = parity("compare", "ported_models:torch_model", "ported_models:jax_model", "--vocab", "23", "--length", "11")
+    assert code == 0
+    assert said[-1] == "EQUAL: weights, forward, local, gradients, float32 (tier A)"
+
+
+def test_different_and_explained_again(parity, tmp_path):
+    sides = "ported_models:torch_model", "ported_models:other_epsilon"
+    code, said = parity("compare", *sides, "--inputs", "ported_models:tokens", "--json", "report.json")
+    assert code == 1
+    assert said[-1] == "report report.json"
+    assert said[-2].startswith("DIFFERENT: stack.blocks.0.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
+    assert Report.from_json((tmp_path / "report.json").read_text()).exit_code == 1
+    assert parity("explain", "report.json") == (1, said[:-1])
+
+
+def test_not_compared(parity):
+    code, said = parity("compare", "ported_models:torch_model", "ported_models:deeper", "--vocab", "23")
+    assert code == 2
+    assert said[-1].startswith("COULD NOT COMPARE: weights: tensors do not match the model: 16 missing, first stack.blocks.1.")
+
+
+MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "parity command = '' is not known; choose one of compare, explain, mutants"),
+        (("comprae",), "parity command = 'comprae' is not known; did you mean 'compare'?"),
+        (MODELS, "there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function"),
+        ((*MODELS, "--vocab", "0"), "vocab = 0 is out of range"),
+        ((*MODELS, "--rules", "gpt3"), "gpt3"),
+        (("compare", "ported_models", "a:b"), "ported_models names no function; give it as package.module:function"),
+        (("compare", "nowhere:a", "a:b"), "nowhere:a: there is no module nowhere; run where it lies, or install it"),
+        (("compare", "ported_models:a", "a:b"), "ported_models:a: module ported_models has no a"),
+        (("explain", "none.json"), "none.json cannot be read: No such file or directory; give a report that --json wrote"),
+        (("explain", "ported_models.py"), "ported_models.py is no report; give one that --json wrote"),
+        (("mutants", "--all"), "unknown flag --all; parity mutants takes none"),
+    ],
+)
+def test_refusals(parity, arguments, said):
+    with pytest.raises(JaxformerError) as refused:
+        dispatch(["parity", *arguments])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
