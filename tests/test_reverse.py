@@ -124,6 +124,15 @@ def test_a_model_of_another_task(refusal, folder, tmp_path):
     assert said.endswith("does not describe a trained model: its model has 13 symbols, its task or text 39")
 
 
+@pytest.mark.parametrize("task", ["nope", ["reverse"]])
+def test_a_task_that_is_none(refusal, folder, tmp_path, task):
+    config = json.loads((folder / "config.json").read_text())
+    config["recipe"]["task"] = task
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = refusal(cli.dispatch, ["generate", str(tmp_path), "--prompt", "1"])
+    assert said.endswith(f"does not describe a trained model: its task {task!r} is none of reverse, copy")
+
+
 def test_held_out_pairs_are_not_those_of_any_step():
     from jaxformer.data.tasks import REVERSE
     from jaxformer.training.step import step_keys

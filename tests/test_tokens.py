@@ -282,6 +282,28 @@ def test_a_mask_that_fits_the_source_alone_is_refused_for_the_memory(of, array, 
 
 
 @sides
+def test_a_memory_of_another_width(of, array, empty, untyped):
+    built, target = of(SEQUENCES), array(ones(2, 4))
+    memory = built.encode(array(ones(2, 5)))
+    width = memory.shape[-1]
+    assert said(lambda: built.decode(target, memory[..., 1:])) == (
+        f"memory: shape (2, 5, {width - 1}); give what encode returns, (batch, length, {width})"
+    )
+    assert said(lambda: built.decode(target, None)).startswith("memory: shape (); give what encode returns")
+
+
+def test_lists(untyped):
+    built, ids = build(SEQUENCES), [[1, 2], [3, 4]]
+    assert np.array_equal(built(ids, ids), built(np.array(ids), np.array(ids)))
+    assert (
+        said(lambda: built([[1, 2], [3]], ids)) == "rows of ids have different lengths; pad them to one, and mask the padding"
+    )
+    assert said(lambda: built(ids, ids, source_mask=[[[[True, True]]]])) == (
+        "source mask is a list; give an array of booleans, True = may attend"
+    )
+
+
+@sides
 def test_no_pooler(of, array, empty):
     built = of(ENCODER)
     assert said(lambda: built.pool(built(array(ones(2, 4))))) == "this encoder has no pooler; build it with pooler = True"
