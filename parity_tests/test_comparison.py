@@ -14,9 +14,11 @@ from flax import nnx
 import torch_ref.models
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
+from jaxformer.errors import JaxformerError
 from jaxformer.models import GPT, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
 from jaxformer.nn.tree import map_named
+from jaxformer.parity import comparison
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import compare
@@ -167,6 +169,29 @@ def test_a_model_that_fails_inside(sides):
     report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD)
     assert report.exit_code == 2
     assert report.verdict == "COULD NOT COMPARE: forward: RuntimeError: no such kernel"
+
+
+def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
+    plant, guilty, _ = PLANTED["gelu by tanh"]
+    plant(monkeypatch)
+    monkeypatch.setattr(comparison, "run_torch", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
+    report = report_of(sides, checks=(*FORWARD, "gradients"))
+    assert [module.jax for module in report.guilty] == guilty
+    assert report.exit_code == 2
+    assert report.verdict == "COULD NOT COMPARE: gradients: RuntimeError: no gradient"
+
+
+@pytest.mark.parametrize(
+    ("checks", "said"),
+    [
+        ((), "checks is empty; give some of weights, forward, local, gradients, float32"),
+        (("foward",), "checks = 'foward' is not known; did you mean 'forward'?"),
+    ],
+)
+def test_checks_that_are_none(sides, checks, said):
+    with pytest.raises(JaxformerError) as refused:
+        report_of(sides, checks=checks)
+    assert str(refused.value) == said
 
 
 class Net(nnx.Module):

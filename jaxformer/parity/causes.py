@@ -99,7 +99,8 @@ def explain_ids(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str:
     """Where both sides are sums of what came before with constant factors: in which factors they differ."""
-    terms = {name: array for name, array in evidence.before.items() if array.shape == theirs.shape == ours.shape}
+    fitting = {name: array for name, array in evidence.before.items() if array.shape == theirs.shape == ours.shape}
+    terms = {name: array for name, array in fitting.items() if np.isfinite(array).all()}
     if not terms:
         return ""
     matrix = np.stack([array.ravel() for array in terms.values()], -1)

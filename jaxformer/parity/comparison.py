@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.checks import check_choice
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax, to_torch
-from jaxformer.errors import ConversionError, JaxformerError, ParityError
+from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
 from jaxformer.parity.causes import Evidence, explain
 from jaxformer.parity.checks import Reference, Subject, apply, check_output32, jax_gradients, run_torch, same_bits
 from jaxformer.parity.inputs import widen
@@ -42,6 +43,10 @@ def compare(
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
+    if not checks:
+        raise InputError(f"checks is empty; give some of {', '.join(STAGES)}")
+    for name in checks:
+        check_choice("checks", name, STAGES)
     report = Report(tier="A", line=LINES["activation"][0], environment=environment())
     model = copy.deepcopy(torch_model).eval()
     try:

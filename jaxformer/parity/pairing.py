@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
@@ -11,27 +12,29 @@ from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.watch import Site
 
 
+def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
+    """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's."""
+    for start in rules.stacks:
+        if name.startswith(start):
+            return [f"{start}{layer}.{name.removeprefix(start)}" for layer in range(leaf.shape[0])]
+    return [name]
+
+
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
-    """Our parameters in float64, a stacked one as one for each layer, its number behind the stack's name."""
+    """Our parameters in float64, layer by layer."""
     arrays = {}
     for name, leaf in named_leaves(tree).items():
         array = np.asarray(leaf, np.float64)
-        start = next((start for start in rules.stacks if name.startswith(start)), "")
-        if not rules.stacked(name):
-            arrays[name] = array
-        for layer in range(len(array) if rules.stacked(name) else 0):
-            arrays[f"{start}{layer}.{name.removeprefix(start)}"] = array[layer]
+        arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
     return arrays
 
 
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
     """Names of our parameters, layer by layer -> torch's."""
-    pairs = {}
+    pairs: dict[str, str] = {}
     for name, leaf in named_leaves(like).items():
-        stacked = rules.stacked(name)
-        for layer, torch_name in enumerate(rules.torch_names(name, leaf.shape[0] if stacked else 1)):
-            start = next((start for start in rules.stacks if name.startswith(start)), "")
-            pairs[f"{start}{layer}.{name.removeprefix(start)}" if stacked else name] = torch_name
+        ours = layer_names(name, leaf, rules)
+        pairs |= zip(ours, rules.torch_names(name, len(ours)), strict=True)
     return pairs
 
 

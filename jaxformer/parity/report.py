@@ -74,7 +74,7 @@ class Report:
         """One line."""
         if self.status == "equal":
             return f"EQUAL: {', '.join(stage.name for stage in self.stages)} (tier {self.tier})"
-        if self.guilty:
+        if self.guilty and self.status == "different":
             first, others = self.guilty[0], len(self.guilty) - 1
             more = f", and {others} more" if others else ""
             return f"DIFFERENT: {first.jax or 'the model'}{': ' + first.cause if first.cause else ''}{more}"
