@@ -11,9 +11,10 @@ from jaxformer.config import GPTConfig, ModelConfig
 from jaxformer.flags import parse, run
 from jaxformer.models import build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import Subject, check_output, check_output32, check_weights, jax_gradients, load_torch, run_torch
+from jaxformer.parity.checks import Subject, check_output, check_output32, check_weights, jax_gradients, load_torch
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.measure import check_gradients, difference
+from jaxformer.parity.reference import run_torch
 from jaxformer.parity.training import Training, check_course, jax_course, torch_course
 from jaxformer.presets import PRESETS
 from jaxformer.settings import OptimizerConfig

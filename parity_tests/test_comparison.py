@@ -21,7 +21,7 @@ from jaxformer.nn.tree import map_named
 from jaxformer.parity import comparison
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import compare
+from jaxformer.parity.comparison import CHECKS, compare
 from jaxformer.parity.inputs import excite, hostile_tokens
 from jaxformer.parity.report import Report
 from parity_tests.helpers import V, gpt_config, seq2seq_config
@@ -42,18 +42,18 @@ def sides():
     return found
 
 
-def report_of(sides: Any, name: str = "gpt", model: Any = None, checks: tuple[str, ...] = FORWARD) -> Report:
+def report_of(sides: Any, name: str = "gpt", model: Any = None, checks: tuple[str, ...] = FORWARD, tier: Any = "A") -> Report:
     twin, own, inputs = sides[name]
-    return compare(twin, model or own, inputs, call_torch=call_torch, call_jax=call_jax, checks=checks)
+    return compare(twin, model or own, inputs, call_torch=call_torch, call_jax=call_jax, checks=checks, tier=tier)
 
 
 @pytest.mark.parametrize("name", ["gpt", "encoder-decoder"])
 def test_twins_are_equal_module_by_module(sides, name):
-    report = report_of(sides, name, checks=(*FORWARD, "gradients", "float32"))
+    report = report_of(sides, name, checks=CHECKS, tier="C")
     assert report.status == "equal", str(report)
     assert report.exit_code == 0
     assert report.guilty == []
-    assert {stage.name: stage.status for stage in report.stages} == dict.fromkeys((*FORWARD, "gradients", "float32"), "equal")
+    assert {stage.name: stage.status for stage in report.stages} == dict.fromkeys((*CHECKS, "float32", "bfloat16"), "equal")
     assert all(name.endswith("key.bias") for name in report.unnoticed)
     paths = {module.jax for module in report.modules}
     assert "" in paths
@@ -122,7 +122,7 @@ def test_the_guilty_module_and_the_cause(sides, monkeypatch, bug):
     assert [module.jax for module in report.guilty] == guilty
     assert all(cause in module.cause for module in report.guilty), [module.cause for module in report.guilty]
     assert report.verdict.startswith(f"DIFFERENT: {guilty[0]}")
-    assert sum(module.propagated > report.line for module in report.modules) > len(guilty)
+    assert sum(module.propagated.relative > report.line for module in report.modules) > len(guilty)
 
 
 def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
@@ -134,7 +134,7 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
         return call_jax(broken, *inputs)
 
     twin, model, inputs = sides["gpt"]
-    report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD)
+    report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD, tier="A")
     assert [module.jax for module in report.guilty] == ["stack.blocks.0.feed_forward_norm", "stack.blocks.1.attention.out"]
     assert [module.cause.split(" (")[0] for module in report.guilty] == ["torch bias added; jax bias left out"] * 2
 
@@ -142,9 +142,10 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
 def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
     plant = patched(feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) + jax.lax.stop_gradient(x / 2) - x / 2)
     plant(monkeypatch)
-    report = report_of(sides, checks=(*FORWARD, "gradients"))
-    assert [stage.name for stage in report.stages if stage.status == "different"] == ["gradients"]
-    assert report.verdict.startswith("DIFFERENT: gradients: ")
+    report = report_of(sides, checks=CHECKS)
+    assert [stage.name for stage in report.stages if stage.status == "different"] == ["gradients", "activation gradients"]
+    assert [module.jax for module in report.guilty] == [f"{block}.feed_forward" for block in BLOCKS]
+    assert all(module.what.startswith("gradient") and module.local.relative <= report.line for module in report.guilty)
 
 
 def test_other_weights_are_reported_and_the_rest_is_judged_on_torchs(sides):
@@ -166,7 +167,7 @@ def test_a_model_that_fails_inside(sides):
         raise RuntimeError("no such kernel\nand more")
 
     twin, model, inputs = sides["gpt"]
-    report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD)
+    report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD, tier="A")
     assert report.exit_code == 2
     assert report.verdict == "COULD NOT COMPARE: forward: RuntimeError: no such kernel"
 
@@ -174,8 +175,8 @@ def test_a_model_that_fails_inside(sides):
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
     plant, guilty, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)
-    monkeypatch.setattr(comparison, "run_torch", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
-    report = report_of(sides, checks=(*FORWARD, "gradients"))
+    monkeypatch.setattr(comparison, "gradients_stage", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
+    report = report_of(sides, checks=CHECKS)
     assert [module.jax for module in report.guilty] == guilty
     assert report.exit_code == 2
     assert report.verdict == "COULD NOT COMPARE: gradients: RuntimeError: no gradient"
@@ -184,7 +185,7 @@ def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
 @pytest.mark.parametrize(
     ("checks", "said"),
     [
-        ((), "checks is empty; give some of weights, forward, local, gradients, float32"),
+        ((), "checks is empty; give some of weights, forward, local, gradients, activation gradients"),
         (("foward",), "checks = 'foward' is not known; did you mean 'forward'?"),
     ],
 )
@@ -222,7 +223,7 @@ def test_a_model_of_flax_own_modules():
     assert report.stages[0].status == "different", str(report)  # nothing was copied
     assert report.verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
     assert len(report.guilty) == 1
-    assert {module.jax for module in report.modules} == {"", "layers.0", "layers.1", "norm"}
+    assert {module.jax for module in report.modules} == {"(call)", "", "layers.0", "layers.1", "norm"}
 
 
 @pytest.fixture(scope="module")
@@ -244,9 +245,9 @@ def compare_gpt2(theirs, ours, checks):
 
 def test_gpt2_is_transformers_gpt2(gpt2):
     theirs, _, ours = gpt2
-    report = compare_gpt2(theirs, ours, (*FORWARD, "gradients", "float32"))
+    report = compare_gpt2(theirs, ours, CHECKS)
     assert report.status == "equal", str(report)
-    assert len(report.modules) == 22
+    assert len(report.modules) == 23
 
 
 def test_two_wrong_settings_of_gpt2_are_named(gpt2):

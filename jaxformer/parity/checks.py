@@ -6,8 +6,7 @@
 Each check alone raises ConversionError or ParityError; `CHECKS` lists them, cheapest first.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,34 +18,9 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ParityError
-from jaxformer.parity.inputs import widen
-from jaxformer.parity.measure import Difference, check_float32, check_float64, check_gradients, host
-
-Call = Callable[..., Any]
-"""call(module, *inputs) -> output"""
-
-
-def apply(module: Any, *inputs: Any) -> Any:
-    """module(*inputs)"""
-    return module(*inputs)
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What PyTorch says: the gradients are those of the sum of output * cotangent."""
-
-    inputs: tuple[np.ndarray, ...]
-    """Integer and boolean arrays, and float ones, which are differentiated too."""
-    weights: Mapping[str, np.ndarray]
-    """float32, by torch's names."""
-    output: np.ndarray
-    """float64, on the same float32 weights and inputs."""
-    output32: np.ndarray
-    """The same in float32."""
-    cotangent: np.ndarray
-    """Noise of the output's shape."""
-    gradients: Mapping[str, np.ndarray]
-    """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ..."""
+from jaxformer.parity.inputs import cast, widen
+from jaxformer.parity.measure import Difference, check_bfloat16, check_float32, check_float64, check_gradients
+from jaxformer.parity.reference import Call, Reference, apply
 
 
 @dataclass(frozen=True)
@@ -71,27 +45,6 @@ def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
     return module
 
 
-def run_torch(module: Any, inputs: tuple[np.ndarray, ...], call: Call = apply, *, seed: int = 0) -> Reference:
-    """Run a float32 torch module on its own precision and in float64; it is left as it was.
-
-    In training mode `call` has to give it the dropout masks.
-    """
-    import torch
-
-    with torch.no_grad():
-        output32 = host(call(module, *(torch.from_numpy(array) for array in inputs)))
-    wide = copy.deepcopy(module).double()
-    arrays = [torch.from_numpy(_widened(array)) for array in inputs]
-    differentiated = {f"input {i}": array.requires_grad_() for i, array in enumerate(arrays) if array.is_floating_point()}
-    output = call(wide, *arrays)
-    cotangent = np.random.default_rng(seed).standard_normal(output.shape)
-    differentiated.update(wide.named_parameters())
-    gradients = torch.autograd.grad((output * torch.from_numpy(cotangent)).sum(), list(differentiated.values()))
-    weights = {name: host(tensor) for name, tensor in module.state_dict().items()}
-    named = dict(zip(differentiated, map(host, gradients), strict=True))
-    return Reference(inputs, weights, host(output), output32, cotangent, named)
-
-
 def check_weights(reference: Reference, subject: Subject) -> None:
     """Every tensor is used exactly once, and comes back bit for bit."""
     back = to_torch(subject.model(reference), subject.family)
@@ -111,7 +64,14 @@ def check_output(reference: Reference, subject: Subject) -> Difference:
 def check_output32(reference: Reference, subject: Subject) -> float:
     """Tier B; returns the ratio to its line."""
     output = jax.jit(subject.call)(subject.model(reference), *map(jnp.asarray, reference.inputs))
-    return check_float32("output", output, reference.output32, reference.output)
+    return check_float32("output in float32", output, reference.narrow["float32"], reference.output)
+
+
+def check_output16(reference: Reference, subject: Subject) -> float:
+    """Tier C; returns the ratio to its line."""
+    model = cast(subject.model(reference), jnp.bfloat16)
+    output = jax.jit(subject.call)(model, *cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16))
+    return check_bfloat16("output in bfloat16", output, reference.narrow["bfloat16"], reference.output)
 
 
 def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:

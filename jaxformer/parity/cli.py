@@ -112,7 +112,7 @@ def _inputs(flags: Compare) -> tuple[Any, ...]:
 
 
 def _model(name: str) -> tuple[Any, Callable[..., Any]]:
-    from jaxformer.parity.checks import apply
+    from jaxformer.parity.reference import apply
 
     found = _named(name)()
     return found if isinstance(found, tuple) else (found, apply)

@@ -1,30 +1,31 @@
-"""Compare a PyTorch model with its port to Flax, and say where they part."""
+"""Compare a PyTorch model with its port to JAX, and say where they part."""
 
-import copy
-import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checks import check_choice
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax, to_torch
-from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
-from jaxformer.parity.causes import Evidence, explain
-from jaxformer.parity.checks import Reference, Subject, apply, check_output32, jax_gradients, run_torch, same_bits
-from jaxformer.parity.inputs import widen
+from jaxformer.errors import InputError, JaxformerError, ParityError
+from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.measure import LINES, check_gradients, difference, host
-from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
+from jaxformer.parity.modules import Traced, over, table, trace
+from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch
 from jaxformer.parity.report import Module, Report, Stage
-from jaxformer.parity.trace import Gap, Record, Trace, local_gaps, trace_jax, trace_torch
-from jaxformer.parity.watch import Site
+from jaxformer.parity.watch import CALL
 
-STAGES = ("weights", "forward", "local", "gradients", "float32")
-"""In the order in which they run."""
+CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
+"""In float64, in the order in which they run."""
+NARROW = {"A": {}, "B": {"float32": check_output32}, "C": {"float32": check_output32, "bfloat16": check_output16}}
+"""What else each tier judges."""
+
+Found = Iterator[tuple[Stage, dict[str, Any]]]
+"""Stage after stage, each with what it adds to the report."""
 
 
 def compare(
@@ -33,205 +34,192 @@ def compare(
     inputs: tuple[np.ndarray, ...],
     *,
     rules: Family = TWIN,
-    call_torch: Callable[..., Any] = apply,
-    call_jax: Callable[..., Any] = apply,
-    checks: tuple[str, ...] = STAGES,
+    call_torch: Call = apply,
+    call_jax: Call = apply,
+    checks: tuple[str, ...] = CHECKS,
+    tier: Tier = "B",
 ) -> Report:
-    """A torch module against a Flax NNX module on the same `inputs`, in float64 (tier A) and float32 (tier B).
+    """A torch module against a JAX model on the same `inputs`.
 
-    `rules` say which tensors are the same; `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each.
+    The JAX model is a Flax NNX module, or the parameters that `call_jax` gives to a Linen module or a plain function (see
+    `tap`). `rules` say which tensors are the same; `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array
+    each. Tier A decides in float64; B also judges the output in float32, and C in bfloat16, by torch's own rounding error.
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
+    subject, backward = Subject(jax_model, call_jax, rules), any("gradients" in name for name in checks)
+
+    def stages() -> Found:
+        weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
+        loaded = yield from weights_stage(weights, subject, checks)
+        with _evaluating(torch_model):
+            reference = run_torch(torch_model, inputs, call_torch, tier=tier, watch=True, gradients=backward)
+        yield from judge(reference, loaded, checks, tier)
+
+    return _collected(stages(), checks, tier)
+
+
+def check(
+    reference: Reference,
+    jax_model: Any,
+    *,
+    rules: Family = TWIN,
+    call_jax: Call = apply,
+    checks: tuple[str, ...] = CHECKS,
+    tier: Tier = "B",
+) -> Report:
+    """The same against what torch said before (see `dump`): torch is not needed."""
+
+    def stages() -> Found:
+        loaded = yield from weights_stage(reference.weights, Subject(jax_model, call_jax, rules), checks)
+        yield from judge(reference, loaded, checks, tier)
+
+    return _collected(stages(), checks, tier)
+
+
+def _collected(stages: Found, checks: tuple[str, ...], tier: Tier) -> Report:
+    """The report; the first stage that cannot be done is the last."""
     if not checks:
-        raise InputError(f"checks is empty; give some of {', '.join(STAGES)}")
+        raise InputError(f"checks is empty; give some of {', '.join(CHECKS)}")
     for name in checks:
-        check_choice("checks", name, STAGES)
-    report = Report(tier="A", line=LINES["activation"][0], environment=environment())
-    model = copy.deepcopy(torch_model).eval()
+        check_choice("checks", name, CHECKS)
+    check_choice("tier", tier, get_args(Tier))
+    report = Report(tier=tier, line=LINES["activation"][0], environment=environment())
     try:
-        weights = {name: host(tensor).copy() for name, tensor in model.named_parameters()}
-        loaded = to_jax(weights, jax_model, rules)
-    except ConversionError as error:
-        return _with(report, Stage("weights", "failed", str(error)))
-    if "weights" in checks:
-        report = _with(report, weights_stage(weights, jax_model, rules))
-    try:
-        report = modules_stages(report, model, loaded, inputs, rules, call_torch, call_jax, checks)
-        if {"gradients", "float32"} & set(checks):
-            reference = run_torch(model, inputs, call_torch)
-            reference = replace(reference, weights={name: reference.weights[name] for name in weights})
-            report = whole_stages(report, reference, Subject(jax_model, call_jax, rules), checks)
+        for stage, more in stages:
+            report = replace(report, stages=[*report.stages, stage], **more)
     except Exception as error:
-        says = f"{type(error).__name__}: {error}" if not isinstance(error, JaxformerError) else str(error)
-        return _with(report, Stage(_next(report, checks), "failed", says.splitlines()[0]))
+        done = {stage.name for stage in report.stages}
+        name = next((name for name in CHECKS if name in checks and name not in done), *list(NARROW[tier])[-1:])
+        says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
+        failed = Stage(name, "failed", says.strip().splitlines()[0])
+        report = replace(report, stages=[*report.stages, failed])
     return report
 
 
-def weights_stage(weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family) -> Stage:
-    """Whether the JAX model holds torch's weights, bit for bit."""
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(jax_model)):
+def weights_stage(weights: Mapping[str, np.ndarray], subject: Subject, checks: tuple[str, ...]) -> Any:
+    """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
+    loaded = replace(subject, like=to_jax(weights, subject.like, subject.family))
+    if "weights" in checks:
+        yield judged_weights(weights, subject), {}
+    return loaded
+
+
+def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject) -> Stage:
+    """Bit for bit."""
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(subject.like)):
         return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
-    held = to_torch(jax_model, rules)
+    held = to_torch(subject.like, subject.family)
     changed = [name for name, array in weights.items() if not same_bits(held[name], array)]
     if changed:
         first = changed[0]
         says = f"{len(changed)} of {len(weights)} tensors differ, first {first}"
-        return Stage(
-            "weights", "different", f"{says} ({difference(first, held[first], weights[first])}); torch's are used below"
-        )
+        far = difference(first, held[first], weights[first])
+        return Stage("weights", "different", f"{says} ({far}); torch's are used below")
     return Stage("weights", "equal", f"{len(weights)} of {len(weights)} tensors used once, bitwise equal")
 
 
-def modules_stages(
-    report: Report,
-    torch_model: Any,
-    jax_model: Any,
-    inputs: tuple[np.ndarray, ...],
-    rules: Family,
-    call_torch: Callable[..., Any],
-    call_jax: Callable[..., Any],
-    checks: tuple[str, ...],
-) -> Report:
-    """Every module in float64: along the normal run, and alone on torch's inputs."""
-    import torch
-
-    wide = [array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array for array in inputs]
-    theirs = trace_torch(copy.deepcopy(torch_model).double(), call_torch, tuple(map(torch.from_numpy, wide)))
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        model, arrays = widen(jax_model), tuple(map(jnp.asarray, wide))
-        ours = trace_jax(model, call_jax, arrays)
-        paths = pair_modules({site.path for site in ours}, {site.path for site in theirs}, parameter_pairs(jax_model, rules))
-        pairs = pair_calls(ours, theirs, paths)
-        gaps = local_gaps(model, call_jax, arrays, theirs, pairs)
-    loaded = layer_arrays(jax_model, rules)
-    worst: dict[Site, tuple[float, Gap]] = {}
-    for gap in gaps:
-        found = _relative(gap.ours, gap.theirs)
-        if gap.owner not in worst or found > worst[gap.owner][0]:
-            worst[gap.owner] = found, gap
-    order = {site: i for i, site in enumerate(theirs)}
-    modules = []
-    for site in sorted(pairs, key=lambda site: order[pairs[site]]):
-        local, gap = worst.get(site, (0.0, None))
-        guilty = local > report.line
-        cause = explain(evidence(gap, theirs, pairs, loaded), gap.ours, gap.theirs) if guilty and gap else ""
-        propagated = _apart(ours[site], theirs[pairs[site]])
-        name = str(site) if site.path or site.call else ""
-        modules.append(Module(name, str(pairs[site]), propagated, local, gap.what if gap else "", guilty, cause))
-    report = replace(
-        report,
-        modules=modules,
-        jax_only=[str(site) for site in ours if site not in pairs],
-        torch_only=[str(site) for site in theirs if site not in set(pairs.values())],
-    )
-    if "forward" in checks:
-        report = _with(report, forward_stage(report))
-    if "local" in checks:
-        says = f"{len(report.guilty)} of {len(modules)} modules guilty"
-        report = _with(report, Stage("local", "different" if report.guilty else "equal", says))
-    return report
-
-
-def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Mapping[str, np.ndarray]) -> Evidence:
-    """What torch's module had at hand when it made the array in question; whatever passed it on unchanged is left out."""
-    owner = pairs[gap.owner]
-    until = pairs[gap.child] if gap.child else owner
-    calls = list(theirs)[: list(theirs).index(until)]
-    inside = [site for site in calls if site.path != owner.path and below(site.path, owner.path)]
-    children = [site for site in inside if not any(other != site and below(site.path, other.path) for other in inside)]
-    given = theirs[owner].inputs
-    floats = [array for array in given if np.issubdtype(array.dtype, np.floating)]
-    before = {f"input {i}" if i else "input": array for i, array in enumerate(floats)}
-    for site in children:
-        for array in theirs[site].output[:1]:
-            if not any(np.array_equal(array, known) for known in before.values()):
-                before[str(site).removeprefix(f"{owner.path}.")] = array
-    before = {name: array for name, array in before.items() if not np.array_equal(array, gap.theirs)}
-    masks = tuple(array for array in given if array.dtype == bool)
-    return Evidence(before, masks, own_parameters(parameters, gap.owner.path), sibling_parameters(parameters, gap.owner.path))
-
-
-def own_parameters(parameters: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """Those of a module itself, by their last names."""
-    prefix = f"{path}." if path else ""
-    own = {name.removeprefix(prefix): array for name, array in parameters.items() if name.startswith(prefix)}
-    return {name: array for name, array in own.items() if "." not in name}
-
-
-def sibling_parameters(parameters: Mapping[str, np.ndarray], path: str) -> dict[str, dict[str, np.ndarray]]:
-    """Those of the modules that lie beside it, by their names."""
-    parent, _, last = path.rpartition(".")
-    prefix = f"{parent}." if parent else ""
-    names = {name.removeprefix(prefix).split(".")[0] for name in parameters if name.startswith(prefix)} - {last}
-    return {name: own_parameters(parameters, prefix + name) for name in sorted(names)}
-
-
-def forward_stage(report: Report) -> Stage:
-    """The output, and where the first difference of the normal run is."""
-    off = [module for module in report.modules if not module.propagated <= report.line]
-    output = next((module for module in report.modules if not module.jax), None)
-    if output is None:
-        return Stage("forward", "failed", "the model itself was not called; call_jax and call_torch have to call it")
-    if not off:
-        return Stage("forward", "equal", f"relL2 {output.propagated:.1e} (line {report.line:.0e})")
-    first = off[0]
-    says = (
-        f"output {output.propagated:.1e}; first at {first.jax or 'the model'} ({first.propagated:.1e}, line {report.line:.0e})"
-    )
-    return Stage("forward", "different", says)
-
-
-def whole_stages(report: Report, reference: Reference, subject: Subject, checks: tuple[str, ...]) -> Report:
-    """Gradients of every weight and float input in float64, and the output in float32."""
-    if "gradients" in checks:
+def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier) -> Found:
+    """Everything that needs the JAX model to run; it holds torch's weights."""
+    backward = [name for name in checks if "gradients" in name]
+    if {"forward", "local", *backward} & set(checks):
+        traced = trace(reference, subject.like, subject.call, subject.family, gradients=bool(backward))
+        rows = table(traced)
+        more = {"modules": rows, **unpaired(traced), "environment": environment() | dict(reference.environment)}
+        if "forward" in checks:
+            yield forward_stage(rows), more
+        if "local" in checks:
+            guilty = sum(over(row.local, "activation") for row in rows)
+            yield Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty"), more
+        if "gradients" in checks:
+            yield gradients_stage(traced, rows)
+        if "activation gradients" in checks:
+            yield activation_gradients_stage(rows), more
+    for name, judged in NARROW[tier].items():
         try:
-            nulls = check_gradients(jax_gradients(reference, subject), reference.gradients)
-            report = replace(report, unnoticed=nulls)
-            report = _with(report, Stage("gradients", "equal", f"{len(reference.gradients)} tensors, {len(nulls)} null"))
+            ratio = judged(reference, subject)
+            yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
-            report = _with(report, Stage("gradients", "different", str(error)))
-    if "float32" in checks:
-        try:
-            ratio = check_output32(reference, subject)
-            report = _with(report, Stage("float32", "equal", f"{ratio:.2f} of what torch's own rounding allows"))
-        except ParityError as error:
-            report = _with(report, Stage("float32", "different", str(error)))
-    return report
+            yield Stage(name, "different", str(error)), {}
 
 
-def environment() -> dict[str, str]:
-    """What the comparison ran on."""
-    import torch
+def forward_stage(rows: list[Module]) -> Stage:
+    """The output, and where the first difference begins."""
+    output = next(row for row in rows if row.jax == CALL.path).propagated
+    if not any(over(row.propagated, "activation") for row in rows):
+        return Stage("forward", "equal", f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e})")
+    return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}")
 
-    precision = jax.config.values["jax_default_matmul_precision"] or "default"
+
+def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
+    """Of every weight and every float input."""
+    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
+    ours = {name: ours[name] for name in traced.reference.gradients}
+    try:
+        nulls = check_gradients(ours, traced.reference.gradients)
+    except ParityError as error:
+        return Stage("gradients", "different", f"{error}; {_first(rows)}"), {}
+    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null"), {"unnoticed": nulls}
+
+
+def activation_gradients_stage(rows: list[Module]) -> Stage:
+    """Of what every module gives, along the normal run; and of what each one sends back on torch's values."""
+    local = [row for row in rows if row.local_gradient is not None and over(row.local_gradient, "gradient")]
+    propagated = [row for row in rows if row.gradient is not None and over(row.gradient, "gradient")]
+    if not local and not propagated:
+        peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
+        return Stage("activation gradients", "equal", f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e})")
+    says = f"{len(local)} of {len(rows) - 1} modules guilty" if local else _first(rows)
+    return Stage("activation gradients", "different", says)
+
+
+def _first(rows: list[Module]) -> str:
+    """The earliest module in torch's order whose own code differs."""
+    for row in rows:
+        if over(row.local, "activation"):
+            return f"first at {row.jax or 'the model'} (local {row.local.relative:.1e}, line {LINES['activation'][0]:.0e})"
+        if row.local_gradient is not None and over(row.local_gradient, "gradient"):
+            line = LINES["gradient"][1]
+            return f"first at {row.jax or 'the model'} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
+    return "no module's own code differs: what is between them does"
+
+
+def unpaired(traced: Traced) -> dict[str, list[str]]:
+    """Calls that only one side has."""
+    known = set(traced.pairs.values())
     return {
-        "jax": jax.__version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
-        "matmul precision": f"jax highest (default here: {precision}), torch {torch.get_float32_matmul_precision()}",
+        "jax_only": [str(site) for site in traced.ours.outputs if site not in traced.pairs],
+        "torch_only": [str(site) for site in traced.reference.calls if site not in known],
     }
 
 
-def _with(report: Report, stage: Stage) -> Report:
-    return replace(report, stages=[*report.stages, stage])
+def environment() -> dict[str, str]:
+    """What the JAX side ran on."""
+    precision = jax.config.values["jax_default_matmul_precision"] or "default"
+    return {
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
+        "jax matmul precision": f"highest in float64, {precision} below",
+    }
 
 
-def _next(report: Report, checks: tuple[str, ...]) -> str:
-    done = {stage.name for stage in report.stages}
-    return next((name for name in STAGES if name in checks and name not in done), STAGES[-1])
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """A torch model in inference mode, and as it was afterwards; one that was about to drop units is refused."""
+    from torch import nn
 
-
-def _apart(ours: Record, theirs: Record) -> float:
-    """The largest difference of two calls' outputs."""
-    return max((_relative(j, t) for j, t in zip(ours.output, theirs.output, strict=False)), default=0.0)
-
-
-def _relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """relL2; infinite where shapes or NaN do not agree."""
+    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    for path, module in model.named_modules():
+        if isinstance(module, kinds) and module.training and module.p > 0:
+            raise ParityError(
+                f"the torch model is in training mode and {path} drops units (p = {module.p}); call .eval() on it, or compare "
+                "training"
+            )
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
     try:
-        return difference("", ours, theirs).relative
-    except ParityError:
-        return float("inf")
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -4,6 +4,8 @@ A model initialised the usual way hides dropped biases and gains at any toleranc
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +32,28 @@ def excite(tree: PyTree, seed: int) -> PyTree:
 
 
 def widen(tree: PyTree) -> PyTree:
-    """Every leaf as float64 (under `jax.enable_x64(True)`)."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)
+    """Every float leaf as float64 (under `jax.enable_x64(True)`)."""
+    return cast(tree, jnp.float64)
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Every float leaf in another type."""
+    leaves, restore = floating(tree)
+    return restore([jnp.asarray(leaf, dtype) for leaf in leaves])
+
+
+def floating(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
+    """The float leaves, and what puts others in their place: a user's model may hold keys and counters too."""
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+    def restore(floats: list[Any]) -> PyTree:
+        whole = list(leaves)
+        for i, leaf in zip(places, floats, strict=True):
+            whole[i] = leaf
+        return jax.tree.unflatten(structure, whole)
+
+    return [leaves[i] for i in places], restore
 
 
 def hostile_tokens(vocab_size: int, batch: int, length: int, seed: int, pad: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -83,15 +83,24 @@ def check_float32(name: str, ours: Any, theirs: Any, truth: Any) -> float:
 
     Returns the larger ratio to its line; raises ParityError above 1.
     """
+    return _check_rounding(name, ours, theirs, truth, factor=4.0, least=4 * UNIT_ROUNDOFF, tier="B")
+
+
+def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
+    """Tier C: the same with 2 |T - R| + 3e-5 |R|."""
+    return _check_rounding(name, ours, theirs, truth, factor=2.0, least=3e-5, tier="C")
+
+
+def _check_rounding(name: str, ours: Any, theirs: Any, truth: Any, *, factor: float, least: float, tier: str) -> float:
     j, t, r = (host(array).astype(np.float64) for array in (ours, theirs, truth))
     difference(name, ours, theirs)
     finite = np.isfinite(r)
     j, t, r = j[finite], t[finite], r[finite]
     worst = 0.0
-    for norm, factor in ((np.linalg.norm, 4.0), (lambda a: np.abs(a).max(initial=0.0), 8.0)):
-        gap, line = norm(j - r), factor * (norm(t - r) + UNIT_ROUNDOFF * norm(r))
+    for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
+        gap, line = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
         if not gap <= line:
-            raise ParityError(f"{name}: float32 error {gap:.1e} against torch's {norm(t - r):.1e}; tier B allows {line:.1e}")
+            raise ParityError(f"{name}: error {gap:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {line:.1e}")
         worst = max(worst, float(gap / line) if line else 0.0)
     return worst
 

@@ -19,11 +19,12 @@ from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import CHECKS, Reference, Subject, load_torch, run_torch
+from jaxformer.parity.checks import CHECKS, Subject, load_torch
 from jaxformer.parity.injections import Mutant
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.mutants.decoding import BEAM_WIDTH
+from jaxformer.parity.reference import Reference, run_torch
 from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
 from jaxformer.parity.training import Course, Training, check_course, jax_course, torch_course
 from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig

@@ -10,11 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, NamedTuple, Protocol, runtime_checkable
-from unittest import mock
-
-import jax
-import jax.extend
-from flax import nnx
 
 
 class Site(NamedTuple):
@@ -40,6 +35,10 @@ class Observer(Protocol):
     def leave(self, site: Site, output: Any) -> Any:
         """What the call gives."""
         ...
+
+
+CALL = Site("(call)", 0)
+"""The user's function that calls the model: whatever it does around the model is its own code."""
 
 
 class Visits:
@@ -105,89 +104,3 @@ def _attribute(module: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         del vars(module)[name]
-
-
-@contextmanager
-def watch_flax(model: nnx.Module, observer: Observer) -> Iterator[None]:
-    """Flax NNX: the same, for calls on `model` and on what lies in it; a layer cut out of a stack is found again by its shape.
-
-    Inside of `jit` it watches the tracing; nested jits and scans have to be off (`jax.disable_jit`). What runs in another
-    transformation (rematerialised, or under vmap) is not seen.
-    """
-    visits, level = Visits(observer), jax.extend.core.get_opaque_trace_state(convention="nnx")
-    slices: Counter[tuple[str, int]] = Counter()
-
-    def find(module: Any) -> str | None:
-        """The path of a module: in what is running, or in the model."""
-        for owner, path in [*reversed(visits.open), (model, "")]:
-            for below, found in modules(owner):
-                if found is module:
-                    return join(path, below)
-        if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
-            return ""  # a copy of it, as a cast gives
-        for owner, path in [*reversed(visits.open), (model, "")]:
-            for below, found in modules(owner):
-                if n := layers(module, found):
-                    stacked, number = join(path, below), (join(path, below), len(visits.open))
-                    slices[number] += 1
-                    return f"{stacked}.{(slices[number] - 1) % n}"
-        return None
-
-    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(method)
-        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            inside = any(module is caller for caller, _ in visits.open)
-            here = jax.extend.core.get_opaque_trace_state(convention="nnx") == level
-            path = find(module) if here and not inside else None
-            bound = method.__get__(module)
-            return bound(*args, **kwargs) if path is None else visits.run(module, path, bound, args, kwargs)
-
-        return run
-
-    with ExitStack() as stack:
-        for kind in {type(module) for _, module in modules(model)}:
-            for owner in kind.__mro__:
-                if issubclass(owner, nnx.Module) and not owner.__module__.startswith("flax."):
-                    for name, method in public_methods(owner, nnx.Module):
-                        if vars(owner).get(name) is method:
-                            stack.enter_context(mock.patch.object(owner, name, watched(method)))
-            if kind.__module__.startswith("flax.") and "__call__" in vars(kind):
-                stack.enter_context(mock.patch.object(kind, "__call__", watched(vars(kind)["__call__"])))
-        yield
-
-
-def modules(model: nnx.Module) -> Iterator[tuple[str, nnx.Module]]:
-    """A module and all that lie in it, by path."""
-    yield "", model
-    for name, value in vars(model).items():
-        yield from _modules(name, value)
-
-
-def _modules(path: str, value: Any) -> Iterator[tuple[str, nnx.Module]]:
-    if isinstance(value, nnx.Module):
-        for below, module in modules(value):
-            yield join(path, below), module
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _modules(f"{path}.{i}", item)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _modules(f"{path}.{name}", item)
-
-
-def layers(module: Any, stacked: Any) -> int:
-    """How many layers `stacked` holds where `module` can be one of them; 0 where it cannot."""
-    if type(module) is not type(stacked):
-        return 0
-    one, many = jax.tree.leaves(module), jax.tree.leaves(stacked)
-    fits = (
-        one
-        and len(one) == len(many)
-        and all(m.shape[1:] == o.shape and m.ndim > o.ndim for o, m in zip(one, many, strict=True))
-    )
-    return many[0].shape[0] if fits else 0
-
-
-def join(path: str, below: str) -> str:
-    """Both parts of a path."""
-    return ".".join(part for part in (path, below) if part)

@@ -1,0 +1,176 @@
+"""Each JAX module on torch's own ground.
+
+Along a normal run an error spreads: every module behind a bug is off. So each module is given the inputs that torch's module
+had, and everything around it the outputs that torch's module gave; on the way back, the gradients that torch's had. Then a
+module is off only if its own code is: in what it hands to its children, in what it returns, and in what it sends back.
+All of it is one pass: torch's arrays are put in place of ours wherever a paired call begins or ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.parity.inputs import floating
+from jaxformer.parity.records import Record, Trace, arrays_in, axes_for, replaced
+from jaxformer.parity.watch import CALL, Site
+from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
+
+Ends = tuple[Site, Site | None]
+"""A module, and its child if one is meant."""
+
+
+class Place(NamedTuple):
+    """One array of one of our calls."""
+
+    site: Site
+    part: str
+    """'inputs' or 'output'."""
+    number: int
+    """Among torch's."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An array of ours beside torch's, and whose doing the difference is."""
+
+    owner: Site
+    child: Site | None
+    """Of ours, where the array is on its way into one of the owner's children; None for its output."""
+    what: str
+    """Which array it is: its output, the input of a child, the gradient of a weight."""
+    ours: np.ndarray
+    theirs: np.ndarray
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """What the pass found."""
+
+    gaps: list[Gap]
+    """Of values."""
+    gradient_gaps: list[Gap]
+    weights: Any
+    """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
+
+
+def isolate(
+    model: Any,
+    call: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    theirs: Trace,
+    pairs: Mapping[Site, Site],
+    *,
+    gradients: bool,
+) -> Isolated:
+    """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's."""
+    records = {site: theirs[other] for site, other in pairs.items()} | {CALL: theirs[CALL]}
+    forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
+    weights, with_weights = floating(model)
+    notes: list[_Forcing] = []
+
+    def run(forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any]) -> tuple[Any, Any]:
+        forcing = _Forcing(records, forced, pulls)
+        notes[:] = [forcing]
+        model = with_weights(weights)
+        with watch_jax(model, forcing), jax.disable_jit():
+            forcing.leave(CALL, call(model, *inputs))
+        return forcing.total, [ours for *_, ours in forcing.found]
+
+    if gradients:
+        both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
+        (_, found), (back, own) = both(forced, weights, pulls)
+    else:
+        (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
+    (forcing,) = notes
+    gaps = [
+        Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array)
+        for (owner, child, array, _), ours in zip(forcing.found, found, strict=True)
+    ]
+    gradient_gaps = [
+        Gap(owner, child, "gradient of its input" if child is None else f"gradient it sends to {child}", *map(np.asarray, both))
+        for place, (owner, child) in forcing.senders.items()
+        if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
+    ]
+    return Isolated(gaps, gradient_gaps, None if own is None else with_weights(own))
+
+
+def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
+    """The float arrays of all records, by where they are."""
+    return {
+        Place(site, part, i): jnp.asarray(array)
+        for site, record in records.items()
+        for part, name in (("inputs", inputs), ("output", output))
+        for i, array in enumerate(getattr(record, name))
+        if array is not None and np.issubdtype(array.dtype, np.floating)
+    }
+
+
+class _Forcing:
+    """Puts torch's arrays in place of ours, and notes both."""
+
+    def __init__(self, records: Mapping[Site, Record], forced: Mapping[Place, Any], pulls: Mapping[Place, Any]):
+        self.records, self.forced, self.pulls = records, forced, pulls
+        self.open: list[Site] = []
+        self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
+        """Owner, child, torch's array and ours."""
+        self.senders: dict[Place, Ends] = {}
+        """Whose code sends a gradient back to a place, and to which child's output."""
+        self.total = jnp.zeros(())
+        """Its gradient is torch's, wherever ours end."""
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the model itself is called with is the user's; what a module hands to another is the module's."""
+        if site not in self.records:
+            return arguments
+        if self.open:
+            arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))
+        self.open.append(site)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        if site not in self.records:
+            return output
+        if self.open:
+            self.open.pop()
+        around = self.open[-1] if self.open else CALL
+        return self._force(output, site, "output", (site, None), (around, site))
+
+    def _force(
+        self, value: Any, site: Site, part: str, maker: tuple[Site, Site | None], sender: tuple[Site, Site | None]
+    ) -> Any:
+        """Our arrays, in their order, against torch's of the same shape and kind."""
+        left, ours, put = list(enumerate(getattr(self.records[site], part))), arrays_in(value), []
+        for array in ours:
+            found = _first_fitting(left, array)
+            if found is None:
+                put.append(array)
+                continue
+            i, axes, theirs = found
+            left = [(j, other) for j, other in left if j > i]
+            place = Place(site, part, i)
+            self.found.append((*maker, theirs, array))
+            if place in self.forced:
+                put.append(jnp.transpose(self.forced[place], axes).astype(array.dtype))
+                self.senders |= {place: sender} if site != CALL else {}
+                if place in self.pulls:
+                    self.total += (array * jnp.transpose(self.pulls[place], axes)).sum()
+            else:
+                put.append(jnp.asarray(theirs, array.dtype))
+        return replaced(value, ours, put)
+
+
+def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any) -> tuple[int, tuple[int, ...], np.ndarray] | None:
+    """The first of torch's arrays that has our kind of numbers and, in some order of axes, our shape. Masks stay, since
+    their sense may differ."""
+    for i, array in theirs:
+        if _kind(array.dtype) == _kind(ours.dtype) != "bool_" and (axes := axes_for(array, ours.shape)) is not None:
+            return i, axes, array.transpose(axes)
+    return None
+
+
+def _kind(dtype: Any) -> str:
+    return next(kind for kind in ("floating", "integer", "bool_") if jnp.issubdtype(dtype, getattr(jnp, kind)))

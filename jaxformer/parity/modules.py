@@ -1,0 +1,179 @@
+"""The table of modules: how far each one is off, which are guilty, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.convert.rules import Family, to_jax
+from jaxformer.errors import ParityError
+from jaxformer.parity.causes import explain
+from jaxformer.parity.evidence import evidence
+from jaxformer.parity.inputs import cast, widen
+from jaxformer.parity.isolate import Gap, Isolated, isolate
+from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
+from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
+from jaxformer.parity.propagate import Run, propagate
+from jaxformer.parity.records import Record
+from jaxformer.parity.reference import Call, Reference
+from jaxformer.parity.report import Error, Module
+from jaxformer.parity.watch import CALL, Site
+
+EQUAL = Error(0.0, 0.0)
+Worst = dict[Site, tuple[Error, Gap]]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Both sides' calls, and which of ours is which of torch's."""
+
+    reference: Reference
+    model: Any
+    """The JAX model with torch's weights, in float32."""
+    rules: Family
+    ours: Run
+    pairs: Mapping[Site, Site]
+    """Ours -> torch's."""
+    isolated: Isolated
+
+    @cached_property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Ours in float64, layer by layer."""
+        return layer_arrays(self.model, self.rules)
+
+
+def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradients: bool) -> Traced:
+    """Run the JAX model in float64: along its normal run, and module by module on torch's arrays."""
+    theirs = reference.calls
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        wide, inputs = widen(model), tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
+        ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
+        paths = pair_modules(
+            {site.path for site in ours.outputs}, {site.path for site in theirs}, parameter_pairs(model, rules)
+        )
+        pairs = pair_calls(ours.outputs, theirs, paths)
+        isolated = isolate(wide, call, inputs, theirs, pairs, gradients=gradients)
+    return Traced(reference, model, rules, ours, {**pairs, CALL: CALL}, isolated)
+
+
+def table(traced: Traced) -> list[Module]:
+    """One row for each call that both sides have, in torch's call order."""
+    theirs = traced.reference.calls
+    order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
+    forwards, backwards = worst_values(traced), worst_gradients(traced, noise)
+    rows = []
+    for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
+        record, ours = theirs[traced.pairs[site]], traced.ours.outputs[site]
+        local, gap = forwards.get(site, (EQUAL, None))
+        back, sent = backwards.get(site, (None, None))
+        forward, backward = over(local, "activation"), back is not None and over(back, "gradient")
+        errors = [error(j, t) for j, t in zip(ours, record.output, strict=False)]
+        propagated = max(errors, key=lambda found: found.relative, default=EQUAL)
+        blamed = sent if backward and not forward else gap
+        rows.append(
+            Module(
+                jax=str(site) if site.path or site.call else "",
+                torch=str(traced.pairs[site]),
+                propagated=propagated,
+                local=local,
+                what=blamed.what if blamed else "",
+                guilty=forward or backward,
+                cause=why(traced, gap) if forward and gap else "",
+                gradient=returned(traced.ours.gradients.get(site), record, noise),
+                local_gradient=back,
+                positions=by_position(ours[0], record.output[0]) if over(propagated, "activation") or not site.path else [],
+            )
+        )
+    return rows
+
+
+def worst_values(traced: Traced) -> Worst:
+    """The largest difference that each module's own code makes."""
+    worst: Worst = {}
+    for gap in traced.isolated.gaps:
+        found = error(gap.ours, gap.theirs)
+        if gap.owner not in worst or found.relative > worst[gap.owner][0].relative:
+            worst[gap.owner] = found, gap
+    return worst
+
+
+def worst_gradients(traced: Traced, noise: float) -> Worst:
+    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
+    worst: Worst = {}
+    found = [(error(gap.ours, gap.theirs, noise), gap) for gap in traced.isolated.gradient_gaps]
+    for one, gap in found + weight_gradients(traced):
+        if gap.owner not in worst or one.peak > worst[gap.owner][0].peak:
+            worst[gap.owner] = one, gap
+    return worst
+
+
+def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
+    """Of every weight, from the code of the module that has it."""
+    if traced.isolated.weights is None:
+        return []
+    reference = {name: traced.reference.gradients[name] for name in traced.reference.weights}
+    noise = NULL_GRADIENT * rms(reference.values())
+    with jax.enable_x64(True):
+        theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
+    ours, sites = layer_arrays(traced.isolated.weights, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+    gaps = []
+    for name, array in theirs.items():
+        owner = [site for site in sites if site != CALL and site.call == 0 and below(name, site.path)][-1:] or [CALL]
+        gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
+        gaps.append((error(gap.ours, gap.theirs, noise), gap))
+    return gaps
+
+
+def why(traced: Traced, gap: Gap) -> str:
+    """The cause, where there is a plain one."""
+    if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
+        return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
+    return explain(evidence(gap, traced.reference.calls, traced.pairs, traced.parameters), gap.ours, gap.theirs)
+
+
+def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Error | None:
+    """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
+    floats = [array for array, given in zip(record.output_gradients, record.output, strict=False) if given.dtype.kind == "f"]
+    pairs = [(j, t) for j, t in zip(ours or [], floats, strict=False) if t is not None]
+    return max((error(j, t, noise) for j, t in pairs), key=lambda found: found.peak, default=None)
+
+
+def by_position(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
+    """relL2 along axis 1, where both have one in the middle."""
+    if ours.shape != theirs.shape or ours.ndim < 3:
+        return []
+    return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
+
+
+def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0) -> Error:
+    """Infinite where shapes, NaN or infinities do not agree; nothing where both sides are no more than noise."""
+    if noise and np.abs(ours).max(initial=0.0) <= noise and np.abs(theirs).max(initial=0.0) <= noise:
+        return EQUAL
+    try:
+        found = difference("", ours, theirs)
+    except ParityError:
+        return Error(float("inf"), float("inf"))
+    return Error(found.relative, found.peak)
+
+
+def over(found: Error, kind: Kind) -> bool:
+    """Whether it is over tier A's line."""
+    relative, peak = LINES[kind]
+    return not (found.relative <= relative and found.peak <= peak)
+
+
+def noise_of(calls: Mapping[Site, Record]) -> float:
+    """Gradients of activations below this are null."""
+    return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)
+
+
+def rms(arrays: Iterable[np.ndarray]) -> float:
+    """Of all entries together."""
+    total, count = 0.0, 0
+    for array in arrays:
+        total, count = total + float(np.square(array).sum()), count + array.size
+    return float(np.sqrt(total / count)) if count else 0.0

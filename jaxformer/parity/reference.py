@@ -1,0 +1,164 @@
+"""Everything that torch says about a model on some inputs, as arrays: what JAX is compared with."""
+
+import copy
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.measure import host
+from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
+from jaxformer.parity.watch import CALL, Site, watch_torch
+
+Call = Callable[..., Any]
+"""call(module, *inputs) -> output"""
+Tier = Literal["A", "B", "C"]
+
+
+def apply(module: Any, *inputs: Any) -> Any:
+    """module(*inputs)"""
+    return module(*inputs)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The gradients are those of the sum of output * cotangent."""
+
+    inputs: tuple[np.ndarray, ...]
+    """Integer and boolean arrays, and float ones, which are differentiated too."""
+    weights: Mapping[str, np.ndarray]
+    """float32, by torch's names."""
+    output: np.ndarray
+    """float64, on the same float32 weights and inputs."""
+    cotangent: np.ndarray
+    """Noise of the output's shape."""
+    gradients: Mapping[str, np.ndarray]
+    """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were asked for."""
+    narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The output in 'float32' and 'bfloat16', as far as the tier goes."""
+    calls: Trace = field(default_factory=dict)
+    """Every call of every module in float64, if it was watched."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_torch(
+    module: Any,
+    inputs: tuple[np.ndarray, ...],
+    call: Call = apply,
+    *,
+    seed: int = 0,
+    tier: Tier = "B",
+    watch: bool = False,
+    gradients: bool = True,
+) -> Reference:
+    """Run a float32 torch module in float64, and in the types of the tier; it is left as it was.
+
+    In training mode `call` has to give it the dropout masks. Raises ParityError where there is no one output array.
+    """
+    import torch
+
+    narrow = {}
+    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
+        with torch.no_grad():
+            typed = module if name == "float32" else copy.deepcopy(module).to(getattr(torch, name))
+            output = one_array(call(typed, *_tensors(inputs, getattr(torch, name))), "call_torch")
+            narrow[name] = host(output.float())
+    wide = copy.deepcopy(module).double()
+    tensors = _tensors(inputs, torch.float64)
+    recorder = Recorder()
+    with torch.set_grad_enabled(gradients), watch_torch(wide, recorder) if watch else _unwatched():
+        leaves = _leaves(wide, tensors) if gradients else {}
+        output = one_array(call(wide, *tensors), "call_torch")
+        cotangent = np.random.default_rng(seed).standard_normal(output.shape)
+        found = _gradients(output, cotangent, leaves) if gradients else {}
+    calls = {**recorder.records(), CALL: Record((), (host(output),), (), (cotangent,))} if watch else {}
+    weights = {name: host(tensor) for name, tensor in module.named_parameters()}
+    environment = {
+        "torch": str(torch.__version__),
+        "torch matmul precision": torch.get_float32_matmul_precision(),
+        "python": platform.python_version(),
+    }
+    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment)
+
+
+def one_array(output: Any, name: str) -> Any:
+    """The output, or ParityError if it is no array."""
+    if not is_array(output):
+        among = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        raise ParityError(
+            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one"
+        )
+    return output
+
+
+def _tensors(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
+    import torch
+
+    tensors = [torch.tensor(array) for array in inputs]
+    return [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
+
+
+def _leaves(model: Any, tensors: list[Any]) -> dict[str, Any]:
+    """What is differentiated."""
+    floats = {f"input {i}": tensor.requires_grad_() for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
+    return floats | {name: tensor.requires_grad_() for name, tensor in model.named_parameters()}
+
+
+def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Zeros for what has no influence."""
+    import torch
+
+    total = (output * torch.from_numpy(cotangent)).sum()
+    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(leaves, map(host, found), strict=True))
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    yield
+
+
+class Recorder:
+    """Keeps what goes in and out of torch's calls, and catches the gradients on their way back."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Site, list[np.ndarray]] = {}
+        self.calls: dict[Site, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+        self.gradients: dict[tuple[Site, bool, int], np.ndarray] = {}
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A call gets copies, so that the gradients they send back are its own."""
+        arguments, self.begun[site] = self._note(site, arguments, is_input=True)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        """Calls without an array in what they give are no part of the forward pass."""
+        given = self.begun.pop(site)
+        output, arrays = self._note(site, output, is_input=False)
+        if arrays:
+            self.calls[site] = given, arrays
+        return output
+
+    def _note(self, site: Site, value: Any, *, is_input: bool) -> tuple[Any, list[np.ndarray]]:
+        tensors = arrays_in(value)
+        copies = [tensor.clone() if hasattr(tensor, "clone") else tensor for tensor in tensors]
+        for i, tensor in enumerate(copies):
+            if getattr(tensor, "requires_grad", False):
+                key = site, is_input, i
+                tensor.register_hook(lambda gradient, key=key: self.gradients.__setitem__(key, host(gradient).copy()))
+        return replaced(value, tensors, copies), [host(tensor).copy() for tensor in copies]
+
+    def records(self) -> dict[Site, Record]:
+        """In the order in which calls end."""
+
+        def gradients(site: Site, arrays: list[np.ndarray], is_input: bool) -> tuple[np.ndarray | None, ...]:
+            return tuple(self.gradients.get((site, is_input, i)) for i in range(len(arrays)))
+
+        return {
+            site: Record(tuple(given), tuple(output), gradients(site, given, True), gradients(site, output, False))
+            for site, (given, output) in self.calls.items()
+        }
