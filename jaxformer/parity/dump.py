@@ -1,0 +1,99 @@
+"""What torch says, kept in a folder: one environment writes it with torch, another compares with JAX and has no torch.
+
+    manifest.json      the calls in their order, how many arrays each has, the environment
+    reference.safetensors   every array, by the name that the manifest gives
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from jaxformer.errors import InputError
+from jaxformer.parity.records import Record
+from jaxformer.parity.reference import Reference
+from jaxformer.parity.watch import Site
+
+FORMAT = 1
+PARTS = ("inputs", "output", "input_gradients", "output_gradients")
+"""Of a record."""
+NAMED = ("weights", "gradients", "narrow")
+"""Of a reference: arrays by name."""
+
+
+def save(reference: Reference, folder: Path) -> None:
+    """Write it; the folder appears whole or not at all. InputError if there is one already."""
+    if folder.exists():
+        raise InputError(f"{folder} exists already; remove it, or give another name")
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
+    (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
+    os.replace(unfinished, folder)
+
+
+def load(folder: Path) -> Reference:
+    """What `save` wrote; InputError for a folder that does not hold it."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        if manifest["format"] != FORMAT:
+            raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
+        arrays = safetensors.numpy.load_file(folder / "reference.safetensors")
+        return _reference(manifest, arrays)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder} is damaged, or no dump ({error}); dump it again") from None
+
+
+def _arrays(reference: Reference) -> dict[str, np.ndarray]:
+    arrays = {f"input/{i}": array for i, array in enumerate(reference.inputs)}
+    arrays |= {"output": reference.output, "cotangent": reference.cotangent}
+    for kind in NAMED:
+        arrays |= {f"{kind}/{name}": array for name, array in getattr(reference, kind).items()}
+    for i, record in enumerate(reference.calls.values()):
+        arrays |= {name: array for name, array in _named(i, record) if array is not None}
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
+
+
+def _named(call: int, record: Record) -> Iterator[tuple[str, np.ndarray | None]]:
+    for part in PARTS:
+        for i, array in enumerate(getattr(record, part)):
+            yield f"call/{call}/{part}/{i}", array
+
+
+def _manifest(reference: Reference) -> dict[str, Any]:
+    calls = [
+        {"path": site.path, "call": site.call} | {part: len(getattr(record, part)) for part in PARTS}
+        for site, record in reference.calls.items()
+    ]
+    names = {kind: list(getattr(reference, kind)) for kind in NAMED}
+    rest = {"unnoticed": list(reference.unnoticed), "environment": dict(reference.environment)}
+    return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
+
+
+def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
+    calls = {}
+    for number, call in enumerate(manifest["calls"]):
+        parts = {part: tuple(arrays.get(f"call/{number}/{part}/{i}") for i in range(call[part])) for part in PARTS}
+        if any(array is None for part in ("inputs", "output") for array in parts[part]):
+            raise KeyError(f"call/{number}")
+        calls[Site(call["path"], call["call"])] = Record(**parts)
+    return Reference(
+        inputs=tuple(arrays[f"input/{i}"] for i in range(manifest["inputs"])),
+        output=arrays["output"],
+        cotangent=arrays["cotangent"],
+        **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
+        calls=calls,
+        unnoticed=tuple(manifest["unnoticed"]),
+        environment=manifest["environment"],
+    )
