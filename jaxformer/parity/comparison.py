@@ -15,7 +15,7 @@ from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.measure import LINES, check_gradients, difference, host
 from jaxformer.parity.modules import Traced, over, table, trace
-from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch
+from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
 from jaxformer.parity.watch import CALL
 
@@ -137,7 +137,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
             yield activation_gradients_stage(rows), more
     for name, judged in NARROW[tier].items():
         try:
-            ratio = judged(reference, subject)
+            with saying(f"jax in {name}"):
+                ratio = judged(reference, subject)
             yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
             yield Stage(name, "different", str(error)), {}

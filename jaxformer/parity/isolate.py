@@ -115,6 +115,8 @@ class _Forcing:
     def __init__(self, records: Mapping[Site, Record], forced: Mapping[Place, Any], pulls: Mapping[Place, Any]):
         self.records, self.forced, self.pulls = records, forced, pulls
         self.open: list[Site] = []
+        self.tapped: set[Site] = set()
+        """Calls without an argument: it cannot be told whose code uses what they give."""
         self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
         """Owner, child, torch's array and ours."""
         self.senders: dict[Place, Ends] = {}
@@ -126,7 +128,9 @@ class _Forcing:
         """What the model itself is called with is the user's; what a module hands to another is the module's."""
         if site not in self.records:
             return arguments
-        if self.open:
+        if not arrays_in(arguments):
+            self.tapped.add(site)
+        elif self.open:
             arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))
         self.open.append(site)
         return arguments
@@ -155,7 +159,7 @@ class _Forcing:
             self.found.append((*maker, theirs, array))
             if place in self.forced:
                 put.append(jnp.transpose(self.forced[place], axes).astype(array.dtype))
-                self.senders |= {place: sender} if site != CALL else {}
+                self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
                 if place in self.pulls:
                     self.total += (array * jnp.transpose(self.pulls[place], axes)).sum()
             else:

@@ -19,7 +19,7 @@ from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
 from jaxformer.parity.propagate import Run, propagate
 from jaxformer.parity.records import Record
-from jaxformer.parity.reference import Call, Reference
+from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.watch import CALL, Site
 
@@ -49,7 +49,7 @@ class Traced:
 def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays."""
     theirs = reference.calls
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), saying("jax in float64"):
         wide, inputs = widen(model), tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
         paths = pair_modules(

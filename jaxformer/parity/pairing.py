@@ -39,17 +39,32 @@ def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
 
 
 def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
-    """Paths of our modules -> torch's. Of several that hold the same parameters, the outer ones are paired first."""
-    own = {path: frozenset(parameters[name] for name in parameters if below(name, path)) for path in ours}
+    """Paths of our modules -> torch's, where both hold the same parameters, whole ones.
+
+    Of several with the same, those that have them of their own are paired first, then the outer ones.
+    """
+    own = {path: whole_tensors(path, parameters) for path in ours}
     other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in theirs}
+    pairs = {path: owner for path, owner in owners(parameters).items() if own.get(path) and other.get(owner) == own[path]}
     candidates: dict[frozenset[str], list[str]] = defaultdict(list)
-    for path in sorted(other, key=depth):
+    for path in sorted(set(other) - set(pairs.values()), key=depth):
         candidates[other[path]].append(path)
-    pairs = {}
-    for path in sorted(own, key=depth):
+    for path in sorted(set(own) - set(pairs), key=depth):
         if own[path] and candidates[own[path]]:
             pairs[path] = candidates[own[path]].pop(0)
     return pairs
+
+
+def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
+    """torch's names of what lies in a module of ours; none, if it holds only a part of one that torch packs."""
+    inside = {theirs for name, theirs in parameters.items() if below(name, path)}
+    outside = {theirs for name, theirs in parameters.items() if not below(name, path)}
+    return frozenset() if inside & outside else frozenset(inside)
+
+
+def owners(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Of our modules with parameters of their own: the torch modules that have these."""
+    return {name.rpartition(".")[0]: theirs.rpartition(".")[0] for name, theirs in parameters.items()}
 
 
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:

@@ -3,16 +3,16 @@
 import copy
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from jaxformer.errors import ParityError
+from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
-from jaxformer.parity.watch import CALL, Site, watch_torch
+from jaxformer.parity.watch import CALL, Site, watch_torch, without_fast_path
 
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
@@ -63,20 +63,18 @@ def run_torch(
     """
     import torch
 
-    narrow = {}
-    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
-        with torch.no_grad():
-            typed = module if name == "float32" else copy.deepcopy(module).to(getattr(torch, name))
-            output = one_array(call(typed, *_tensors(inputs, getattr(torch, name))), "call_torch")
-            narrow[name] = host(output.float())
-    wide = copy.deepcopy(module).double()
-    tensors = _tensors(inputs, torch.float64)
-    recorder = Recorder()
-    with torch.set_grad_enabled(gradients), watch_torch(wide, recorder) if watch else _unwatched():
+    wide, tensors, recorder = copy.deepcopy(module).double(), _tensors(inputs, torch.float64), Recorder()
+    with torch.set_grad_enabled(gradients), saying("torch in float64"), watch_torch(wide, recorder) if watch else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch")
         cotangent = np.random.default_rng(seed).standard_normal(output.shape)
         found = _gradients(output, cotangent, leaves) if gradients else {}
+    del wide
+    narrow = {}
+    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
+        typed = module if name == "float32" else copy.deepcopy(module).to(getattr(torch, name))
+        with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
+            narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
     calls = {**recorder.records(), CALL: Record((), (host(output),), (), (cotangent,))} if watch else {}
     weights = {name: host(tensor) for name, tensor in module.named_parameters()}
     environment = {
@@ -120,8 +118,15 @@ def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) ->
 
 
 @contextmanager
-def _unwatched() -> Iterator[None]:
-    yield
+def saying(where: str) -> Iterator[None]:
+    """Whatever goes wrong inside is one line that says where."""
+    try:
+        yield
+    except JaxformerError:
+        raise
+    except Exception as error:
+        line = str(error).strip().split("\n")[0]
+        raise ParityError(f"{where}: {type(error).__name__}: {line}") from error
 
 
 class Recorder:

@@ -76,7 +76,7 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
     """torch: every module's `forward` and public methods of its own class, in call order. Fused fast paths are off."""
     import torch
 
-    visits, fused = Visits(observer), torch.backends.mha.get_fastpath_enabled()
+    visits = Visits(observer)
 
     def watched(module: Any, path: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -87,14 +87,26 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
         return run
 
     with ExitStack() as stack:
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
+        stack.enter_context(without_fast_path())
         for path, module in model.named_modules():
             own = not type(module).__module__.startswith("torch.")
             names = dict(public_methods(type(module), torch.nn.Module)) if own else ()
             for name in {"forward", *names}:
                 stack.enter_context(_attribute(module, name, watched(module, path, getattr(module, name))))
         yield
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """torch's encoders take another kernel in inference, which gives NaN for a row of nothing but padding; here not."""
+    import torch
+
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 @contextmanager
