@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.errors import ConversionError
-from jaxformer.nn.tree import map_named, named_leaves
+from jaxformer.nn.tree import is_weight, map_named, named_weights
 
 LISTED = 3
 """How many names an error lists before it only counts them."""
@@ -129,7 +128,7 @@ class Place(NamedTuple):
 
 def to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
     """Every tensor of a JAX model, or of a tree of its shape, under torch's names and in torch's layout."""
-    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(tree).items()}
+    arrays = {name: np.asarray(leaf) for name, leaf in named_weights(tree).items()}
 
     def piece(place: Place) -> np.ndarray:
         array = arrays[place.name]
@@ -156,7 +155,9 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     if missing or left_over:
         raise ConversionError(_mismatch(missing, left_over))
 
-    def build(name: str, leaf: Any) -> jax.Array:
+    def build(name: str, leaf: Any) -> Any:
+        if not is_weight(leaf):
+            return leaf
         stacked = family.stacked(name)
         shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if stacked else (leaf.shape, 1)
         names = family.torch_names(name, n_layers)
@@ -172,7 +173,7 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     Raises ConversionError where two JAX tensors want the same, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
-    for name, leaf in named_leaves(like).items():
+    for name, leaf in named_weights(like).items():
         part = family.rule(name).part
         for layer, torch_name in enumerate(family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1)):
             parts = found.setdefault(torch_name, {})

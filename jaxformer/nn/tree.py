@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 STACKED = "blocks."
@@ -19,6 +20,16 @@ def path_name(path: tuple[Any, ...]) -> str:
 def named_leaves(tree: PyTree) -> dict[str, Any]:
     """Every leaf by its name, in tree order."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def named_weights(tree: PyTree) -> dict[str, Any]:
+    """Every float leaf by its name: a user's module may hold keys and counters too, which are no weights."""
+    return {name: leaf for name, leaf in named_leaves(tree).items() if is_weight(leaf)}
+
+
+def is_weight(leaf: Any) -> bool:
+    """Whether a leaf holds floats."""
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def map_named(f: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:

@@ -136,6 +136,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         if "activation gradients" in checks:
             yield activation_gradients_stage(rows), more
     for name, judged in NARROW[tier].items():
+        if name not in reference.narrow:
+            raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")
         try:
             with saying(f"jax in {name}"):
                 ratio = judged(reference, subject)

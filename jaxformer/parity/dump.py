@@ -1,7 +1,7 @@
 """What torch says, kept in a folder: one environment writes it with torch, another compares with JAX and has no torch.
 
-    manifest.json      the calls in their order, how many arrays each has, the environment
-    reference.safetensors   every array, by the name that the manifest gives
+manifest.json      the calls in their order, how many arrays each has, the environment
+reference.safetensors   every array, by the name that the manifest gives
 """
 
 import json
@@ -22,7 +22,7 @@ from jaxformer.parity.watch import Site
 
 FORMAT = 1
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
-"""Of a record."""
+"""Of a record, in its order; a gradient may be missing."""
 NAMED = ("weights", "gradients", "narrow")
 """Of a reference: arrays by name."""
 
@@ -84,10 +84,10 @@ def _manifest(reference: Reference) -> dict[str, Any]:
 def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
     calls = {}
     for number, call in enumerate(manifest["calls"]):
-        parts = {part: tuple(arrays.get(f"call/{number}/{part}/{i}") for i in range(call[part])) for part in PARTS}
-        if any(array is None for part in ("inputs", "output") for array in parts[part]):
-            raise KeyError(f"call/{number}")
-        calls[Site(call["path"], call["call"])] = Record(**parts)
+        names = {part: [f"call/{number}/{part}/{i}" for i in range(call[part])] for part in PARTS}
+        values = [tuple(arrays[name] for name in names[part]) for part in PARTS[:2]]
+        gradients = [tuple(arrays.get(name) for name in names[part]) for part in PARTS[2:]]
+        calls[Site(call["path"], call["call"])] = Record(*values, *gradients)
     return Reference(
         inputs=tuple(arrays[f"input/{i}"] for i in range(manifest["inputs"])),
         output=arrays["output"],

@@ -24,7 +24,8 @@ def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Ma
         for array in theirs[site].output[:1]:
             if not any(np.array_equal(array, known) for known in before.values()):
                 before[str(site).removeprefix(f"{owner.path}.")] = array
-    before = {name: array for name, array in before.items() if not np.array_equal(array, gap.theirs)}
+    if owner != CALL:
+        before = {name: array for name, array in before.items() if not np.array_equal(array, gap.theirs)}
     masks = tuple(array for array in given if array.dtype == bool)
     return Evidence(before, masks, own_parameters(parameters, gap.owner.path), sibling_parameters(parameters, gap.owner.path))
 

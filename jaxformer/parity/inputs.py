@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.nn.tree import map_named
+from jaxformer.nn.tree import is_weight, map_named
 
 
 def excite(tree: PyTree, seed: int) -> PyTree:
@@ -45,7 +45,7 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 def floating(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     """The float leaves, and what puts others in their place: a user's model may hold keys and counters too."""
     leaves, structure = jax.tree.flatten(tree)
-    places = [i for i, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    places = [i for i, leaf in enumerate(leaves) if is_weight(leaf)]
 
     def restore(floats: list[Any]) -> PyTree:
         whole = list(leaves)

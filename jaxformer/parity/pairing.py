@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family
-from jaxformer.nn.tree import named_leaves
+from jaxformer.nn.tree import named_weights
 from jaxformer.parity.watch import Site
 
 
@@ -23,7 +23,7 @@ def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
     """Our parameters in float64, layer by layer."""
     arrays = {}
-    for name, leaf in named_leaves(tree).items():
+    for name, leaf in named_weights(tree).items():
         array = np.asarray(leaf, np.float64)
         arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
     return arrays
@@ -32,7 +32,7 @@ def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
     """Names of our parameters, layer by layer -> torch's."""
     pairs: dict[str, str] = {}
-    for name, leaf in named_leaves(like).items():
+    for name, leaf in named_weights(like).items():
         ours = layer_names(name, leaf, rules)
         pairs |= zip(ours, rules.torch_names(name, len(ours)), strict=True)
     return pairs

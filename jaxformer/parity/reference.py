@@ -82,7 +82,7 @@ def run_torch(
         "torch matmul precision": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
     }
-    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment)
+    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment=environment)
 
 
 def one_array(output: Any, name: str) -> Any:

@@ -1,0 +1,129 @@
+"""What torch says can be kept in a folder and compared with where there is no torch."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torch_ref.models
+from jaxformer.errors import InputError
+from jaxformer.models import GPT
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
+from jaxformer.parity.checks import load_torch
+from jaxformer.parity.comparison import check, compare
+from jaxformer.parity.dump import load, save
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.reference import run_torch
+from parity_tests.helpers import gpt_config
+
+CONFIG = gpt_config(n_layers=1, layers="rolled")
+
+
+@pytest.fixture(scope="module")
+def sides():
+    model = excite(GPT(CONFIG), seed=1)
+    return load_torch(torch_ref.models.GPT(CONFIG), model).eval(), model, hostile_inputs(CONFIG, 5, 11, seed=2)
+
+
+@pytest.fixture(scope="module")
+def reference(sides):
+    return run_torch(sides[0], sides[2], call_torch, tier="C", watch=True)
+
+
+@pytest.fixture(scope="module")
+def folder(reference, tmp_path_factory):
+    path = tmp_path_factory.mktemp("dump") / "mine"
+    save(reference, path)
+    return path
+
+
+def test_everything_comes_back(reference, folder):
+    back = load(folder)
+    assert list(back.calls) == list(reference.calls)
+    assert back.environment == reference.environment
+    for kind in ("weights", "gradients", "narrow"):
+        ours, theirs = getattr(back, kind), getattr(reference, kind)
+        assert list(ours) == list(theirs)
+        assert all(ours[name].tobytes() == theirs[name].tobytes() for name in theirs)
+    for site, record in reference.calls.items():
+        for part in ("inputs", "output", "input_gradients", "output_gradients"):
+            for one, other in zip(getattr(back.calls[site], part), getattr(record, part), strict=True):
+                assert (one is None) == (other is None)
+                assert one is None or np.array_equal(one, other, equal_nan=True)
+
+
+def test_check_says_what_compare_says(sides, folder):
+    twin, model, inputs = sides
+    wrong = excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
+    for ours, code in ((model, 0), (wrong, 1)):
+        at_once = compare(twin, ours, inputs, call_torch=call_torch, call_jax=call_jax, tier="C")
+        later = check(load(folder), ours, call_jax=call_jax, tier="C")
+        assert later.exit_code == at_once.exit_code == code
+        assert str(later) == str(at_once)
+
+
+def test_check_needs_no_torch(folder):
+    script = f"""
+import sys
+sys.modules["torch"] = None
+from pathlib import Path
+from jaxformer.models import GPT
+from jaxformer.parity.calls import call_jax
+from jaxformer.parity.comparison import check
+from jaxformer.parity.dump import load
+from jaxformer.parity.inputs import excite
+from jaxformer.config import GPTConfig
+report = check(load(Path({str(folder)!r})), excite(GPT({CONFIG!r}), seed=1), call_jax=call_jax)
+print(report.verdict)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})
+    assert done.stdout.startswith("EQUAL: "), done.stderr
+
+
+def test_a_tier_that_was_not_dumped(sides, tmp_path):
+    save(run_torch(sides[0], sides[2], call_torch, tier="A", watch=True), tmp_path / "a")
+    report = check(load(tmp_path / "a"), sides[1], call_jax=call_jax, checks=("weights",), tier="B")
+    assert report.verdict == (
+        "COULD NOT COMPARE: float32: torch's output in float32 was not dumped; dump it with --tier B, or check a lower tier"
+    )
+
+
+def damage(folder: Path, how: str) -> Path:
+    if how == "no folder":
+        return folder / "none"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    if how == "another format":
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    elif how == "arrays cut off":
+        os.truncate(folder / "reference.safetensors", 1000)
+    elif how == "arrays missing":
+        manifest["weights"].append("unknown.weight")
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+DAMAGES = {
+    "no folder": "cannot be read: No such file or directory; give a folder that dump wrote",
+    "another format": "is of format 99, this reads 1; dump it again",
+    "arrays cut off": "is damaged, or no dump",
+    "arrays missing": "is damaged, or no dump",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_dump(reference, tmp_path, how):
+    save(reference, tmp_path / "dump")
+    with pytest.raises(InputError) as refused:
+        load(damage(tmp_path / "dump", how))
+    assert DAMAGES[how] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_is_not_overwritten(reference, folder):
+    with pytest.raises(InputError, match="exists already; remove it, or give another name"):
+        save(reference, folder)
