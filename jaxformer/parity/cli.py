@@ -1,15 +1,14 @@
-"""`jaxformer parity`: compare two models, read a report again, try the mutants.
+"""`jaxformer parity`: compare two models, at once or in two environments, read a report again, try the mutants.
 
 The exit code is 0 for equal, 1 for different, 2 for not compared.
 """
 
 import importlib
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -17,31 +16,85 @@ from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 
+if TYPE_CHECKING:
+    from jaxformer.convert.rules import Family
+    from jaxformer.parity.report import Report
+
+Name = tyro.conf.Positional[str]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Compare:
-    """Compare a torch model with its Flax port. Both are named as package.module:function, a function that gives the model, or
-    the model and how to call it on the inputs."""
+class Inputs:
+    """What both models are fed."""
 
-    torch: tyro.conf.Positional[str]
-    """The torch side."""
-    jax: tyro.conf.Positional[str]
-    """The JAX side."""
-    rules: Literal["twin", "gpt2"] = "twin"
-    """Which tensors are the same."""
     inputs: str | None = None
     """package.module:function that gives a tuple of numpy arrays. None: hostile token ids, from --vocab."""
     vocab: int | None = None
     """Number of token ids."""
     length: int = 66
     """Tokens in a row."""
-    json: Path | None = None
-    """Where to write the whole report."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain:
-    """Print a report that was written before."""
+class Judging:
+    """How both are compared."""
+
+    rules: str | None = None
+    """Which tensors are the same: a family by name, or package.module:FAMILY. None: those of the same values."""
+    tier: Literal["A", "B", "C"] = "B"
+    """A: float64 alone. B: float32 too. C: bfloat16 too."""
+    checks: tuple[str, ...] = ()
+    """Some of weights, forward, local, gradients, 'activation gradients', sensitivity. None: all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """Where the whole report goes."""
+
+    json: Path | None = None
+    """As JSON, for `explain` and for programs."""
+    markdown: Path | None = None
+    """As Markdown."""
+    html: Path | None = None
+    """As one page that needs nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(Inputs, Judging, Writing):
+    """Compare a torch model with its JAX port. Both are named as package.module:function, a function that gives the model, or
+    the model and how to call it on the inputs."""
+
+    torch: Name
+    """The torch side."""
+    jax: Name
+    """The JAX side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dump(Inputs):
+    """Write down all that torch says, for `check` in another environment."""
+
+    torch: Name
+    """package.module:function that gives the torch model, or the model and how to call it on the inputs."""
+    folder: tyro.conf.Positional[Path]
+    """What to make."""
+    tier: Literal["A", "B", "C"] = "B"
+    """A: float64 alone. B: float32 too. C: bfloat16 too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Judging, Writing):
+    """Compare a JAX model with what torch said before; torch is not needed."""
+
+    folder: tyro.conf.Positional[Path]
+    """What `dump` made."""
+    jax: Name
+    """package.module:function that gives the JAX model, or the model and how to call it on the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain(Writing):
+    """Print a report that was written before, or write it in another form."""
 
     report: tyro.conf.Positional[Path]
     """The JSON file."""
@@ -54,36 +107,57 @@ def main(arguments: list[str]) -> None:
 
 
 def compare(arguments: list[str]) -> int:
-    """Print what the comparison found."""
+    """Both models here."""
     flags = parse(Compare, arguments, prog="jaxformer parity compare")
     theirs, call_torch = _model(flags.torch)
     ours, call_jax = _model(flags.jax)
-    from jaxformer.convert.families.gpt2 import GPT2
-    from jaxformer.convert.families.twin import TWIN
     from jaxformer.parity.comparison import compare
 
-    rules = {"twin": TWIN, "gpt2": GPT2}[flags.rules]
-    report = compare(theirs, ours, _inputs(flags), rules=rules, call_torch=call_torch, call_jax=call_jax)
-    print(report)
-    if flags.json is not None:
-        flags.json.write_text(report.to_json(), "utf-8")
-        print(f"report {flags.json}")
-    return report.exit_code
+    judging = {"rules": _rules(flags), "tier": flags.tier} | _checks(flags)
+    return _show(compare(theirs, ours, _inputs(flags), call_torch=call_torch, call_jax=call_jax, **judging), flags)
+
+
+def dump(arguments: list[str]) -> int:
+    """The torch side."""
+    flags = parse(Dump, arguments, prog="jaxformer parity dump")
+    model, call = _model(flags.torch)
+    from jaxformer.parity.comparison import listen
+    from jaxformer.parity.dump import save
+
+    reference = listen(model, _inputs(flags), call, tier=flags.tier)
+    save(reference, flags.folder)
+    print(f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier} · saved to {flags.folder}")
+    print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")
+    return 0
+
+
+def check(arguments: list[str]) -> int:
+    """The JAX side."""
+    flags = parse(Check, arguments, prog="jaxformer parity check")
+    from jaxformer.parity.comparison import check
+    from jaxformer.parity.dump import load
+
+    reference = load(flags.folder)
+    model, call = _model(flags.jax)
+    judging = {"rules": _rules(flags), "tier": flags.tier} | _checks(flags)
+    return _show(check(reference, model, call_jax=call, **judging), flags)
 
 
 def explain(arguments: list[str]) -> int:
     """Print a report again."""
     from jaxformer.parity.report import Report
 
-    path = parse(Explain, arguments, prog="jaxformer parity explain").report
+    flags = parse(Explain, arguments, prog="jaxformer parity explain")
     try:
-        report = Report.from_json(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; give a report that --json wrote") from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError):
-        raise InputError(f"{path} is no report; give one that --json wrote") from None
-    print(report)
-    return report.exit_code
+        text = flags.report.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"{flags.report} cannot be read: {reason}; give a report that --json wrote") from None
+    try:
+        report = Report.from_json(text)
+    except InputError as error:
+        raise InputError(f"{flags.report} is no report: {error}; give one that --json wrote") from None
+    return _show(report, flags)
 
 
 def mutants(arguments: list[str]) -> int:
@@ -95,10 +169,46 @@ def mutants(arguments: list[str]) -> int:
     return mutations.main()
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"compare": compare, "explain": explain, "mutants": mutants}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "compare": compare,
+    "dump": dump,
+    "check": check,
+    "explain": explain,
+    "mutants": mutants,
+}
 
 
-def _inputs(flags: Compare) -> tuple[Any, ...]:
+def _show(report: "Report", flags: Writing) -> int:
+    """The verdict comes last."""
+    from jaxformer.parity.render.terminal import show
+
+    for path, write in ((flags.json, report.to_json), (flags.markdown, report.to_markdown), (flags.html, report.to_html)):
+        if path is not None:
+            try:
+                path.write_text(write(), "utf-8")
+            except OSError as error:
+                raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
+            print(f"report {path}")
+    show(report)
+    return report.exit_code
+
+
+def _checks(flags: Judging) -> dict[str, Any]:
+    return {"checks": flags.checks} if flags.checks else {}
+
+
+def _rules(flags: Judging) -> "Family | None":
+    if flags.rules is None:
+        return None
+    if ":" in flags.rules:
+        return _named(flags.rules)
+    from jaxformer.convert.families import FAMILIES
+
+    check_choice("rules", flags.rules, FAMILIES)
+    return FAMILIES[flags.rules]
+
+
+def _inputs(flags: Inputs) -> tuple[Any, ...]:
     if flags.inputs is not None:
         found = _named(flags.inputs)()
         return found if isinstance(found, tuple) else (found,)
@@ -118,17 +228,17 @@ def _model(name: str) -> tuple[Any, Callable[..., Any]]:
     return found if isinstance(found, tuple) else (found, apply)
 
 
-def _named(name: str) -> Callable[[], Any]:
-    """The function that 'package.module:function' names, from the current folder too."""
-    module, _, function = name.partition(":")
-    if not module or not function:
+def _named(name: str) -> Any:
+    """What 'package.module:name' names, from the current folder too."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
         raise InputError(f"{name} names no function; give it as package.module:function")
     sys.path.insert(0, "")
     try:
-        return getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise InputError(f"{name}: there is no module {error.name}; run where it lies, or install it") from None
     except AttributeError:
-        raise InputError(f"{name}: module {module} has no {function}") from None
+        raise InputError(f"{name}: module {module} has no {attribute}") from None
     finally:
         sys.path.remove("")
