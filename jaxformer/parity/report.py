@@ -10,7 +10,7 @@ EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
 
 @dataclass(frozen=True)
 class Stage:
-    """One check: 'weights', 'forward', 'local', 'gradients' or 'float32'."""
+    """One check, by its name."""
 
     name: str
     status: Status
@@ -19,21 +19,52 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Error:
+    """How far one array of ours is from torch's."""
+
+    relative: float
+    """relL2; infinite where shapes or NaN do not agree."""
+    peak: float
+    """max/rms."""
+
+
+@dataclass(frozen=True)
 class Module:
     """One call of a module that both sides have."""
 
     jax: str
     torch: str
-    propagated: float
-    """relL2 of its output along the normal run."""
-    local: float
-    """The largest relL2 of what its own code makes of torch's values."""
+    propagated: Error
+    """Of its output along the normal run."""
+    local: Error
+    """The largest of what its own code makes of torch's values."""
     what: str
     """Where that is: its output, or what it hands to a child."""
     guilty: bool
-    """Whether that is over the line."""
+    """Whether that is over the line, forwards or backwards."""
     cause: str = ""
     """Why, where a hypothesis explains both sides."""
+    gradient: Error | None = None
+    """Of the gradient that comes back to its output, along the normal run."""
+    local_gradient: Error | None = None
+    """The largest of what its own code sends back, given torch's values and gradients."""
+    positions: list[float] = field(default_factory=list)
+    """relL2 of its output at each position, where it has some: its axis 1 of 3 or more."""
+    heads: list[float] = field(default_factory=list)
+    """relL2 of its attention weights, head by head, where they can be seen."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training on both sides."""
+
+    number: int
+    loss: float
+    """torch's."""
+    loss_error: float
+    """Relative."""
+    parameter_error: float
+    """The largest max/rms among the parameters, null gradients left out."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +77,13 @@ class Report:
     stages: list[Stage] = field(default_factory=list)
     modules: list[Module] = field(default_factory=list)
     """In torch's call order."""
+    steps: list[Step] = field(default_factory=list)
+    """Of training."""
     jax_only: list[str] = field(default_factory=list)
-    """Modules with parameters, or the model's own calls, that were not compared by themselves."""
+    """Calls that were not compared by themselves: torch has none with the same parameters."""
     torch_only: list[str] = field(default_factory=list)
     unnoticed: list[str] = field(default_factory=list)
-    """Parameters that this run could not have judged."""
+    """What this run could not have judged."""
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
