@@ -1,8 +1,10 @@
 """What a comparison found: a verdict, what led to it, and how far each module is off."""
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
+
+from jaxformer.parity import strict_json
+from jaxformer.parity.measure import LINES
 
 Status = Literal["equal", "different", "failed"]
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
@@ -55,6 +57,21 @@ class Module:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One figure of a guilty module that is over its line."""
+
+    where: str
+    """'output', 'input of x', or 'gradient'."""
+    measure: str
+    """'relL2' or 'max/rms'."""
+    error: float
+    line: float
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.measure} {self.error:.1e}, line {self.line:.0e}"
+
+
+@dataclass(frozen=True)
 class Step:
     """One step of training on both sides."""
 
@@ -69,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Report:
-    """All of it; `print(report)` is for the terminal."""
+    """All of it. `print(report)` is plain text; `jaxformer.parity.render` has what is nicer to look at."""
 
     tier: str
     line: float
@@ -91,6 +108,16 @@ class Report:
         """Modules whose own code differs."""
         return [module for module in self.modules if module.guilty]
 
+    def findings(self, module: Module) -> list[Finding]:
+        """What makes a guilty module guilty: its forward pass, its gradient, or both."""
+        peak = LINES["gradient"][1]
+        forward = Finding(module.what or "output", "relL2", module.local.relative, self.line)
+        backward = module.local_gradient
+        if backward is None or backward.peak <= peak:
+            return [forward]
+        wrong = [] if module.local.relative <= self.line else [forward]
+        return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
+
     @property
     def status(self) -> Status:
         """The worst of the stages."""
@@ -105,35 +132,58 @@ class Report:
     @property
     def verdict(self) -> str:
         """One line."""
+        if not self.stages:
+            return "COULD NOT COMPARE: nothing was checked"
         if self.status == "equal":
             return f"EQUAL: {', '.join(stage.name for stage in self.stages)} (tier {self.tier})"
         if self.guilty and self.status == "different":
             first, others = self.guilty[0], len(self.guilty) - 1
             more = f", and {others} more" if others else ""
-            return f"DIFFERENT: {first.jax or 'the model'}{': ' + first.cause if first.cause else ''}{more}"
+            return f"DIFFERENT: {first.jax or 'the model'}: {self.why(first)}{more}"
         first = next(stage for stage in self.stages if stage.status == self.status)
         return f"{'DIFFERENT' if self.status == 'different' else 'COULD NOT COMPARE'}: {first.name}: {first.says}"
 
+    def why(self, module: Module) -> str:
+        """A guilty module's cause; where none is known, what is over which line."""
+        return module.cause or "; ".join(map(str, self.findings(module)))
+
     def to_json(self) -> str:
-        """Everything; `from_json` reads it again."""
-        return json.dumps(asdict(self) | {"verdict": self.verdict}, indent=1)
+        """Everything, as strict JSON; `from_json` reads it again."""
+        return strict_json.dump(self, verdict=self.verdict)
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """What `to_json` wrote."""
-        values = json.loads(text)
-        values.pop("verdict")
-        values["stages"] = [Stage(**stage) for stage in values["stages"]]
-        values["modules"] = [Module(**module) for module in values["modules"]]
-        return cls(**values)
+        """What `to_json` wrote; InputError in one line where it is anything else."""
+        return strict_json.load(cls, text, ignored="verdict")
+
+    def to_markdown(self) -> str:
+        """For a pull request or an issue."""
+        from jaxformer.parity.render.markdown import markdown
+
+        return markdown(self)
+
+    def to_html(self) -> str:
+        """One page that needs nothing else."""
+        from jaxformer.parity.render.page import page
+
+        return page(self)
 
     def __str__(self) -> str:
         width = max((len(stage.name) for stage in self.stages), default=0) + 4
-        lines = []
+        left, lines = list(self.guilty), []
         for stage in self.stages:
             lines.append(f"{stage.name:{width}}{stage.status:12}{stage.says}".rstrip())
-            if stage.name == "local":
-                lines += [f"  {module.jax or 'the model'}   {module.cause or module.what}" for module in self.guilty]
+            if stage.name in ("local", "activation gradients"):
+                here = [module for module in left if stage.name != "local" or self._wrong_forwards(module)]
+                left = [module for module in left if module not in here]
+                lines += map(self._guilty_line, here)
+        lines += map(self._guilty_line, left)
         if self.unnoticed:
             lines.append(f"not noticed by this run: {', '.join(self.unnoticed)}")
         return "\n".join([*lines, self.verdict])
+
+    def _wrong_forwards(self, module: Module) -> bool:
+        return any(finding.where != "gradient" for finding in self.findings(module))
+
+    def _guilty_line(self, module: Module) -> str:
+        return f"  {module.jax or 'the model'}   {self.why(module)}"

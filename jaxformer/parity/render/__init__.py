@@ -1,0 +1,1 @@
+"""A report as people look at it: in the terminal, as Markdown, as one HTML page."""

@@ -1,0 +1,88 @@
+"""Dataclasses as JSON that every reader takes, and back again, with every value checked.
+
+JSON knows no infinity and no NaN; here they are the strings 'inf', '-inf' and 'nan'.
+"""
+
+import json
+import math
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from jaxformer.errors import InputError
+
+T = TypeVar("T")
+NO_NUMBERS = ("inf", "-inf", "nan")
+WORDS = {float: "a number", int: "an integer", str: "a text", bool: "true or false", list: "a list", dict: "an object"}
+"""What a value should have been."""
+
+
+def dump(value: Any, **more: str) -> str:
+    """A dataclass of numbers, texts, lists, dicts and other such dataclasses, and `more` beside its fields."""
+    return json.dumps(plain(value) | more, indent=1, allow_nan=False)
+
+
+def load(kind: type[T], text: str, *, ignored: str) -> T:
+    """What `dump` wrote, the key `ignored` left out; InputError says in one line what is no such thing."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"the text is no {kind.__name__.lower()}: it is no JSON; give what to_json wrote") from None
+    if isinstance(values, dict):
+        values.pop(ignored, None)
+    return read(kind, values, kind.__name__.lower())
+
+
+def plain(value: Any) -> Any:
+    """What JSON can say."""
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read(kind: Any, value: Any, where: str) -> Any:
+    """The value as `kind`, an annotation of a field; `where` is its place."""
+    outer, inner = get_origin(kind) or kind, get_args(kind)
+    if is_dataclass(kind):
+        return read_fields(kind, value, where)
+    if outer is list and isinstance(value, list):
+        return [read(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if outer is dict and isinstance(value, dict):
+        return {name: read(inner[1], item, f"{where}.{name}") for name, item in value.items()}
+    if outer is Literal and isinstance(value, str) and value in inner:
+        return value
+    if NoneType in inner:
+        return None if value is None else read(inner[0], value, where)
+    if kind is float and (value in NO_NUMBERS if isinstance(value, str) else type(value) in (float, int)):
+        return float(value)
+    if kind in (int, str, bool) and type(value) is kind:
+        return value
+    raise wrong(where, value, " or ".join(map(repr, inner)) if outer is Literal else WORDS[outer])
+
+
+def read_fields(kind: Any, value: Any, where: str) -> Any:
+    """A dataclass from its fields: all without a default, and no others."""
+    if not isinstance(value, dict):
+        raise wrong(where, value, "an object")
+    kinds = get_type_hints(kind)
+    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    if missing := [name for name in kinds if name in needed - set(value)]:
+        raise InputError(f"{where} has no {missing[0]}; give what to_json wrote")
+    if unknown := [name for name in value if name not in kinds]:
+        raise InputError(
+            f"{where} has a field {shortened(unknown[0])} that is not known; give what to_json of this version wrote"
+        )
+    return kind(**{name: read(kinds[name], item, f"{where}.{name}") for name, item in value.items()})
+
+
+def wrong(where: str, value: Any, wanted: str) -> InputError:
+    """A value of another kind."""
+    return InputError(f"{where} = {shortened(value)} is not {wanted}; give what to_json wrote")
+
+
+def shortened(value: Any) -> str:
+    """A value in at most 40 characters, on one line."""
+    said = json.dumps(value)
+    return said if len(said) <= 40 else f"{said[:37]}..."

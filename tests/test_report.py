@@ -1,0 +1,177 @@
+"""A report as text, in the terminal, as JSON and as Markdown: the same facts, and nothing lost on the way."""
+
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from jaxformer.errors import InputError
+from jaxformer.parity.render.terminal import show
+from jaxformer.parity.report import Error, Report, Stage
+from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_json_brings_everything_back(name):
+    text = REPORTS[name]().to_json()
+    again = Report.from_json(text)
+    assert again.to_json() == text
+    assert str(again) == str(REPORTS[name]())
+    if name != "infinite":  # NaN is not itself
+        assert again == REPORTS[name]()
+
+
+def test_json_is_strict():
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    values = json.loads(infinite().to_json(), parse_constant=refuse)
+    assert values["modules"][0]["propagated"] == {"relative": "inf", "peak": "nan"}
+    assert values["steps"][0] == {"number": 3, "loss": "nan", "loss_error": "inf", "parameter_error": "-inf"}
+    again = Report.from_json(json.dumps(values)).modules[0].propagated
+    assert again.relative == math.inf
+    assert math.isnan(again.peak)
+    assert values["verdict"] == infinite().verdict
+
+
+def test_json_takes_whole_numbers_for_figures():
+    assert Report.from_json('{"tier": "A", "line": 0}') == Report("A", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the text is no report: it is no JSON; give what to_json wrote"),
+        ("[" * 100_000, "the text is no report: it is no JSON; give what to_json wrote"),
+        ("[1, 2]", "report = [1, 2] is not an object; give what to_json wrote"),
+        ("{}", "report has no tier; give what to_json wrote"),
+        ('{"tier": "A", "line": "much"}', 'report.line = "much" is not a number; give what to_json wrote'),
+        ('{"tier": "A", "line": true}', "report.line = true is not a number; give what to_json wrote"),
+        ('{"tier": "A", "line": 1, "colour": 2}', 'report has a field "colour" that is not known'),
+        ('{"tier": "A", "line": 1, "stages": {}}', "report.stages = {} is not a list"),
+        ('{"tier": "A", "line": 1, "environment": {"jax": 1}}', "report.environment.jax = 1 is not a text"),
+        ('{"tier": "A", "line": 1, "steps": [{"number": 1.5}]}', "report.steps[0] has no loss"),
+        (
+            '{"tier": "A", "line": 1, "stages": [{"name": "x", "status": "good", "says": ""}]}',
+            "report.stages[0].status = \"good\" is not 'equal' or 'different' or 'failed'",
+        ),
+        (f'{{"tier": {list(range(99))}, "line": 1}}', "report.tier = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11... is not a text"),
+    ],
+)
+def test_json_of_something_else(text, said):
+    with pytest.raises(InputError) as refused:
+        Report.from_json(text)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_text_has_guilty_modules_below_their_check():
+    lines = str(different()).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["weights", "forward", "local"]
+    assert lines[3] == f"  stack.blocks.1.attention_norm   {EPSILON}"
+    assert lines[4] == "  stack.blocks.10.attention   input of stack.blocks.10.attention.out: relL2 3.0e-01, line 1e-13"
+    assert lines[-2] == "not noticed by this run: stack.*.attention.key.bias"
+    assert lines[-1] == f"DIFFERENT: stack.blocks.1.attention_norm: {EPSILON}, and 1 more"
+
+
+def test_text_names_modules_that_are_wrong_backwards_only():
+    says = "stack.blocks.2.attention.query{}gradient: max/rms 3.1e-03, line 1e-12"
+    lines = str(backward()).splitlines()
+    assert lines[1].startswith("backward")
+    assert lines[2] == "  " + says.format("   ")
+    assert lines[-1] == "DIFFERENT: " + says.format(": ")
+
+
+def test_guilty_modules_are_told_of_without_their_check():
+    report = replace(backward(), stages=[Stage("gradients", "different", "wte")])
+    assert "stack.blocks.2.attention.query   gradient" in str(report)
+
+
+def test_a_module_may_be_wrong_both_ways():
+    report = different()
+    both = replace(report.guilty[0], local_gradient=Error(1e-3, 2e-3))
+    assert [found.where for found in report.findings(both)] == ["output", "gradient"]
+    right = replace(both, local_gradient=Error(1e-14, 1e-13))
+    assert [found.where for found in report.findings(right)] == ["output"]
+    lost = replace(both, local_gradient=Error(math.nan, math.nan), local=Error(0.0, 0.0))
+    assert [found.where for found in report.findings(lost)] == ["gradient"]
+
+
+@pytest.mark.parametrize(
+    ("report", "verdict", "code"),
+    [
+        (equal(), "EQUAL: weights, forward, local, gradients, float32 (tier A)", 0),
+        (trained(), "DIFFERENT: train: step 17: loss off by 4.4e-09", 1),
+        (failed(), "COULD NOT COMPARE: forward: RuntimeError: no kernel", 2),
+        (Report("A", 1e-13), "COULD NOT COMPARE: nothing was checked", 2),
+    ],
+)
+def test_the_verdict_is_the_last_line(report, verdict, code):
+    assert str(report).splitlines()[-1] == verdict
+    assert shown(report, terminal=True).splitlines()[-1] == verdict
+    assert report.exit_code == code
+
+
+def shown(report: Report, *, terminal: bool, width: int = 100) -> str:
+    """What stands in the terminal, or in a pipe; a terminal's colours are left out."""
+    file = io.StringIO()
+    show(report, Console(file=file, force_terminal=terminal, width=width, color_system="standard", _environ={}))
+    text = file.getvalue()
+    assert ("\x1b[" in text) == terminal
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+def test_in_a_pipe_it_is_the_plain_text():
+    assert shown(infinite(), terminal=False, width=20) == f"{infinite()}\n"
+
+
+def test_in_a_terminal_the_guilty_are_a_table():
+    lines = shown(different(), terminal=True, width=160).splitlines()
+    header = next(i for i, line in enumerate(lines) if line.split() == ["module", "where", "local", "line", "cause"])
+    first, second = lines[header + 1 : header + 3]
+    assert re.split(r" {2,}", first.strip()) == ["stack.blocks.1.attention_norm", "output", "relL2 1.7e-04", "1e-13", EPSILON]
+    assert re.split(r" {2,}", second.strip()) == [
+        *("stack.blocks.10.attention", "input of stack.blocks.10.attention.out"),
+        *("relL2 3.0e-01", "1e-13", "no known formula explains it"),
+    ]
+    assert lines[-1].startswith("DIFFERENT: ")
+    assert "max/rms 3.1e-03" in shown(backward(), terminal=True)
+
+
+def test_markdown_has_all_of_it():
+    text = replace(different(), steps=trained().steps).to_markdown()
+    assert text.startswith("# DIFFERENT: stack.blocks.1.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06")
+    titles = re.findall(r"^## (.*)", text, re.M)
+    assert titles == [
+        *("Checks", "Guilty modules", "All modules", "Training", "Not noticed by this run"),
+        *("JAX calls not compared by themselves", "torch calls not compared by themselves", "Environment"),
+    ]
+    assert f"| `stack.blocks.1.attention_norm` | output | relL2 1.7e-04 | 1e-13 | {EPSILON} |" in text
+    assert (
+        "| **guilty** | `stack.blocks.1.attention_norm` | `torch.stack.blocks.1.attention_norm` | 3.3e-07 | 1.7e-04 |" in text
+    )
+    assert re.findall(r"^\| (first|worst|last) \| (\d+) ", text, re.M) == [("first", "0"), ("worst", "17"), ("last", "39")]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_markdown_tables_have_rows_of_one_width(name):
+    for block in re.findall(r"(?:^\|.*\n)+", REPORTS[name]().to_markdown(), re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
+
+
+def test_markdown_escapes_what_means_something():
+    text = infinite().to_markdown()
+    assert text.startswith("# DIFFERENT: \\<script\\>alert(1)\\</script\\>|x")
+    assert "`<script>alert(1)</script>\\|x`" in text
+    assert "`` `a\\|b` ``" in text
+    assert "\\</title\\>\\<b\\>" in text
+    assert "inf" in text
+
+
+def test_markdown_has_gradients_where_there_are_some():
+    assert "| propagated | local | gradient | local gradient |" in backward().to_markdown()
+    assert "gradient |" not in equal().to_markdown()
