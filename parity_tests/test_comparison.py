@@ -169,7 +169,7 @@ def test_a_model_that_fails_inside(sides):
     twin, model, inputs = sides["gpt"]
     report = compare(twin, model, inputs, call_torch=call_torch, call_jax=call, checks=FORWARD, tier="A")
     assert report.exit_code == 2
-    assert report.verdict == "COULD NOT COMPARE: forward: RuntimeError: no such kernel"
+    assert report.verdict == "COULD NOT COMPARE: forward: jax in float64: RuntimeError: no such kernel"
 
 
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):

@@ -60,7 +60,7 @@ def backward() -> Report:
     modules[14] = replace(modules[14], local_gradient=Error(2e-3, 3.1e-3), guilty=True)
     stages = [
         Stage("local", "equal", "0 guilty"),
-        Stage("backward", "different", "1 guilty"),
+        Stage("activation gradients", "different", "1 guilty"),
         Stage("gradients", "different", "x"),
     ]
     return replace(report, modules=modules, stages=stages)

@@ -81,7 +81,7 @@ def test_text_has_guilty_modules_below_their_check():
 def test_text_names_modules_that_are_wrong_backwards_only():
     says = "stack.blocks.2.attention.query{}gradient: max/rms 3.1e-03, line 1e-12"
     lines = str(backward()).splitlines()
-    assert lines[1].startswith("backward")
+    assert lines[1].startswith("activation gradients")
     assert lines[2] == "  " + says.format("   ")
     assert lines[-1] == "DIFFERENT: " + says.format(": ")
 

@@ -47,16 +47,22 @@ def compare(
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
-    subject, backward = Subject(jax_model, call_jax, rules), any("gradients" in name for name in checks)
 
     def stages() -> Found:
         weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
-        loaded = yield from weights_stage(weights, subject, checks)
-        with _evaluating(torch_model):
-            reference = run_torch(torch_model, inputs, call_torch, tier=tier, watch=True, gradients=backward)
-        yield from judge(reference, loaded, checks, tier)
+        loaded = yield from weights_stage(weights, Subject(jax_model, call_jax, rules), checks)
+        yield from judge(listen(torch_model, inputs, call_torch, tier=tier, checks=checks), loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
+
+
+def listen(
+    torch_model: Any, inputs: tuple[np.ndarray, ...], call: Call = apply, *, tier: Tier = "B", checks: tuple[str, ...] = CHECKS
+) -> Reference:
+    """All that the checks want to know of torch: the half of `compare` that needs it. ParityError where it cannot say."""
+    with _evaluating(torch_model):
+        backward = any("gradients" in name for name in checks)
+        return run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
 
 
 def check(
