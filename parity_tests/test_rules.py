@@ -8,14 +8,17 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
+from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import Rule, to_jax, to_torch
+from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT
 from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import same_bits
 from jaxformer.parity.inputs import excite
-from parity_tests.helpers import D, F, K, gpt_config
+from jaxformer.parity.pairing import pair_modules, parameter_pairs
+from parity_tests.helpers import D, F, H, K, N, block_config, gpt_config, noise
+from parity_tests.ports import StackOfStates, TwoStacksOfStates
 
 CONFIGS = {
     "separate": gpt_config(),
@@ -105,6 +108,17 @@ def test_a_wrong_name_is_answered_with_the_nearest(model, state):
     assert "first norm.weight (is it norm.weights?)" in refused(state, model)
 
 
+def test_three_of_many_are_listed_with_the_nearest(model, state):
+    for name in [name for name in state if name.startswith("stack.blocks.1.feed_forward.")]:
+        state[name.replace("feed_forward", "mlp")] = state.pop(name)
+    up, down = "stack.blocks.1.feed_forward.up", "stack.blocks.1.feed_forward.down"
+    near = [
+        f"{name} (is it {name.replace('feed_forward', 'mlp')}?)" for name in (f"{down}.bias", f"{down}.weight", f"{up}.bias")
+    ]
+    assert f"4 missing, first {', '.join(near)}; 4 left over, first " in refused(state, model)
+    assert f"{up}.weight" not in refused(state, model)
+
+
 def test_a_wrong_shape(model, state):
     state["stack.blocks.1.feed_forward.up.weight"] = np.zeros((D, F), np.float32)
     assert "stack.blocks" in refused(state, model)
@@ -135,3 +149,98 @@ def test_a_tensor_without_a_rule(model):
 def test_two_tensors_of_one_name(model):
     with pytest.raises(ConversionError, match="two tensors want the torch name"):
         to_torch(model, replace(TWIN, rules=(Rule("bias", "weight"), *TWIN.rules)))
+
+
+def packed_model(projections: str = "separate") -> StackOfStates:
+    return excite(StackOfStates(block_config(projections=projections)), seed=0)
+
+
+PACKED = FAMILIES["torch_encoder"]
+
+
+def test_parts_lie_in_torchs_tensor_one_behind_the_other():
+    model = packed_model()
+    state, leaves = to_torch(model, PACKED), named_leaves(model)
+    kernels = [leaves[f"stack.blocks.attention.{name}.kernel"][1].T for name in ("query", "key", "value")]
+    assert np.array_equal(state["layers.1.self_attn.in_proj_weight"], np.concatenate(kernels))
+    back = to_jax(state, jax.eval_shape(lambda: model), PACKED)
+    assert all(same_bits(*map(np.asarray, pair)) for pair in zip(jax.tree.leaves(back), jax.tree.leaves(model), strict=True))
+
+
+def test_parts_and_the_whole_are_the_same_tensor():
+    fused = to_jax(to_torch(packed_model(), PACKED), packed_model("fused"), PACKED)
+    kernels = [packed_model().stack.blocks.attention, fused.stack.blocks.attention]
+    whole = np.concatenate([kernels[0].query.kernel[...], kernels[0].key.kernel[...], kernels[0].value.kernel[...]], -1)
+    assert np.array_equal(whole, kernels[1].qkv.kernel[...])
+
+
+def test_a_part_is_missing():
+    model = packed_model()
+    model.stack.blocks.attention.key.bias = None
+    with pytest.raises(ConversionError) as error:
+        to_torch(model, PACKED)
+    said = "layers.0.self_attn.in_proj_bias holds 3 parts; the model has 2 of them, first stack.blocks.attention.query.bias"
+    assert str(error.value) == said
+    assert refused(to_torch(packed_model(), PACKED), model, PACKED) == said
+
+
+def test_a_part_is_wanted_twice():
+    twice = Rule("attention.key.bias", "self_attn.in_proj_bias", part=Part(0, 3))
+    with pytest.raises(ConversionError, match=r"two tensors want the torch name layers\.0\.self_attn\.in_proj_bias"):
+        to_torch(packed_model(), replace(PACKED, rules=(twice, *PACKED.rules)))
+
+
+def test_a_packed_tensor_that_cannot_be_cut():
+    model, name = packed_model(), "layers.0.self_attn.in_proj_bias"
+    state = to_torch(model, PACKED)
+    state[name] = state[name][:-1]
+    assert refused(state, model, PACKED).startswith(f"{name} is float32[{3 * D - 1}]; stack.blocks.attention.")
+    state[name] = state[name][: 3 * D - 3]
+    assert refused(state, model, PACKED).endswith(f"the model wants float32[{D}]")
+
+
+def test_axes_and_layers_of_any_name():
+    rule = Rule("q.kernel", ("a.weight", "b.weight"), Axes((D, D), (N, H, D), (2, 0, 1), (D, N, H)))
+    family = Family("own", {"q.": ""}, (rule,))
+    state = {"a.weight": noise(D, D), "b.weight": noise(D, D, seed=1)}
+    like = {"q": {"kernel": jax.ShapeDtypeStruct((2, D, N, H), np.float32)}}
+    tree = to_jax(state, like, family)
+    assert np.array_equal(tree["q"]["kernel"][1], state["b.weight"].T.reshape(D, N, H))
+    assert all(same_bits(array, state[name]) for name, array in to_torch(tree, family).items())
+    assert "q.kernel has 3 layers; family own has 2" in refused(
+        state, {"q": {"kernel": jax.ShapeDtypeStruct((3, D, N, H), np.float32)}}, family
+    )
+    state["a.weight"] = state["a.weight"].reshape(H, -1)
+    assert "cannot be made of it: shape [6, 96], not [24, 24]" in refused(state, like, family)
+
+
+@pytest.mark.parametrize("name", ["torch_encoder", "torch_transformer"])
+def test_torchs_own_names(name):
+    config = block_config(n_layers=2)
+    layer = torch.nn.TransformerEncoderLayer(D, N, F, batch_first=True)
+    model, theirs = {
+        "torch_encoder": (StackOfStates(config), torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D))),
+        "torch_transformer": (TwoStacksOfStates(config, config), torch.nn.Transformer(D, N, 2, 2, F, batch_first=True)),
+    }[name]
+    shapes = {name: array.shape for name, array in to_torch(model, FAMILIES[name]).items()}
+    assert shapes == {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
+
+
+def test_a_module_that_holds_a_part_is_not_the_module_that_holds_all():
+    model = packed_model()
+    pairs = parameter_pairs(model, PACKED)
+    paths = ["stack.blocks.0.attention", "stack.blocks.0.attention.query", "stack.blocks.0.attention.out"]
+    theirs = ["layers.0.self_attn", "layers.0.self_attn.out_proj"]
+    assert pair_modules(paths, theirs, pairs) == {paths[0]: theirs[0], paths[2]: theirs[1]}
+    alone = {"query.kernel": "packed.weight", "key.kernel": "packed.weight"}
+    assert pair_modules(["", "query", "key"], ["", "packed"], alone) == {"": ""}
+
+
+def test_a_module_with_parameters_of_its_own_is_paired_with_one_that_has_them():
+    pairs = {"up.kernel": "intermediate.dense.weight"}
+    theirs = ["intermediate", "intermediate.dense"]
+    assert pair_modules(["up"], theirs, pairs) == {"up": "intermediate.dense"}
+    assert pair_modules(["around", "around.up"], theirs, {"around.up.kernel": pairs["up.kernel"]}) == {
+        "around": "intermediate",
+        "around.up": "intermediate.dense",
+    }

@@ -7,42 +7,17 @@ import torch
 import transformers
 from flax import nnx
 
-from jaxformer.config import BlockConfig
 from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.families.torch_encoder import attention_rules
 from jaxformer.convert.rules import Family, to_torch
-from jaxformer.models import Encoder
+from jaxformer.models import GPT, Encoder
+from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
-from jaxformer.nn.norms import make_norm
-from jaxformer.nn.stack import Stack
 from jaxformer.parity.comparison import STAGES, compare
 from jaxformer.parity.inputs import excite, hostile_tokens
 from jaxformer.parity.report import Report
-from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, noise
-
-
-class StackOfStates(nnx.Module):
-    """`torch.nn.TransformerEncoder`'s port: blocks, and a norm behind them."""
-
-    def __init__(self, config: BlockConfig):
-        self.stack = Stack(config)
-        self.norm = make_norm("layer", config)
-
-    def __call__(self, x, mask=None):
-        return self.norm(self.stack(x, mask))
-
-
-class TwoStacksOfStates(nnx.Module):
-    """`torch.nn.Transformer`'s port."""
-
-    def __init__(self, config: BlockConfig, decoder: BlockConfig):
-        self.encoder = Stack(config)
-        self.encoder_norm = make_norm("layer", config)
-        self.decoder = Stack(decoder, cross=True)
-        self.decoder_norm = make_norm("layer", config)
-
-    def __call__(self, source, target, source_mask, target_mask):
-        memory = self.encoder_norm(self.encoder(source, source_mask))
-        return self.decoder_norm(self.decoder(target, target_mask, memory, source_mask))
+from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
+from parity_tests.ports import StackOfStates, TwoStacksOfStates
 
 
 def filled(theirs: torch.nn.Module, ours: nnx.Module, rules: Family) -> torch.nn.Module:
@@ -151,3 +126,64 @@ def test_berts_padding_token_learns_nothing():
     """torch drops the gradient of `padding_idx`, BERT's default; here that token also stands inside of the text."""
     report = compare_bert(*bert(), checks=("weights", "gradients"))
     assert report.verdict.startswith("DIFFERENT: gradients: embeddings.word_embeddings.weight: ")
+
+
+def test_gpt2():
+    """Padding on the left leaves queries without a key: there transformers' default, torch's fused attention, gives 0 too."""
+    sizes = {"n_positions": 11, "n_embd": D, "n_layer": 2, "n_head": N, "n_inner": F, "bos_token_id": 0, "eos_token_id": 1}
+    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=V, **sizes)).eval()
+    config = gpt_config(n_layers=2, projections="fused", activation="gelu_tanh", tied=True, layers="rolled")
+    ours = excite(GPT(config), seed=1)
+    weights = {name: torch.from_numpy(array) for name, array in to_torch(ours, FAMILIES["gpt2"]).items()}
+    assert theirs.load_state_dict(weights, strict=False).unexpected_keys == []
+    ids, real = hostile_tokens(V, B, 11, seed=3)
+
+    def call_torch(model, ids, valid):
+        return model(ids.long(), attention_mask=valid.long()).logits
+
+    def call_jax(model, ids, valid):
+        return model(ids, mask=padding_mask(valid))
+
+    check(compare(theirs, ours, (ids, real), rules=FAMILIES["gpt2"], call_torch=call_torch, call_jax=call_jax))
+
+
+class Attention(nnx.Module):
+    """Ours, alone."""
+
+    def __init__(self):
+        self.attention = MultiHeadAttention(block_config())
+
+    def __call__(self, x, mask):
+        return self.attention(x, mask=mask)
+
+
+class TorchAttention(torch.nn.Module):
+    """torch's, alone."""
+
+    def __init__(self, need_weights: bool):
+        super().__init__()
+        self.self_attn = torch.nn.MultiheadAttention(D, N, batch_first=True)
+        self.need_weights = need_weights
+
+    def forward(self, x, valid):
+        return self.self_attn(x, x, x, key_padding_mask=~valid, need_weights=self.need_weights)[0]
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_rows_of_nothing_but_padding(need_weights):
+    """torch's attention gives them 0, as ours does, and NaN where it is asked for its weights, which is its default."""
+    rules, real = Family("attention", {}, attention_rules("attention", "self_attn")), valid(T, 2)
+
+    def judged(rows: slice) -> Report:
+        return compare(
+            filled(TorchAttention(need_weights), ours, rules),
+            ours,
+            (noise(B, T, D)[rows], real[rows]),
+            rules=rules,
+            call_jax=lambda model, x, valid: model(x, padding_mask(valid)),
+            checks=("weights", "forward", "local"),
+        )
+
+    ours = excite(Attention(), seed=1)
+    assert judged(slice(0, -1)).status == "equal"
+    assert judged(slice(None)).status == ("different" if need_weights else "equal")

@@ -1,0 +1,66 @@
+"""Tensors recognised by their values alone: which are the same numbers, and in which order of axes."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.convert.rules import Axes, Layout
+
+GLANCE = 16
+"""How many numbers are compared before all of them are."""
+
+
+class Fingerprint(NamedTuple):
+    """The same for two tensors of one type that hold the same numbers, bit for bit, in whatever order."""
+
+    dtype: str
+    size: int
+    digest: bytes
+    constant: bool
+    """One number everywhere, which says nothing about where it belongs."""
+
+
+def fingerprint(array: np.ndarray) -> Fingerprint:
+    """Sorts the bits, so that -0.0 is not 0.0 and a NaN equals itself."""
+    ordered = np.sort(bits(array), axis=None)
+    constant = not ordered.size or bool(ordered[0] == ordered[-1])
+    return Fingerprint(array.dtype.name, array.size, hashlib.sha256(ordered.tobytes()).digest(), constant)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The same memory, read as unsigned integers."""
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
+
+
+def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
+    """How torch's tensor becomes ours; None where no order of axes does that, or several that are not the same do."""
+    found = list(_layouts(bits(theirs), bits(ours)))
+    numbers = np.arange(theirs.size).reshape(theirs.shape) if len(found) > 1 else None
+    if not found or (numbers is not None and len({axes.to_jax(numbers).tobytes() for axes in found}) > 1):
+        return None
+    if theirs.shape == ours.shape and any(_in_order(axes.order) for axes in found):
+        return "same"
+    turned = any(axes.order == (1, 0) and axes.split == theirs.shape for axes in found)
+    return "transposed" if turned and ours.shape == theirs.shape[::-1] else found[0]
+
+
+def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
+    """Orders of torch's axes, then of ours; whatever is split or merged stays in its order."""
+    for order in permutations(range(theirs.ndim)):
+        if _same_numbers(theirs.transpose(order), ours):
+            yield Axes(theirs.shape, theirs.shape, order, ours.shape)
+    for back in permutations(range(ours.ndim)):
+        if not _in_order(back) and _same_numbers(turned := ours.transpose(back), theirs):
+            yield Axes(theirs.shape, turned.shape, tuple(map(int, np.argsort(back))), ours.shape)
+
+
+def _same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
+    """In the same order, whatever the shape."""
+    return np.array_equal(one.flat[:GLANCE], other.flat[:GLANCE]) and np.array_equal(one.ravel(), other.ravel())
+
+
+def _in_order(order: tuple[int, ...]) -> bool:
+    return order == tuple(range(len(order)))

@@ -1,0 +1,248 @@
+"""Which tensor is which, found by values: any names, any order of axes, layers stacked, tensors packed; never a guess."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import torch_ref.models
+from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.layouts import find_layout
+from jaxformer.convert.rules import Axes, Part, to_jax, to_torch
+from jaxformer.errors import ConversionError
+from jaxformer.models import GPT, build
+from jaxformer.nn.tree import map_named
+from jaxformer.parity.checks import load_torch, same_bits
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.matching import Matching, match
+from jaxformer.parity.pairing import parameter_pairs
+from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
+from parity_tests.ports import StackOfStates, TwoStacksOfStates
+
+CONFIGS = {
+    "rolled": gpt_config(),
+    "tied, fused": gpt_config(tied=True, projections="fused"),
+    "encoder-decoder": seq2seq_config(source_vocab_size=21),
+}
+
+
+def complete(matching: Matching) -> Matching:
+    assert not matching.unmatched_jax, str(matching)
+    assert not matching.unmatched_torch, str(matching)
+    return matching
+
+
+def there_and_back(weights: dict[str, np.ndarray], tree: Any) -> Matching:
+    """Everything is matched, and the rules give torch's weights from the tree and the tree from torch's weights."""
+    found = complete(match(weights, tree))
+    held = to_torch(tree, found.family)
+    assert set(held) == set(weights)
+    assert all(same_bits(held[name], array) for name, array in weights.items())
+    back = to_jax(weights, tree, found.family)
+    assert jax.tree.all(jax.tree.map(lambda ours, theirs: same_bits(np.asarray(ours), np.asarray(theirs)), back, tree))
+    return found
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_rules_of_the_twin_are_found(config):
+    model = excite(build(config), seed=0)
+    found = there_and_back(to_torch(model, TWIN), model)
+    assert parameter_pairs(model, found.family) == parameter_pairs(model, TWIN)
+
+
+@pytest.mark.parametrize("name", ["torch_encoder", "torch_transformer"])
+def test_packed_projections_are_found(name):
+    config = block_config(n_layers=2)
+    model = StackOfStates(config) if name == "torch_encoder" else TwoStacksOfStates(config, config)
+    model = excite(model, seed=0)
+    found = there_and_back(to_torch(model, FAMILIES[name]), model)
+    assert parameter_pairs(model, found.family) == parameter_pairs(model, FAMILIES[name])
+
+
+def test_what_is_found_serves_a_comparison():
+    config = gpt_config(n_layers=2, layers="rolled")
+    model = excite(GPT(config), seed=1)
+    twin = load_torch(torch_ref.models.build(config), model).eval()
+    ids, _ = hostile_tokens(V, B, T, seed=2)
+    rules = match(to_torch(model, TWIN), model).family
+    report = compare(twin, model, (ids,), rules=rules, checks=("weights", "forward", "local"))
+    assert report.status == "equal", str(report)
+    assert "stack.blocks.1.attention.query" in {module.jax for module in report.modules}
+
+
+class Layer(nn.Module):
+    """A user's own, of Linen."""
+
+    @nn.compact
+    def __call__(self, x, _):
+        y = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(N, out_features=D)(y, y)
+        return x + nn.Dense(D, name="Down")(nn.relu(nn.Dense(F, name="Up")(nn.LayerNorm()(x)))), None
+
+
+class Net(nn.Module):
+    """Three layers under one scan, and a norm."""
+
+    @nn.compact
+    def __call__(self, x):
+        scanned = nn.scan(Layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+        return nn.LayerNorm()(scanned(name="Layers")(x, None)[0])
+
+
+def torch_weights(fresh: bool) -> dict[str, np.ndarray]:
+    """Noise everywhere; or biases and gains as torch begins with them."""
+    layer = torch.nn.TransformerEncoderLayer(D, N, F, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 3, torch.nn.LayerNorm(D))
+    named = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
+    return {
+        name: array if fresh and array.ndim == 1 and "linear" not in name else noise(*array.shape, seed=i)
+        for i, (name, array) in enumerate(named.items())
+    }
+
+
+def by_hand(weights: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What the user's own conversion makes of torch's."""
+
+    def layer(i: int) -> dict[str, Any]:
+        w = {name.removeprefix(f"layers.{i}."): array for name, array in weights.items()}
+        packed = zip(np.split(w["self_attn.in_proj_weight"], 3), np.split(w["self_attn.in_proj_bias"], 3), strict=True)
+        heads = [{"kernel": kernel.T.reshape(D, N, H), "bias": bias.reshape(N, H)} for kernel, bias in packed]
+        out = {"kernel": w["self_attn.out_proj.weight"].T.reshape(N, H, D), "bias": w["self_attn.out_proj.bias"]}
+        return {
+            "LayerNorm_0": {"scale": w["norm1.weight"], "bias": w["norm1.bias"]},
+            "MultiHeadDotProductAttention_0": dict(zip(("query", "key", "value"), heads, strict=True)) | {"out": out},
+            "LayerNorm_1": {"scale": w["norm2.weight"], "bias": w["norm2.bias"]},
+            "Up": {"kernel": w["linear1.weight"].T, "bias": w["linear1.bias"]},
+            "Down": {"kernel": w["linear2.weight"].T, "bias": w["linear2.bias"]},
+        }
+
+    layers = jax.tree.map(lambda *leaves: np.stack(leaves), *(layer(i) for i in range(3)))
+    norm = {"scale": weights["norm.weight"], "bias": weights["norm.bias"]}
+    return {"params": {"Layers": layers, "LayerNorm_0": norm}}
+
+
+def test_linen_with_heads_apart_and_layers_scanned():
+    weights = torch_weights(fresh=False)
+    tree = by_hand(weights)
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        like = jax.eval_shape(lambda: Net().init(jax.random.key(0), jnp.zeros((B, T, D), jnp.float32)))
+    assert jax.tree.map(lambda leaf: leaf.shape, tree) == jax.tree.map(lambda leaf: leaf.shape, like)
+    found = there_and_back(weights, tree).family
+    rule = found.rule("params.Layers.MultiHeadDotProductAttention_0.key.kernel")
+    assert rule.part == Part(1, 3)
+    assert isinstance(rule.layout, Axes)
+    assert dict(found.stacks) == {"params.Layers.": ""}
+    pairs = parameter_pairs(tree, found)
+    assert pairs["params.Layers.2.LayerNorm_1.scale"] == "layers.2.norm2.weight"
+
+
+def test_fresh_biases_and_gains_are_matched_where_names_are_plain():
+    """Zeros and ones say nothing: their siblings do, or else the order of their numbers; what heads lie apart does not."""
+    weights = torch_weights(fresh=True)
+    tree = by_hand(weights)
+    found = match(weights, tree)
+    heads = "params.Layers.MultiHeadDotProductAttention_0"
+    assert set(found.unmatched_jax) == {f"{heads}.{name}.bias" for name in ("query", "key", "value")}
+    assert set(found.unmatched_torch) == {f"layers.{i}.self_attn.in_proj_bias" for i in range(3)}
+    names = {rule.jax.removeprefix("params."): rule.torch for rule in found.family.rules}
+    assert names["Layers.LayerNorm_1.bias"] == tuple(f"layers.{i}.norm2.bias" for i in range(3))
+    assert names["LayerNorm_0.scale"] == "norm.weight"
+    assert names[f"{heads}.out.bias".removeprefix("params.")] == tuple(f"layers.{i}.self_attn.out_proj.bias" for i in range(3))
+
+
+def test_fresh_norms_of_other_names_are_listed():
+    weights = {f"{i}.{norm}.weight": np.ones(D, np.float32) for i in range(2) for norm in ("norm1", "norm2")}
+    weights |= {f"{i}.linear.weight": noise(F, D, seed=i) for i in range(2)}
+    tree = {
+        f"layer{i}": {
+            "before": {"scale": np.ones(D, np.float32)},
+            "behind": {"scale": np.ones(D, np.float32)},
+            "up": {"kernel": weights[f"{i}.linear.weight"].T},
+        }
+        for i in range(2)
+    }
+    found = match(weights, tree)
+    assert len(found.unmatched_jax) == len(found.unmatched_torch) == 4
+    assert len(found.family.rules) == 2
+
+
+def test_constants_of_which_one_side_has_more_are_listed():
+    weights = {"a.norm.weight": np.ones(D, np.float32), "b.norm.weight": np.ones(D, np.float32)}
+    found = match(weights, {"a": {"norm": {"scale": np.ones(D, np.float32)}}})
+    assert set(found.unmatched_jax) == {"a.norm.scale"}
+    assert set(found.unmatched_torch) == set(weights)
+
+
+def test_gpt2s_projections_are_cut_along_the_last_axis():
+    packed = {"attn.c_attn.weight": noise(D, 3 * D), "attn.c_attn.bias": noise(3 * D, seed=1)}
+    kernels, biases = (np.split(array, 3, -1) for array in packed.values())
+    tree = {name: {"kernel": kernels[i], "bias": biases[i]} for i, name in enumerate("qkv")}
+    found = there_and_back(packed, tree).family
+    assert found.rule("v.kernel").part == Part(2, 3, 1)
+
+
+def test_layers_that_torch_numbers_otherwise():
+    """The first one apart, the rest stacked."""
+    weights = {f"h.{i}.weight": noise(F, D, seed=i) for i in range(4)}
+    rest = np.stack([weights[f"h.{i}.weight"].T for i in (1, 2, 3)])
+    tree = {"first": {"kernel": weights["h.0.weight"].T}, "rest": {"kernel": rest}}
+    assert there_and_back(weights, tree).family.rule("rest.kernel").torch == ("h.1.weight", "h.2.weight", "h.3.weight")
+
+
+def test_tied_weights_go_by_name():
+    table = noise(V, D)
+    weights = {"wte.weight": table, "lm_head.weight": table}
+    both = there_and_back(weights, {"lm_head": {"kernel": table.T}, "wte": {"embedding": table}}).family
+    assert both.rule("lm_head.kernel").torch == "lm_head.weight"
+    one = match(weights, {"wte": {"embedding": table}})
+    assert one.family.rule("wte.embedding").torch == "wte.weight"
+    assert one.unmatched_torch == {"lm_head.weight": ()}
+
+
+def test_one_bit_less_is_no_match_and_the_nearest_name_is_told():
+    model = excite(GPT(gpt_config()), seed=0)
+    weights = to_torch(model, TWIN)
+    wrong = map_named(lambda name, leaf: leaf.at[0].set(-0.0) if name == "norm.bias" else leaf, model)
+    weights["norm.bias"][0] = 0.0
+    found = match(weights, wrong)
+    assert found.unmatched_jax == {"norm.bias": ("norm.bias",)}
+    assert found.unmatched_torch == {"norm.bias": ("norm.bias",)}
+    assert "JAX norm.bias is unmatched; nearest: norm.bias" in str(found)
+    with pytest.raises(ConversionError, match=r"norm\.bias"):
+        to_torch(wrong, found.family)
+
+
+def test_a_layer_that_is_another_unmatches_all():
+    model = excite(GPT(gpt_config()), seed=0)
+    name = "stack.blocks.feed_forward.up.kernel"
+    wrong = map_named(lambda own, leaf: leaf.at[1].multiply(2) if own == name else leaf, model)
+    found = match(to_torch(model, TWIN), wrong)
+    assert set(found.unmatched_jax) == {name}
+    assert set(found.unmatched_torch) == {f"stack.blocks.{i}.feed_forward.up.weight" for i in range(3)}
+
+
+def test_a_part_that_is_another_unmatches_the_packed_tensor():
+    packed = {"in_proj_weight": noise(3 * D, D)}
+    q, k, v = np.split(packed["in_proj_weight"], 3)
+    found = match(packed, {"q": q.T, "k": k.T, "v": 2 * v.T})
+    assert set(found.unmatched_jax) == {"q", "k", "v"}
+    assert set(found.unmatched_torch) == {"in_proj_weight"}
+
+
+def test_layouts():
+    theirs = noise(4, 5, 6)
+    assert find_layout(theirs, theirs) == "same"
+    assert find_layout(theirs[0], theirs[0].T) == "transposed"
+    for ours in (theirs.transpose(2, 0, 1), theirs.reshape(20, 6), theirs.reshape(2, 2, 5, 6).transpose(0, 2, 3, 1)):
+        layout = find_layout(theirs, ours)
+        assert isinstance(layout, Axes)
+        assert same_bits(layout.to_jax(theirs), np.ascontiguousarray(ours))
+        assert same_bits(np.ascontiguousarray(layout.to_torch(ours)), theirs)
+    assert find_layout(theirs, np.roll(theirs, 1)) is None
+    assert find_layout(theirs[:, 0, :4] + theirs[:, 0, :4].T, theirs[:, 0, :4] + theirs[:, 0, :4].T) is None  # or its transpose
