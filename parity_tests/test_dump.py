@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import torch_ref.models
+from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.models import GPT
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import check, compare
+from jaxformer.parity.comparison import check, compare, listen
 from jaxformer.parity.dump import load, save
 from jaxformer.parity.inputs import excite
-from jaxformer.parity.reference import run_torch
 from parity_tests.helpers import gpt_config
 
 CONFIG = gpt_config(n_layers=1, layers="rolled")
@@ -32,7 +32,7 @@ def sides():
 
 @pytest.fixture(scope="module")
 def reference(sides):
-    return run_torch(sides[0], sides[2], call_torch, tier="C", watch=True)
+    return listen(sides[0], sides[2], call_torch, tier="C")
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def test_check_says_what_compare_says(sides, folder):
     twin, model, inputs = sides
     wrong = excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
     for ours, code in ((model, 0), (wrong, 1)):
-        at_once = compare(twin, ours, inputs, call_torch=call_torch, call_jax=call_jax, tier="C")
-        later = check(load(folder), ours, call_jax=call_jax, tier="C")
+        at_once = compare(twin, ours, inputs, rules=TWIN, call_torch=call_torch, call_jax=call_jax, tier="C")
+        later = check(load(folder), ours, call_jax=call_jax, rules=TWIN, tier="C")
         assert later.exit_code == at_once.exit_code == code
         assert str(later) == str(at_once)
 
@@ -86,8 +86,8 @@ print(report.verdict)
 
 
 def test_a_tier_that_was_not_dumped(sides, tmp_path):
-    save(run_torch(sides[0], sides[2], call_torch, tier="A", watch=True), tmp_path / "a")
-    report = check(load(tmp_path / "a"), sides[1], call_jax=call_jax, checks=("weights",), tier="B")
+    save(listen(sides[0], sides[2], call_torch, tier="A"), tmp_path / "a")
+    report = check(load(tmp_path / "a"), sides[1], call_jax=call_jax, rules=TWIN, checks=("weights",), tier="B")
     assert report.verdict == (
         "COULD NOT COMPARE: float32: torch's output in float32 was not dumped; dump it with --tier B, or check a lower tier"
     )

@@ -126,9 +126,8 @@ def dump(arguments: list[str]) -> int:
 
     reference = listen(model, _inputs(flags), call, tier=flags.tier)
     save(reference, flags.folder)
-    print(
-        f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier} · saved to {flags.folder}"
-    )
+    said = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
+    print(f"{said} · saved to {flags.folder}")
     print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")
     return 0
 

@@ -1,6 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
@@ -9,17 +9,18 @@ import jax
 import numpy as np
 
 from jaxformer.checks import check_choice
-from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax, to_torch
-from jaxformer.errors import InputError, JaxformerError, ParityError
+from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
+from jaxformer.parity.matching import match
 from jaxformer.parity.measure import LINES, check_gradients, difference, host
 from jaxformer.parity.modules import Traced, over, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
+from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.watch import CALL
 
-CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
+CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""
 NARROW = {"A": {}, "B": {"float32": check_output32}, "C": {"float32": check_output32, "bfloat16": check_output16}}
 """What else each tier judges."""
@@ -33,7 +34,7 @@ def compare(
     jax_model: Any,
     inputs: tuple[np.ndarray, ...],
     *,
-    rules: Family = TWIN,
+    rules: Family | None = None,
     call_torch: Call = apply,
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
@@ -42,15 +43,16 @@ def compare(
     """A torch module against a JAX model on the same `inputs`.
 
     The JAX model is a Flax NNX module, or the parameters that `call_jax` gives to a Linen module or a plain function (see
-    `tap`). `rules` say which tensors are the same; `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array
-    each. Tier A decides in float64; B also judges the output in float32, and C in bfloat16, by torch's own rounding error.
+    `tap`). `rules` say which tensors are the same; without any, those that hold the same values are (see `match`).
+    `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
+    the output in float32, and C in bfloat16, by torch's own rounding error.
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
 
     def stages() -> Found:
         weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
-        loaded = yield from weights_stage(weights, Subject(jax_model, call_jax, rules), checks)
+        loaded = yield from weights_stage(weights, jax_model, rules, call_jax, checks)
         yield from judge(listen(torch_model, inputs, call_torch, tier=tier, checks=checks), loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -62,14 +64,16 @@ def listen(
     """All that the checks want to know of torch: the half of `compare` that needs it. ParityError where it cannot say."""
     with _evaluating(torch_model):
         backward = any("gradients" in name for name in checks)
-        return run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
+        reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
+        unnoticed = tuple(sensitivity(torch_model, inputs, call)) if "sensitivity" in checks else None
+    return replace(reference, unnoticed=unnoticed)
 
 
 def check(
     reference: Reference,
     jax_model: Any,
     *,
-    rules: Family = TWIN,
+    rules: Family | None = None,
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
     tier: Tier = "B",
@@ -77,7 +81,7 @@ def check(
     """The same against what torch said before (see `dump`): torch is not needed."""
 
     def stages() -> Found:
-        loaded = yield from weights_stage(reference.weights, Subject(jax_model, call_jax, rules), checks)
+        loaded = yield from weights_stage(reference.weights, jax_model, rules, call_jax, checks)
         yield from judge(reference, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -103,12 +107,28 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier) -> Report:
     return report
 
 
-def weights_stage(weights: Mapping[str, np.ndarray], subject: Subject, checks: tuple[str, ...]) -> Any:
+def weights_stage(
+    weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...]
+) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
-    loaded = replace(subject, like=to_jax(weights, subject.like, subject.family))
+    family = matched(weights, jax_model) if rules is None else rules
+    loaded = Subject(to_jax(weights, jax_model, family), call, family)
     if "weights" in checks:
-        yield judged_weights(weights, subject), {}
+        yield judged_weights(weights, Subject(jax_model, call, family)), {}
     return loaded
+
+
+def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
+    """Rules by values; ConversionError where some tensor is left."""
+    found = match(weights, jax_model)
+    for side, left in (("JAX", found.unmatched_jax), ("torch", found.unmatched_torch)):
+        for name, near in left.items():
+            nearest = f" (nearest: {', '.join(near)})" if near else ""
+            raise ConversionError(
+                f"{len(left)} {side} tensors hold values that the other side has not, first {name}{nearest}; convert the "
+                "weights before you compare, or give rules"
+            )
+    return found.family
 
 
 def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject) -> Stage:
@@ -141,6 +161,13 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
             yield gradients_stage(traced, rows)
         if "activation gradients" in checks:
             yield activation_gradients_stage(rows), more
+    if "sensitivity" in checks and reference.unnoticed is not None:
+        says = (
+            f"{len(reference.unnoticed)} without influence, so not judged"
+            if reference.unnoticed
+            else "everything has influence"
+        )
+        yield Stage("sensitivity", "equal", says), {"unnoticed": list(reference.unnoticed)}
     for name, judged in NARROW[tier].items():
         if name not in reference.narrow:
             raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")

@@ -77,7 +77,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {"unnoticed": list(reference.unnoticed), "environment": dict(reference.environment)}
+    rest = {"unnoticed": reference.unnoticed, "environment": dict(reference.environment)}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
 
@@ -94,6 +94,6 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         cotangent=arrays["cotangent"],
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
-        unnoticed=tuple(manifest["unnoticed"]),
+        unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
         environment=manifest["environment"],
     )

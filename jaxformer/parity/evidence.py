@@ -1,18 +1,21 @@
 """What torch's module had at hand when it made an array: the ground on which a cause is looked for."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
 
-from jaxformer.parity.causes import Evidence
+from jaxformer.parity.hypotheses import Evidence
 from jaxformer.parity.isolate import Gap
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace
 from jaxformer.parity.watch import CALL, Site
 
+Parameters = Mapping[str, np.ndarray]
+
 
 def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Mapping[str, np.ndarray]) -> Evidence:
-    """Its inputs, its children's outputs so far, its weights; whatever passed the array on unchanged is left out."""
+    """Its inputs, its children's outputs so far, and its weights."""
     owner = pairs[gap.owner]
     calls = list(theirs)[: list(theirs).index(pairs[gap.child] if gap.child else owner)]
     inside = [site for site in calls if owner == CALL or (site.path != owner.path and below(site.path, owner.path))]
@@ -24,22 +27,17 @@ def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Ma
         for array in theirs[site].output[:1]:
             if not any(np.array_equal(array, known) for known in before.values()):
                 before[str(site).removeprefix(f"{owner.path}.")] = array
-    if owner != CALL:
-        before = {name: array for name, array in before.items() if not np.array_equal(array, gap.theirs)}
     masks = tuple(array for array in given if array.dtype == bool)
-    return Evidence(before, masks, own_parameters(parameters, gap.owner.path), sibling_parameters(parameters, gap.owner.path))
+    return Evidence(before, masks, *own_and_others(parameters, gap.owner.path))
 
 
-def own_parameters(parameters: Mapping[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """Those of a module itself, by their last names."""
-    prefix = f"{path}." if path else ""
-    own = {name.removeprefix(prefix): array for name, array in parameters.items() if name.startswith(prefix)}
-    return {name: array for name, array in own.items() if "." not in name}
-
-
-def sibling_parameters(parameters: Mapping[str, np.ndarray], path: str) -> dict[str, dict[str, np.ndarray]]:
-    """Those of the modules that lie beside it, by their names."""
-    parent, _, last = path.rpartition(".")
-    prefix = f"{parent}." if parent else ""
-    names = {name.removeprefix(prefix).split(".")[0] for name in parameters if name.startswith(prefix)} - {last}
-    return {name: own_parameters(parameters, prefix + name) for name in sorted(names)}
+def own_and_others(parameters: Mapping[str, np.ndarray], path: str) -> tuple[Parameters, dict[str, Parameters]]:
+    """The weights of a module by their last names, and those of all others; what lies beside it goes by its last name."""
+    modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for name, array in parameters.items():
+        owner, _, last = name.rpartition(".")
+        modules[owner][last] = array
+    beside = f"{path.rpartition('.')[0]}."
+    others = {owner.removeprefix(beside) if owner.startswith(beside) else owner: own for owner, own in modules.items()}
+    others.pop(path.removeprefix(beside), None)
+    return modules.get(path, {}), dict(sorted(others.items(), key=lambda item: item[0].count(".")))

@@ -3,32 +3,118 @@
 A model initialised the usual way hides dropped biases and gains at any tolerance: its biases are 0 and its gains 1.
 """
 
+import copy
 import math
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jaxtyping import PyTree
 
-from jaxformer.nn.tree import is_weight, map_named
+from jaxformer.checks import check_size
+from jaxformer.errors import InputError
+from jaxformer.nn.tree import STACKED, is_weight, path_name
+
+Kind = Literal["gain", "bias", "table", "matrix"]
+
+SHIFT = 50.0
+"""The mean of one row of hidden states: a variance that is computed as E[x^2] - E[x]^2 loses its digits there."""
 
 
-def excite(tree: PyTree, seed: int) -> PyTree:
-    """The same model with gains 1 + 0.3 n, biases 0.3 n, tables 0.5 n and matrices n / sqrt(fan_in), all float32."""
+def excite(model: Any, seed: int) -> Any:
+    """A copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), n from a normal distribution.
+
+    `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
+    arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
+    All values are float32 numbers, of the parameter's own type. Tied weights stay tied. What is no float parameter (buffers,
+    statistics, random keys, integers) stays as it is.
+    """
     rng = np.random.default_rng(seed)
+    if is_torch(model):
+        return _excite_torch(model, rng)
+    if isinstance(model, Mapping) and "params" in model:
+        return {**model, "params": excite(model["params"], seed)}
+    done: dict[int, Any] = {}
 
-    def fill(name: str, leaf: jax.Array) -> jax.Array:
-        noise = rng.standard_normal(leaf.shape)
-        leaf_kind = name.rsplit(".", 1)[-1]
-        fan_in = leaf.shape[-2] if leaf_kind == "kernel" else 1
-        value = {"scale": 1 + 0.3 * noise, "bias": 0.3 * noise, "table": 0.5 * noise, "kernel": noise / math.sqrt(fan_in)}[
-            leaf_kind
-        ]
-        return jnp.asarray(value, jnp.float32)
+    def fill(path: Any, leaf: Any) -> Any:
+        variable, name = isinstance(leaf, nnx.Variable), path_name(path)
+        if variable and id(leaf) in done:
+            return done[id(leaf)]
+        if (variable and not isinstance(leaf, nnx.Param)) or not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
+            return leaf
+        value = _value(_kind(name, leaf.ndim), rng.standard_normal(leaf.shape), _fan_in(name, leaf.shape))
+        done[id(leaf)] = jax.tree.map(lambda held: jnp.asarray(value, held.dtype), leaf)
+        return done[id(leaf)]
 
-    return map_named(fill, tree)
+    return jax.tree_util.tree_map_with_path(fill, model, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def is_torch(model: Any) -> bool:
+    """Whether it is a torch module; torch is not imported to find out."""
+    return "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module)
+
+
+def _excite_torch(model: Any, rng: np.random.Generator) -> Any:
+    import torch
+
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point():
+                owner, shape = model.get_submodule(name.rpartition(".")[0]), tuple(parameter.shape)
+                value = _value(_torch_kind(name, owner, shape), rng.standard_normal(shape), _torch_fan_in(owner, shape))
+                parameter.copy_(torch.from_numpy(value))
+    return model
+
+
+def _value(kind: Kind, noise: np.ndarray | float, fan_in: int) -> np.ndarray:
+    value = {"gain": 1 + 0.3 * noise, "bias": 0.3 * noise, "table": 0.5 * noise, "matrix": noise / math.sqrt(fan_in)}[kind]
+    return np.asarray(value, np.float32)
+
+
+def _kind(name: str, rank: int) -> Kind:
+    """By the last part of the name; what that leaves open, by the number of axes."""
+    last = name.rpartition(".")[2].lower()
+    if "bias" in last or last in ("beta", "b"):
+        return "bias"
+    if any(word in last for word in ("scale", "gain", "gamma")):
+        return "gain"
+    if "embed" in last or last == "table":
+        return "table"
+    return "matrix" if rank > 1 else "gain" if "weight" in last else "bias"
+
+
+def _fan_in(name: str, shape: tuple[int, ...]) -> int:
+    """Flax: the axes before the last one; the projections to heads `D N H` and stacked layers have one of them."""
+    if len(shape) < 2:
+        return 1
+    if STACKED in name or len(shape) == 2:
+        return shape[-2]
+    to_heads = any(part in ("query", "key", "value") for part in name.split(".")[-2:])
+    return shape[0] if to_heads else math.prod(shape[:-1])
+
+
+def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
+    """By the class of the module that owns it; by the name where that says nothing."""
+    found, known = _kind(name, len(shape)), type(owner).__name__
+    if found != "bias" and known.endswith(("Norm", "Norm1d", "Norm2d", "Norm3d")):
+        return "gain"
+    return "table" if found == "matrix" and "Embedding" in known else found
+
+
+def _torch_fan_in(owner: Any, shape: tuple[int, ...]) -> int:
+    """The last axis; transformers' Conv1D keeps (in, out), and a convolution sums over its window too."""
+    if len(shape) < 2:
+        return 1
+    if type(owner).__name__ == "Conv1D":
+        return shape[0]
+    if type(owner).__name__.startswith("Conv"):
+        return math.prod(shape) // shape[1 if getattr(owner, "transposed", False) else 0]
+    return shape[-1]
 
 
 def widen(tree: PyTree) -> PyTree:
@@ -56,15 +142,37 @@ def floating(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
     return [leaves[i] for i in places], restore
 
 
-def hostile_tokens(vocab_size: int, batch: int, length: int, seed: int, pad: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Ids `B T` and which of them are real: padding on the right, on the left and (last row) everywhere, ids repeated,
-    and the padding id inside the text."""
+def probe(
+    vocab: int | None = None, batch: int = 5, length: int = 66, seed: int = 0, pad: int = 0, *, width: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hostile inputs `B T`, and which of their positions are real: `ids, valid = probe(vocab=50257)`.
+
+    Row 1 is padded on the right, row 2 on the left, the last one everywhere. With `vocab`, int32 ids below it; the id `pad`
+    is where padding is and inside the text too, and ids are repeated. With `width`, float32 hidden states `B T width`, those
+    of the first row with a mean of 50; they are noise where padding is, which nobody may see. Feed `valid` to a model that
+    takes a mask, and leave it out of the inputs of one that does not. InputError or ConfigError for sizes that do not go.
+    """
+    if (vocab is None) == (width is None):
+        raise InputError(f"probe has vocab = {vocab} and width = {width}; give one of them: vocab for ids, width for states")
+    check_size("batch", batch, least=4)
+    check_size("length", length, least=4)
     rng = np.random.default_rng(seed)
-    ids = rng.integers(0, vocab_size, (batch, length)).astype(np.int32)
+    valid = np.ones((batch, length), bool)
+    valid[1, -(length // 4) :] = False
+    valid[2, : length // 4] = False
+    valid[-1] = False
+    if vocab is None:
+        check_size("width", width)
+        states = rng.standard_normal((batch, length, width or 0))
+        states[0] += SHIFT
+        return states.astype(np.float32), valid
+    check_size("vocab", vocab, least=2)
+    if not 0 <= pad < vocab:
+        raise InputError(f"pad = {pad} is no id; give one from 0 to {vocab - 1}")
+    ids = rng.integers(0, vocab, (batch, length)).astype(np.int32)
     ids[:, length // 2] = pad
     ids[:, length // 2 + 1] = ids[:, length // 2 - 1]
-    valid = np.ones((batch, length), bool)
-    valid[1 % batch, -(length // 4) :] = False
-    valid[2 % batch, : length // 4] = False
-    valid[-1] = False
     return np.where(valid, ids, pad).astype(np.int32), valid
+
+
+hostile_tokens = probe

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
 from jaxformer.convert.rules import WHOLE, Family, Layout, Part, Rule
-from jaxformer.nn.tree import named_leaves
+from jaxformer.nn.tree import named_weights
 from jaxformer.parity.naming import Homes, ancestors, nearest_names, nearest_pairs, parent, stack_start
 
 PACKED = (3, 2)
@@ -68,9 +66,8 @@ def match(torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Matching
     packs. Values have to be the same bit for bit. Give torch random values before you convert (`excite`): fresh biases and
     gains, all 0 or 1, leave only their names to go by, and torch's `TransformerEncoder` begins with all layers the same.
     """
-    leaves = named_leaves(jax_tree)
-    numbers = {name: leaf for name, leaf in leaves.items() if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)}
-    search = _Search(_on_host(torch_weights), _on_host(numbers))
+    leaves = named_weights(jax_tree)
+    search = _Search(_on_host(torch_weights), _on_host(leaves))
     for ours in (search.wholes, search.layers):
         for theirs in (search.tensors, search.parts):
             search.by_values(ours(), theirs())

@@ -1,7 +1,7 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
-from jaxformer.parity.causes import explain
+from jaxformer.parity.causes import Hints, explain, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
@@ -39,6 +39,8 @@ class Traced:
     pairs: Mapping[Site, Site]
     """Ours -> torch's."""
     isolated: Isolated
+
+    hints: Hints = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -132,7 +134,10 @@ def why(traced: Traced, gap: Gap) -> str:
     """The cause, where there is a plain one."""
     if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
         return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
-    return explain(evidence(gap, traced.reference.calls, traced.pairs, traced.parameters), gap.ours, gap.theirs)
+    found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
+    made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
+    cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
+    return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
 
 
 def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Error | None:

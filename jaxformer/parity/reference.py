@@ -42,8 +42,8 @@ class Reference:
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
     """Every call of every module in float64, if it was watched."""
-    unnoticed: tuple[str, ...] = ()
-    """What no comparison with this could notice."""
+    unnoticed: tuple[str, ...] | None = None
+    """What no comparison with this could notice, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,100 @@
+"""Many names and positions in few words: layers become `*`, neighbours become ranges."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+MOST_RANGES = 3
+"""More than these are counted, not listed."""
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """['0', '3-5'] for 0, 3, 4, 5."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+
+
+def part_of(entries: np.ndarray, what: str) -> str:
+    """'rows 3-5 of 9', 'row 3 of 9', '30 of 99 rows', '3-5 of 9' where `what` is ''; '' where it is all of them."""
+    if entries.all():
+        return ""
+    found = ranges(np.flatnonzero(entries).tolist())
+    if len(found) > MOST_RANGES:
+        return f"{int(entries.sum())} of {entries.size} {what or 'entries'}"
+    one = what.removesuffix("s") if entries.sum() == 1 else what
+    return f"{one} {', '.join(found)} of {entries.size}".strip()
+
+
+def say_parameters(unnoticed: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
+    """Each with its rows, columns or entries; what is said of all layers is said once. `names` are all there are."""
+    said: dict[str, list[str]] = {}
+    for name, entries in unnoticed.items():
+        for part in _parts(entries):
+            said.setdefault(f"{_stars(name)}|{part}", []).append(name)
+    phrases = []
+    for key, found in said.items():
+        stars, part = key.split("|")
+        whole = len(found) > 1 and len(found) == sum(_stars(name) == stars for name in names)
+        phrases += [f"{name}{': ' if part else ''}{part}" for name in ([stars] if whole else _layers(found))]
+    return phrases
+
+
+def _parts(entries: np.ndarray) -> list[str]:
+    """In words: '' for all entries."""
+    if entries.all():
+        return [""]
+    if entries.ndim < 2:
+        return [part_of(entries, "")]
+    rows = np.asarray(entries.all(axis=tuple(range(1, entries.ndim))))
+    columns = np.asarray(entries.all(axis=(0, *range(2, entries.ndim))))
+    return [part_of(slices, what) for slices, what in ((rows, "rows"), (columns, "columns")) if slices.any()]
+
+
+def _stars(name: str) -> str:
+    """The name with `*` for every number."""
+    return re.sub(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)|(?<=\.)\d+$", "*", name)
+
+
+def _layers(names: Sequence[str]) -> list[str]:
+    """'h.0,3-5.attn.bias' for names that differ in one number, the names themselves otherwise."""
+    parts = [name.split(".") for name in names]
+    differing = [at for at, column in enumerate(zip(*parts, strict=True)) if len(set(column)) > 1]
+    if len(differing) != 1:
+        return list(names)
+    (at,) = differing
+    numbers = ",".join(ranges(int(part[at]) for part in parts))
+    return [".".join([*parts[0][:at], numbers, *parts[0][at + 1 :]])]
+
+
+def say_positions(name: str, unnoticed: np.ndarray, hidden: tuple[np.ndarray, str]) -> list[str]:
+    """Of a table `rows positions`: those that a mask hides by their number, all others where they are."""
+    masked, mask = hidden
+    if not unnoticed.any():
+        return []
+    if unnoticed.all() and not mask:
+        return [f"{name}: all of it"]
+    said = [f"{name}: {int(masked.sum())} positions masked by {mask}"] if mask else []
+    rows: dict[bytes, list[int]] = {}
+    others = unnoticed & ~masked
+    for row, positions in enumerate(others):
+        if positions.any():
+            rows.setdefault(positions.tobytes(), []).append(row)
+    for same in rows.values():
+        where = _where(others[same[0]], same, len(others))
+        said.append(f"{name}: {where}")
+    return said
+
+
+def _where(positions: np.ndarray, rows: list[int], total: int) -> str:
+    of_rows = f"row{'s' if len(rows) > 1 else ''} {', '.join(ranges(rows))}"
+    if positions.all():
+        return of_rows
+    found = ranges(np.flatnonzero(positions).tolist())
+    listed = f"positions {', '.join(found)}" if len(found) <= MOST_RANGES else f"{int(positions.sum())} positions"
+    return listed if len(rows) == total else f"{listed} of {of_rows}"
