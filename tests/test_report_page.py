@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -94,6 +95,11 @@ def test_heights_keep_their_order():
     assert len({*heights}) == 7
     assert axis.y(float("nan")) == axis.y(float("inf")) == 0.0
     assert axis.y(0.0) == 100.0
+
+
+@pytest.mark.parametrize("line", [0.0, 1.0, 1e-300])
+def test_any_line_can_be_drawn(line):
+    assert Reader(replace(infinite(), line=line).to_html()).open == []
 
 
 @pytest.fixture(scope="module")
