@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from jaxformer.parity.report import Error, Module, Report, Stage, Step
+from jaxformer.parity.report import Error, Module, Report, Stage, Status, Step
 
 PARTS = ("attention_norm", "attention.query", "attention", "feed_forward_norm", "feed_forward.up", "feed_forward")
 SAME = Error(3e-16, 2e-15)
@@ -26,9 +26,13 @@ def equal() -> Report:
     return Report("A", 1e-13, stages, calls(), unnoticed=["stack.*.attention.key.bias"], environment=ENVIRONMENT)
 
 
-def found(report: Report, *statuses: str) -> Report:
+def found(report: Report, *statuses: Status) -> Report:
     """Stages with other results, in their order."""
-    says = {"equal": "all of it", "different": "output 1.1e-04; first at the second block", "failed": "RuntimeError: no kernel"}
+    says: dict[Status, str] = {
+        "equal": "all of it",
+        "different": "output 1.1e-04; first at the second block",
+        "failed": "RuntimeError: no kernel",
+    }
     stages = [Stage(stage.name, status, says[status]) for stage, status in zip(report.stages, statuses, strict=False)]
     return replace(report, stages=stages)
 

@@ -135,11 +135,18 @@ def test_in_a_terminal_the_guilty_are_a_table():
     first, second = lines[header + 1 : header + 3]
     assert re.split(r" {2,}", first.strip()) == ["stack.blocks.1.attention_norm", "output", "relL2 1.7e-04", "1e-13", EPSILON]
     assert re.split(r" {2,}", second.strip()) == [
-        *("stack.blocks.10.attention", "input of stack.blocks.10.attention.out"),
+        *("stack.blocks.10.attention", "input of out"),
         *("relL2 3.0e-01", "1e-13", "no known formula explains it"),
     ]
     assert lines[-1].startswith("DIFFERENT: ")
     assert "max/rms 3.1e-03" in shown(backward(), terminal=True)
+
+
+@pytest.mark.parametrize("width", [50, 80, 110])
+def test_a_narrow_terminal_loses_nothing(width):
+    wide = shown(different(), terminal=True, width=300)
+    narrow = shown(different(), terminal=True, width=width)
+    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))
 
 
 def test_markdown_has_all_of_it():

@@ -144,8 +144,8 @@ def _heat(error: float, line: float) -> float:
     """0 within the line, then 0.15 to 1, which is an error of 1 or more."""
     if error <= line:
         return 0.0
-    part = math.log(error / line) / math.log(1 / line) if math.isfinite(error) else 1.0
-    return 0.15 + 0.85 * min(part, 1.0)
+    measurable = math.isfinite(error) and 0 < line < 1
+    return 0.15 + 0.85 * min(math.log(error / line) / math.log(1 / line), 1.0) if measurable else 1.0
 
 
 def _svg(*children: str, width: float, label: str) -> Markup:

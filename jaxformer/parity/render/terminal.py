@@ -34,14 +34,18 @@ def stages(report: Report) -> Table:
 
 
 def guilty(report: Report) -> Table:
-    """One row for each figure that is over its line; what is both wrong forwards and backwards has two."""
-    table = Table(header_style="dim", border_style="dim", box=None, padding=(0, 3, 0, 0))
+    """One row for each figure that is over its line; what is both wrong forwards and backwards has two.
+
+    A module's child goes by its own name here, to leave room for the cause.
+    """
+    table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
     for name in ("module", "where", "local", "line", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("local", "line"))
     for module in report.guilty:
         name, cause = name_of(module), module.cause or "no known formula explains it"
         for finding in report.findings(module):
-            cells = finding.where, f"{finding.measure} {figure(finding.error)}", f"{finding.line:.0e}"
+            where = finding.where.replace(f"input of {module.jax}.", "input of ") if module.jax else finding.where
+            cells = where, f"{finding.measure} {figure(finding.error)}", f"{finding.line:.0e}"
             table.add_row(Text(name, "bold red"), *map(Text, cells), Text(cause, "" if module.cause else "dim"))
             name = cause = ""
     return table
