@@ -17,6 +17,8 @@ from jaxformer.parity.inputs import excite
 from parity_tests.helpers import gpt_config
 from torch_ref.models import GPT as Twin
 
+from jaxformer.convert.families.twin import TWIN as RULES
+
 CONFIG = gpt_config(n_layers=1, layers="rolled")
 
 def torch_model():
@@ -54,21 +56,32 @@ def parity(tmp_path, monkeypatch, capsys):
 def test_equal(parity):
     code, said = parity("compare", "ported_models:torch_model", "ported_models:jax_model", "--vocab", "23", "--length", "11")
     assert code == 0
-    assert said[-1] == "EQUAL: weights, forward, local, gradients, float32 (tier A)"
+    assert said[-1] == "EQUAL: weights, forward, local, gradients, activation gradients, sensitivity, float32 (tier B)"
 
 
 def test_different_and_explained_again(parity, tmp_path):
-    sides = "ported_models:torch_model", "ported_models:other_epsilon"
-    code, said = parity("compare", *sides, "--inputs", "ported_models:tokens", "--json", "report.json")
+    sides = "ported_models:torch_model", "ported_models:other_epsilon", "--rules", "twin"
+    written = "--json", "report.json", "--html", "report.html", "--markdown", "report.md"
+    code, said = parity("compare", *sides, "--inputs", "ported_models:tokens", *written)
     assert code == 1
-    assert said[-1] == "report report.json"
-    assert said[-2].startswith("DIFFERENT: stack.blocks.0.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
+    assert said[:3] == ["report report.json", "report report.md", "report report.html"]
+    assert said[-1].startswith("DIFFERENT: stack.blocks.0.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
     assert Report.from_json((tmp_path / "report.json").read_text()).exit_code == 1
-    assert parity("explain", "report.json") == (1, said[:-1])
+    assert parity("explain", "report.json") == (1, said[3:])
+    assert said[-1].split(":")[0] in (tmp_path / "report.html").read_text()
+    assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
+
+
+def test_dumped_and_checked(parity):
+    code, said = parity("dump", "ported_models:torch_model", "mine", "--vocab", "23", "--length", "11")
+    assert code == 0
+    assert said[0].endswith(" · saved to mine")
+    assert parity("check", "mine", "ported_models:jax_model", "--rules", "twin")[0] == 0
+    assert parity("check", "mine", "ported_models:other_epsilon", "--rules", "ported_models:RULES")[0] == 1
 
 
 def test_not_compared(parity):
-    code, said = parity("compare", "ported_models:torch_model", "ported_models:deeper", "--vocab", "23")
+    code, said = parity("compare", "ported_models:torch_model", "ported_models:deeper", "--vocab", "23", "--rules", "twin")
     assert code == 2
     assert said[-1].startswith("COULD NOT COMPARE: weights: tensors do not match the model: 16 missing, first stack.blocks.1.")
 
@@ -79,7 +92,7 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "parity command = '' is not known; choose one of compare, explain, mutants"),
+        ((), "parity command = '' is not known; choose one of compare, dump, check, explain, mutants"),
         (("comprae",), "parity command = 'comprae' is not known; did you mean 'compare'?"),
         (MODELS, "there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function"),
         ((*MODELS, "--vocab", "0"), "vocab = 0 is out of range"),

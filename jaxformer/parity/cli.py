@@ -150,14 +150,11 @@ def explain(arguments: list[str]) -> int:
 
     flags = parse(Explain, arguments, prog="jaxformer parity explain")
     try:
-        text = flags.report.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InputError(f"{flags.report} cannot be read: {reason}; give a report that --json wrote") from None
-    try:
-        report = Report.from_json(text)
-    except InputError as error:
-        raise InputError(f"{flags.report} is no report: {error}; give one that --json wrote") from None
+        report = Report.from_json(flags.report.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{flags.report} cannot be read: {error.strerror}; give a report that --json wrote") from None
+    except (InputError, UnicodeDecodeError):
+        raise InputError(f"{flags.report} is no report; give one that --json wrote") from None
     return _show(report, flags)
 
 

@@ -55,7 +55,8 @@ def excite(model: Any, seed: int) -> Any:
 
 def is_torch(model: Any) -> bool:
     """Whether it is a torch module; torch is not imported to find out."""
-    return "torch" in sys.modules and isinstance(model, sys.modules["torch"].nn.Module)
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def _excite_torch(model: Any, rng: np.random.Generator) -> Any:
