@@ -245,7 +245,7 @@ def test_a_part_that_is_another_unmatches_the_packed_tensor():
 
 
 def test_fingerprints_see_bits_and_not_their_order():
-    array = np.array([[0.0, -0.0, np.nan], [-0.0, 0.0, 1e-45], [1, -0.0, 0.0]], np.float32)
+    array = np.array([[0.0, 0.0, np.nan], [0.0, -0.0, 1e-45], [1, -0.0, -0.0]], np.float32)
     assert fingerprint(array) == fingerprint(array.T) == fingerprint(array[::-1, ::-1])
     assert fingerprint(array) != fingerprint(np.abs(array))
     assert fingerprint(array).dtype != fingerprint(array.astype(np.float64)).dtype
