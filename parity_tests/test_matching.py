@@ -12,7 +12,7 @@ import torch
 import torch_ref.models
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.layouts import find_layout
+from jaxformer.convert.layouts import find_layout, fingerprint
 from jaxformer.convert.rules import Axes, Part, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT, build
@@ -63,6 +63,15 @@ def test_packed_projections_are_found(name):
     model = excite(model, seed=0)
     found = there_and_back(to_torch(model, FAMILIES[name]), model)
     assert parameter_pairs(model, found.family) == parameter_pairs(model, FAMILIES[name])
+
+
+def test_fresh_biases_of_packed_projections_lie_beside_their_weights():
+    def fresh(name: str, leaf: jax.Array) -> jax.Array:
+        return jnp.zeros_like(leaf) if ".attention." in name and name.endswith("bias") else leaf
+
+    model = map_named(fresh, excite(StackOfStates(block_config(n_layers=2)), seed=0))
+    found = there_and_back(to_torch(model, FAMILIES["torch_encoder"]), model)
+    assert parameter_pairs(model, found.family) == parameter_pairs(model, FAMILIES["torch_encoder"])
 
 
 def test_what_is_found_serves_a_comparison():
@@ -233,6 +242,14 @@ def test_a_part_that_is_another_unmatches_the_packed_tensor():
     found = match(packed, {"q": q.T, "k": k.T, "v": 2 * v.T})
     assert set(found.unmatched_jax) == {"q", "k", "v"}
     assert set(found.unmatched_torch) == {"in_proj_weight"}
+
+
+def test_fingerprints_see_bits_and_not_their_order():
+    array = np.array([[0.0, 0.0, np.nan], [0.0, -0.0, 1e-45], [1, -0.0, -0.0]], np.float32)
+    assert fingerprint(array) == fingerprint(array.T) == fingerprint(array[::-1, ::-1])
+    assert fingerprint(array) != fingerprint(np.abs(array))
+    assert fingerprint(array).dtype != fingerprint(array.astype(np.float64)).dtype
+    assert [fingerprint(one).constant for one in (array, array[:1, :1], np.ones((2, 3)))] == [False, True, True]
 
 
 def test_layouts():

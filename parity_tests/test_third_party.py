@@ -36,12 +36,7 @@ def check(report: Report) -> None:
     assert [stage.name for stage in report.stages] == list(STAGES)
 
 
-settings = pytest.mark.parametrize("position", ["pre", "post"])
-activations = pytest.mark.parametrize("activation", ["relu", "gelu"])
-
-
-@settings
-@activations
+@pytest.mark.parametrize(("position", "activation"), [("pre", "gelu"), ("post", "relu")])
 def test_torch_encoder(position, activation):
     config = block_config(n_layers=2, norm_position=position, activation=activation, projections="fused", layers="rolled")
     rules = FAMILIES["torch_encoder"]
@@ -59,14 +54,13 @@ def test_torch_encoder(position, activation):
     check(report)
 
 
-@settings
-@activations
+@pytest.mark.parametrize(("position", "activation"), [("pre", "relu"), ("post", "gelu")])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch tells whoever builds one with norm_first
 def test_torch_transformer(position, activation):
-    config = block_config(n_layers=2, norm_position=position, activation=activation, layers="rolled")
-    decoder = block_config(n_layers=3, norm_position=position, activation=activation, projections="fused", layers="rolled")
+    config = block_config(n_layers=1, norm_position=position, activation=activation, layers="rolled")
+    decoder = block_config(n_layers=2, norm_position=position, activation=activation, projections="fused", layers="rolled")
     rules = FAMILIES["torch_transformer"]
-    theirs = torch.nn.Transformer(D, N, 2, 3, F, 0.0, activation, batch_first=True, norm_first=position == "pre")
+    theirs = torch.nn.Transformer(D, N, 1, 2, F, 0.0, activation, batch_first=True, norm_first=position == "pre")
     ours = excite(TwoStacksOfStates(config, decoder), seed=1)
 
     def call_torch(model, source, target, source_valid, target_valid):

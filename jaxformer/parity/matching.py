@@ -144,8 +144,8 @@ class _Search:
 
     def by_values(self, ours: list[Ours], theirs: list[Theirs]) -> None:
         """Where one of each side has these numbers."""
-        for known, mine, others in self.groups(ours, theirs):
-            if not known.constant and len(mine) == len(others) == 1:
+        for _, mine, others in self.groups(ours, theirs):
+            if len(mine) == len(others) == 1:
                 self.accept(mine[0], others[0])
 
     def accept(self, mine: Ours, other: Theirs) -> bool:
