@@ -135,7 +135,7 @@ def test_rows_that_give_nan():
     found = sensitivity(toy(spare=True), (ids, ~VALID))
     unread = np.setdiff1d(np.arange(V), ids[VALID])
     assert {3, 4} < set(unread)
-    assert f"table.weight: rows {', '.join(ranges(unread))} of 13" in found
+    assert f"table.weight: rows {', '.join(ranges(unread.tolist()))} of 13" in found
     assert "spare.bias" in found
 
 
@@ -211,6 +211,45 @@ def test_rows_that_reach_others():
     model = toy(looked_up=False)
     assert sensitivity(model, (EVERY_ID,), call) == [KEY_BIAS]
     assert sensitivity(model, (EVERY_ID,), lambda model, ids: call(model, ids).roll(-1, 0))[-1].endswith("of rows 1, 3")
+
+
+def test_rows_that_reach_others_where_some_give_nan():
+    """Without the rows that give NaN this model reads what it does not read with them."""
+
+    def nan_at_the_end(model, ids):
+        if len(ids) < B:
+            return model(ids)
+        return torch.cat([model(ids[:-1] * (torch.arange(T) < 5)), torch.full((1, T, D), torch.nan)])
+
+    found = sensitivity(toy(), (EVERY_ID,), nan_at_the_end)
+    assert found[-2:] == ["input 0: positions 5-7 of rows 0-3", "input 0: row 4"]
+
+
+def test_two_inputs_alike():
+    def call(model, unread, ids):
+        return model(ids)
+
+    assert sensitivity(toy(), (EVERY_ID, EVERY_ID.copy()), call) == [KEY_BIAS, "input 0: all of it"]
+
+
+def test_what_a_model_refuses_is_noticed():
+    def call(model, ids, starts):
+        if not torch.equal(starts, torch.arange(B)):
+            raise ValueError("these are no starts")
+        return model(ids)
+
+    assert sensitivity(toy(), (EVERY_ID, np.arange(B)), call) == [KEY_BIAS]
+
+
+def test_it_takes_few_passes():
+    calls = []
+
+    def call(model, ids):
+        calls.append(ids)
+        return model(ids)
+
+    sensitivity(toy(spare=True, dead=(1,)), (EVERY_ID,), call)
+    assert len(calls) == 5  # the output, its gradients, all suspects at once, and the order of ids, also in the output
 
 
 def test_a_gpt_notices_everything_but_key_biases():
