@@ -64,7 +64,7 @@ def test_special_numbers_survive(model, state):
 
 def test_every_number_has_a_place_of_its_own(model):
     first = iter(np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(model))]))
-    numbered = jax.tree.map(lambda leaf: next(first) + np.arange(leaf.size).reshape(leaf.shape), model)
+    numbered = jax.tree.map(lambda leaf: next(first) + np.arange(leaf.size, dtype=np.float64).reshape(leaf.shape), model)
     found = np.concatenate([tensor.ravel() for tensor in to_torch(numbered, TWIN).values()])
     assert np.array_equal(np.sort(found), np.arange(found.size))
 

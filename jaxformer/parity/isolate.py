@@ -143,10 +143,8 @@ class _Forcing:
         around = self.open[-1] if self.open else CALL
         return self._force(output, site, "output", (site, None), (around, site))
 
-    def _force(
-        self, value: Any, site: Site, part: str, maker: tuple[Site, Site | None], sender: tuple[Site, Site | None]
-    ) -> Any:
-        """Our arrays, in their order, against torch's of the same shape and kind."""
+    def _force(self, value: Any, site: Site, part: str, maker: Ends, sender: Ends) -> Any:
+        """Our arrays, in their order, against torch's of the same shape and kind; where torch has no gradient, ours passes."""
         left, ours, put = list(enumerate(getattr(self.records[site], part))), arrays_in(value), []
         for array in ours:
             found = _first_fitting(left, array)
@@ -157,13 +155,16 @@ class _Forcing:
             left = [(j, other) for j, other in left if j > i]
             place = Place(site, part, i)
             self.found.append((*maker, theirs, array))
-            if place in self.forced:
-                put.append(jnp.transpose(self.forced[place], axes).astype(array.dtype))
-                self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
-                if place in self.pulls:
-                    self.total += (array * jnp.transpose(self.pulls[place], axes)).sum()
-            else:
+            if place not in self.forced:
                 put.append(jnp.asarray(theirs, array.dtype))
+                continue
+            instead = jnp.transpose(self.forced[place], axes).astype(array.dtype)
+            if place in self.pulls:
+                self.total += (array * jnp.transpose(self.pulls[place], axes)).sum()
+                self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
+            else:
+                instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
+            put.append(instead)
         return replaced(value, ours, put)
 
 

@@ -149,8 +149,11 @@ class _Search:
                 self.accept(mine[0], others[0])
 
     def accept(self, mine: Ours, other: Theirs) -> bool:
-        """Note a pair, if one layout fits and torch's tensor is not used in another way."""
-        taken = self.used[other.name]
+        """Note a pair, if one layout fits and torch's tensor is not used in another way. A leading axis of 1 that torch has
+        not is a stack of one layer, and comes with the layers."""
+        taken, shape = self.used[other.name], self.array(mine).shape
+        if mine.layer is None and shape[:1] == (1,) and len(shape) == self.array(other).ndim + 1:
+            return False
         layout = find_layout(self.array(other), self.array(mine))
         if layout is None or other.part in taken or any(part[1:] != other.part[1:] for part in taken):
             return False

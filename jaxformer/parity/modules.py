@@ -1,5 +1,6 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from jaxformer.parity.isolate import Gap, Isolated, isolate
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
 from jaxformer.parity.propagate import Run, propagate
-from jaxformer.parity.records import Record
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.watch import CALL, Site
@@ -50,16 +51,24 @@ class Traced:
 
 def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays."""
-    theirs = reference.calls
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), saying("jax in float64"):
         wide, inputs = widen(model), tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
-        paths = pair_modules(
-            {site.path for site in ours.outputs}, {site.path for site in theirs}, parameter_pairs(model, rules)
-        )
-        pairs = pair_calls(ours.outputs, theirs, paths)
-        isolated = isolate(wide, call, inputs, theirs, pairs, gradients=gradients)
+        own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
+        pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameter_pairs(model, rules)))
+        reference = replace(reference, calls=without_uneven_gradients(reference.calls, ours.outputs, pairs))
+        isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients)
     return Traced(reference, model, rules, ours, {**pairs, CALL: CALL}, isolated)
+
+
+def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
+    """A module that one side calls more often does its work in other portions: what comes back to a call is not the same."""
+    counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
+    uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
+    return {
+        site: replace(record, input_gradients=(), output_gradients=()) if site in uneven else record
+        for site, record in theirs.items()
+    }
 
 
 def table(traced: Traced) -> list[Module]:
