@@ -23,7 +23,7 @@ from jaxformer.parity import comparison
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.report import Report
 from parity_tests.helpers import V, gpt_config, seq2seq_config
 
@@ -241,7 +241,7 @@ def gpt2():
 
 
 def compare_gpt2(theirs, ours, checks):
-    ids, _ = hostile_tokens(V, 5, 11, seed=3)
+    ids, _ = probe(V, 5, 11, seed=3)
     return compare(theirs, ours, (ids,), rules=GPT2, call_torch=lambda model, ids: model(ids.long()).logits, checks=checks)
 
 

@@ -8,12 +8,12 @@ import pytest
 from torch import nn
 
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite, probe
 from parity_tests.helpers import B, D, T, V, checks, gpt_config, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
 from torch_ref.nn.embeddings import InputEmbedding as TorchInputEmbedding
 
-IDS, _ = hostile_tokens(V, B, T, seed=0)
+IDS, _ = probe(V, B, T, seed=0)
 PLACES = {
     "one row": np.arange(T, dtype=np.int32)[None] + 2,
     "each its own": (np.arange(B * T, dtype=np.int32) % 11).reshape(B, T),

@@ -14,7 +14,7 @@ from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch
 from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, hostile_tokens, widen
+from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
 from parity_tests.helpers import B, K, V, checks, gpt_config, run_check, twins
@@ -36,7 +36,7 @@ CONFIGS = {
 @functools.cache
 def gpt_twins(name):
     config = CONFIGS[name]
-    inputs = hostile_tokens(config.vocab_size, B, config.context, seed=2)
+    inputs = probe(config.vocab_size, B, config.context, seed=2)
     reference, subject = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
     return reference, type(subject)(subject.like, call_jax)
 
@@ -86,7 +86,7 @@ def cached():
         config = gpt_config(n_kv_heads=K, layers="rolled")
         model = widen(excite(GPT(config), seed=6))
         twin = load_torch(torch_models.GPT(config).double(), model).eval()
-        tokens, valid = hostile_tokens(V, B, config.context, seed=7)
+        tokens, valid = probe(V, B, config.context, seed=7)
         with torch.no_grad():
             return model, twin, tokens, valid, call_torch(twin, torch.from_numpy(tokens), torch.from_numpy(valid))
 

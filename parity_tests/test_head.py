@@ -5,12 +5,12 @@ from torch import nn
 
 from jaxformer.nn.embeddings import Embedding
 from jaxformer.nn.head import Head
-from jaxformer.parity.inputs import hostile_tokens
+from jaxformer.parity.inputs import probe
 from parity_tests.helpers import B, D, T, V, checks, noise, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
 from torch_ref.nn.head import Head as TorchHead
 
-X, IDS = noise(B, T, D), hostile_tokens(V, B, T, seed=0)[0]
+X, IDS = noise(B, T, D), probe(V, B, T, seed=0)[0]
 HEADS = {
     f"{kernel}, {'a' if bias else 'no'} bias": {"tied": kernel == "tied", "bias": bias}
     for kernel in ("tied", "its own")

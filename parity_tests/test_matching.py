@@ -19,7 +19,7 @@ from jaxformer.models import GPT, build
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.checks import load_torch, same_bits
 from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.matching import Matching, match
 from jaxformer.parity.pairing import parameter_pairs
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
@@ -78,7 +78,7 @@ def test_what_is_found_serves_a_comparison():
     config = gpt_config(n_layers=2, layers="rolled")
     model = excite(GPT(config), seed=1)
     twin = load_torch(torch_ref.models.build(config), model).eval()
-    ids, _ = hostile_tokens(V, B, T, seed=2)
+    ids, _ = probe(V, B, T, seed=2)
     rules = match(to_torch(model, TWIN), model).family
     report = compare(twin, model, (ids,), rules=rules, checks=("weights", "forward", "local"))
     assert report.status == "equal", str(report)

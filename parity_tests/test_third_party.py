@@ -14,7 +14,7 @@ from jaxformer.models import GPT, Encoder
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
 from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite, hostile_tokens
+from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.report import Report
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
@@ -28,7 +28,7 @@ def filled(theirs: torch.nn.Module, ours: nnx.Module, rules: Family) -> torch.nn
 
 
 def valid(length: int, seed: int) -> np.ndarray:
-    return hostile_tokens(V, B, length, seed)[1]
+    return probe(V, B, length, seed)[1]
 
 
 def check(report: Report) -> None:
@@ -93,7 +93,7 @@ def bert(**changes) -> tuple[torch.nn.Module, nnx.Module]:
 
 def compare_bert(theirs: torch.nn.Module, ours: nnx.Module, checks: tuple[str, ...] = CHECKS) -> Report:
     """The states of all tokens, and what the pooler makes of them."""
-    ids, real = hostile_tokens(V, B, 11, seed=3)
+    ids, real = probe(V, B, 11, seed=3)
     types = np.random.default_rng(4).integers(0, 2, ids.shape).astype(np.int32)
 
     def call_torch(model, ids, types, valid):
@@ -130,7 +130,7 @@ def test_gpt2():
     ours = excite(GPT(config), seed=1)
     weights = {name: torch.from_numpy(array) for name, array in to_torch(ours, FAMILIES["gpt2"]).items()}
     assert theirs.load_state_dict(weights, strict=False).unexpected_keys == []
-    ids, real = hostile_tokens(V, B, 11, seed=3)
+    ids, real = probe(V, B, 11, seed=3)
 
     def call_torch(model, ids, valid):
         return model(ids.long(), attention_mask=valid.long()).logits

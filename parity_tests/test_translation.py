@@ -17,7 +17,7 @@ from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, hostile_tokens, widen
+from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam
@@ -74,7 +74,7 @@ def case(name):
         config = CONFIGS[name]
         start = excite(EncoderDecoder(config), seed=SEEDS[name])
         twin = load_torch(TorchEncoderDecoder(config), start).double().eval()
-        source, valid = hostile_tokens(config.source_ids, 6, 11, seed=5)
+        source, valid = probe(config.source_ids, 6, 11, seed=5)
         return widen(start), twin, source[:-1], valid[:-1]
 
 

@@ -13,7 +13,7 @@ import pytest
 import jaxformer
 
 ROOT = Path(jaxformer.__file__).parents[1]
-ABOVE_TRAINING = ("recipes", "cli")
+ABOVE_TRAINING = ("recipes", "cli", "pytest_plugin")
 """Top-level files that are no ground: they stand on everything else."""
 NO_TWIN = {
     "decoding/prepare.py": "torch compiles nothing",
@@ -165,6 +165,13 @@ def loaded(statement: str) -> set[str]:
 
 def test_importing_the_configuration_loads_no_jax():
     assert not loaded("import jaxformer.config, jaxformer.flags, jaxformer.recipes") & {"jax", "jaxlib", "flax", "optax"}
+
+
+def test_the_pytest_plugin_loads_nothing_heavy():
+    """Every project's pytest loads it."""
+    modules = loaded("import jaxformer.pytest_plugin")
+    assert "pytest" in modules
+    assert not modules & {*HEAVY, "jax", "jaxlib", "flax", "numpy", "jaxtyping"}
 
 
 def test_importing_a_recipe_loads_nothing_heavy():

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 from jaxformer.config import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.models import Encoder, EncoderDecoder
 from jaxformer.nn import masks
-from jaxformer.parity.inputs import hostile_tokens
+from jaxformer.parity.inputs import probe
 
 SHORTER = 3
 """A target is this much shorter than its source."""
@@ -19,9 +19,9 @@ SHORTER = 3
 def hostile_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
     """Ids and which of them are real; for an encoder their types too, for an encoder-decoder the same of the target."""
     if isinstance(config, EncoderDecoderConfig):
-        source = hostile_tokens(config.source_ids, batch, length, seed)
-        return *source, *hostile_tokens(config.vocab_size, batch, length - SHORTER, seed + 1000)
-    tokens = hostile_tokens(config.vocab_size, batch, length, seed)
+        source = probe(config.source_ids, batch, length, seed)
+        return *source, *probe(config.vocab_size, batch, length - SHORTER, seed + 1000)
+    tokens = probe(config.vocab_size, batch, length, seed)
     if isinstance(config, EncoderConfig):
         types = np.random.default_rng(seed).integers(0, max(config.token_types, 1), (batch, length), np.int32)
         return *tokens, types

@@ -214,9 +214,9 @@ def _inputs(flags: Inputs) -> tuple[Any, ...]:
         raise InputError("there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function")
     check_size("vocab", flags.vocab)
     check_size("length", flags.length, least=4)
-    from jaxformer.parity.inputs import hostile_tokens
+    from jaxformer.parity.inputs import probe
 
-    return hostile_tokens(flags.vocab, 5, flags.length, seed=0)[:1]
+    return probe(flags.vocab, 5, flags.length, seed=0)[:1]
 
 
 def _model(name: str) -> tuple[Any, Callable[..., Any]]:

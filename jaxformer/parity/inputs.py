@@ -174,6 +174,3 @@ def probe(
     ids[:, length // 2] = pad
     ids[:, length // 2 + 1] = ids[:, length // 2 - 1]
     return np.where(valid, ids, pad).astype(np.int32), valid
-
-
-hostile_tokens = probe

@@ -12,7 +12,7 @@ from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
 from jaxformer.models import EncoderDecoder, build
 from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, hostile_tokens, widen
+from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.settings import BeamConfig, SamplingConfig
 
@@ -33,7 +33,7 @@ class Search:
 
     def sources(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids `B S` and which of them are real; no row is nothing but padding."""
-        ids, valid = hostile_tokens(self.model.source_ids, 5, self.model.context - 6, seed=5)
+        ids, valid = probe(self.model.source_ids, 5, self.model.context - 6, seed=5)
         return ids[:-1], valid[:-1]
 
     def weights(self) -> EncoderDecoder:

@@ -1,0 +1,24 @@
+"""Parity in a test: one call that fails with the report, the verdict on its last line."""
+
+from typing import Any
+
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.report import Report
+
+
+def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **options: Any) -> Report:
+    """The report of `compare(torch_model, jax_model, inputs, **options)`; AssertionError with its text unless all is equal.
+
+    In pytest the fixture of the same name does this too, and keeps the report with --parity-report DIR.
+    """
+    __tracebackhide__ = True
+    report = compare(torch_model, jax_model, inputs, **options)
+    judge(report)
+    return report
+
+
+def judge(report: Report) -> None:
+    """AssertionError with the report's text unless it says equal."""
+    __tracebackhide__ = True
+    if report.exit_code:
+        raise AssertionError(str(report))
