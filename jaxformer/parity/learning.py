@@ -11,15 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.checks import check_number, check_size
-from jaxformer.convert.rules import Family, to_jax, to_torch
+from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
 from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
-from jaxformer.parity.inputs import widen
+from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
 
 Batch = tuple[np.ndarray, ...]
@@ -121,16 +120,13 @@ class JaxSide:
 
     def __init__(self, model: PyTree, weights: Mapping[str, np.ndarray], learning: Learning, rules: Family):
         self.rules, optimizer = rules, learning.jax_optimizer
-        floats, rest = _parted(model)
-        self.parameters = widen(to_jax(weights, floats, rules))
+        self.parameters, rest = load_jax(model, weights, rules, wide=True)
         self.moments = _wide_state(optimizer.init(self.parameters))
         named = "key" in inspect.signature(learning.jax_loss).parameters
 
         def loss(parameters: PyTree, number: Any, arrays: tuple[Any, ...]) -> jax.Array:
             """The keys that lie in the model, or else the one that is given, are others for each number."""
-            whole = _joined(parameters, jax.tree.map(partial(_renewed, number), rest))
-            if isinstance(whole, nnx.Module):
-                _ready(whole)
+            whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True, wide=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
             return learning.jax_loss(whole, *arrays, **key)
 
@@ -166,31 +162,9 @@ def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array
         yield jnp.int32(number * len(batches) + i), tuple(map(jnp.asarray, batch))
 
 
-def _parted(tree: PyTree) -> tuple[PyTree, PyTree]:
-    """The float arrays, and all others: keys and counts that flax keeps in a module; None stands for what is in the other."""
-
-    def part(floating: bool) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) == floating else None, tree)
-
-    return part(True), part(False)
-
-
-def _joined(floats: PyTree, rest: PyTree) -> PyTree:
-    return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
-
-
 def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
     """Another key for each number; other arrays stay."""
     return jax.random.fold_in(leaf, number) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _ready(model: nnx.Module) -> None:
-    """In training mode, and computing in float64 where it was told float32, as flax's Embed is."""
-    model.train()
-    module: Any
-    for _, module in nnx.iter_modules(model):
-        if getattr(module, "dtype", None) == jnp.float32:
-            module.dtype = jnp.float64
 
 
 def _wide_state(moments: PyTree) -> PyTree:
