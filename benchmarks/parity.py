@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import jax
-import numpy as np
 
 import torch_ref.models
 from jaxformer.checks import check_choice
@@ -15,7 +14,8 @@ from jaxformer.parity.checks import Subject, check_output, check_output32, check
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.measure import check_gradients, difference
 from jaxformer.parity.reference import run_torch
-from jaxformer.parity.training import Training, check_course, jax_course, torch_course
+from jaxformer.parity.training import check_course
+from jaxformer.parity.twin_training import Training, compare_twins
 from jaxformer.presets import PRESETS
 from jaxformer.settings import OptimizerConfig
 
@@ -72,12 +72,9 @@ OPTIMIZERS = {
 def trained(optimizer: OptimizerConfig, steps: int) -> list[str]:
     """Distances on the way and at the end of training a small model."""
     model = GPTConfig(vocab_size=23, context=13, d_model=12, n_layers=2, n_heads=3, d_ff=20)
-    training = Training(model=model, optimizer=optimizer, steps=steps)
-    ours, reference = jax_course(training), torch_course(training)
-    nulls = check_course(ours, reference, training)
-    loss = np.abs(ours.losses / reference.losses - 1).max()
-    worst = max(difference(name, ours.last[name], theirs).peak for name, theirs in reference.last.items() if name not in nulls)
-    return [f"{loss:.1e}", f"{worst:.1e}"]
+    course = compare_twins(Training(model=model, optimizer=optimizer, steps=steps))
+    check_course(course)
+    return [f"{max(step.loss_error for step in course.steps):.1e}", f"{course.steps[-1].parameter_error:.1e}"]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from torch import nn
+from torch.nn import functional
 
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
@@ -16,7 +18,7 @@ from jaxformer.models import build
 from jaxformer.nn.dropout import dropout, keep_mask
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, check_output
-from jaxformer.parity.dropout import feed_masks, with_masks
+from jaxformer.parity.dropout import check_masks, feed_masks, with_masks
 from jaxformer.parity.inputs import excite
 from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins
 
@@ -74,7 +76,7 @@ def recorded(name):
 @functools.cache
 def dropout_twins(name):
     def call(model, *arrays):
-        with feed_masks(model, recorded(name)):
+        with feed_masks(recorded(name)):
             return call_torch(model, *arrays)
 
     reference, subject = twins(build(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
@@ -133,18 +135,22 @@ def test_rematerialised_and_unrolled_stacks_draw_the_same_masks(name):
             np.testing.assert_array_equal(mask, expected)
 
 
-SITE, ONES, MASK = nn.Sequential(nn.Dropout(0.5)), torch.ones(2, 3), np.ones((2, 3), bool)
+SITE, ONES, MASK = nn.Dropout(0.5), torch.ones(2, 3), np.ones((2, 3), bool)
 
 
 def fed(masks, calls=1, site=SITE):
-    with feed_masks(site, masks):
-        for _ in range(calls):
-            site(ONES)
+    with feed_masks(masks):
+        return [site(ONES) for _ in range(calls)]
 
 
 def test_too_few_masks():
     with pytest.raises(ParityError, match="more often than the 1"):
         fed([MASK], calls=2)
+
+
+def test_torch_drops_and_jax_does_not():
+    with pytest.raises(ParityError, match="JAX never does; is the JAX model in training mode"):
+        fed([])
 
 
 def test_too_many_masks():
@@ -157,10 +163,76 @@ def test_a_mask_of_another_shape():
         fed([MASK.T])
 
 
+def test_a_mask_for_several_rows_at_once():
+    with pytest.raises(ParityError, match="torch each by itself: switch broadcasting off"):
+        fed([MASK[:1]])
+
+
 def test_no_mask_is_taken_in_evaluation():
-    fed([], site=nn.Sequential(nn.Dropout(0.5)).eval())
+    fed([], site=nn.Dropout(0.5).eval())
 
 
 def test_afterwards_torch_draws_its_own_again():
     fed([MASK])
-    assert "forward" not in vars(SITE[0])
+    torch.manual_seed(0)
+    assert not torch.equal(SITE(torch.ones(100)), 2 * torch.ones(100))
+
+
+def test_other_random_numbers_of_torchs_are_refused():
+    with pytest.raises(ParityError, match="besides its dropout"):
+        fed([], site=lambda x: x + torch.randn(3))
+
+
+def drawn_mask(*shape, seed=5):
+    return np.random.default_rng(seed).random(shape) < 0.6
+
+
+QUERY = torch.from_numpy(np.random.default_rng(6).standard_normal((B, N, L, D)))
+ATTENTION = nn.MultiheadAttention(D, N, dropout=0.4, batch_first=True).double()
+KINDS = {
+    "F.dropout": (lambda x: functional.dropout(x, 0.4), (B, N, L, D)),
+    "scaled_dot_product_attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.4), (B, N, L, L)),
+    "MultiheadAttention": (lambda x: ATTENTION(x[:, 0], x[:, 0], x[:, 0])[0], (B, N, L, L)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_torch_drops_takes_the_mask(kind):
+    f, shape = KINDS[kind]
+    mask = drawn_mask(*shape)
+    with feed_masks([mask]):
+        once = f(QUERY)
+    with feed_masks([mask]):
+        again = f(QUERY)
+    with feed_masks([~mask]):
+        other = f(QUERY)
+    torch.testing.assert_close(once, again, rtol=0, atol=0)
+    assert not torch.allclose(once, other)
+    if kind == "F.dropout":
+        np.testing.assert_array_equal(once != 0, mask)
+
+
+class Flax(nnx.Module):
+    def __init__(self, rngs):
+        self.dropout = nnx.Dropout(0.4, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(
+            N, D, dropout_rate=0.4, broadcast_dropout=False, decode=False, deterministic=False, rngs=rngs
+        )
+
+    def __call__(self, x):
+        return self.attention(self.dropout(x))
+
+
+def test_flax_draws_are_recorded():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        x = jnp.ones((B, L, D))
+        output, masks = jax.jit(with_masks(lambda model, x: model(x)))(Flax(nnx.Rngs(0)), x)
+        np.testing.assert_allclose(output, Flax(nnx.Rngs(0))(x), rtol=1e-5)
+    assert [mask.shape for mask in masks] == [(B, L, D), (B, N, L, L)]
+
+
+def test_one_key_for_two_draws():
+    one, other = drawn_mask(20, 20), drawn_mask(30, 20, seed=6)
+    check_masks([one, other, drawn_mask(2, 2), drawn_mask(2, 2)])  # so few units may well agree
+    with pytest.raises(ParityError, match="the same units in draws 0 and 2"):
+        check_masks([one, other, one[:10]])

@@ -1,6 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
@@ -12,12 +12,15 @@ from jaxformer.checks import check_choice
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
+from jaxformer.parity.generation import compare_generation
+from jaxformer.parity.learning import Learning
 from jaxformer.parity.matching import match
 from jaxformer.parity.measure import LINES, check_gradients, difference, host
 from jaxformer.parity.modules import Traced, over, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
 from jaxformer.parity.sensitivity import sensitivity
+from jaxformer.parity.training import compare_training
 from jaxformer.parity.watch import CALL
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
@@ -39,6 +42,8 @@ def compare(
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
     tier: Tier = "B",
+    training: Learning | None = None,
+    generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
 ) -> Report:
     """A torch module against a JAX model on the same `inputs`.
 
@@ -46,6 +51,8 @@ def compare(
     `tap`). `rules` say which tensors are the same; without any, those that hold the same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
+    With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
+    `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids (see `compare_generation`).
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
@@ -54,6 +61,11 @@ def compare(
         weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
         loaded = yield from weights_stage(weights, jax_model, rules, call_jax, checks)
         yield from judge(listen(torch_model, inputs, call_torch, tier=tier, checks=checks), loaded, checks, tier)
+        if training is not None:
+            course = compare_training(torch_model, loaded.like, training, loaded.family)
+            yield from ((stage, {"steps": course.steps}) for stage in course.stages)
+        if generate is not None:
+            yield compare_generation(torch_model, loaded.like, *generate, loaded.family), {}
 
     return _collected(stages(), checks, tier)
 

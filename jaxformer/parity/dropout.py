@@ -1,12 +1,14 @@
 """Dropout with the very same units dropped on both sides, so that training with dropout is compared exactly.
 
 output, masks = with_masks(model)(tokens, key=key)
-with feed_masks(torch_model.train(), masks):
-    reference = torch_model(torch.from_numpy(tokens))
+with feed_masks(masks):
+    reference = torch_model.train()(torch.from_numpy(tokens))
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 from unittest import mock
 
@@ -16,66 +18,107 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.nn import dropout
 
+COINCIDENCE = 1e-12
+"""The largest probability of two masks being equal by chance that makes equal masks a mistake."""
+ENOUGH = 4096
+"""Units to look at for that."""
+
 
 def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array]]]:
     """f that returns (output, keep masks) with the masks it drew in call order, True = kept; pure, so it can be jitted.
 
-    Layers run one by one and are not rematerialised: a mask cannot leave a scan or a checkpoint.
+    What counts is every draw of `jaxformer.nn.dropout` and of `jax.random.bernoulli`, by which flax's Dropout and attention
+    draw. Inside, jits and scans are written out, and nothing is rematerialised: a mask could not leave them.
     """
 
     def recording(*args: Any, **kwargs: Any) -> tuple[Any, list[jax.Array]]:
         masks: list[jax.Array] = []
-        draw = dropout.keep_mask
 
-        def keep_mask(*drawn: Any) -> jax.Array:
-            masks.append(draw(*drawn))
-            return masks[-1]
+        def recorded(draw: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+            @wraps(draw)
+            def drawn(*given: Any, **named: Any) -> jax.Array:
+                masks.append(draw(*given, **named))
+                return masks[-1]
+
+            return drawn
 
         with (
-            mock.patch.object(dropout, "keep_mask", keep_mask),
-            mock.patch.object(jax.lax, "scan", _one_by_one),
-            mock.patch.object(jax, "checkpoint", lambda layer: layer),
+            mock.patch.object(dropout, "keep_mask", recorded(dropout.keep_mask)),
+            mock.patch.object(jax.random, "bernoulli", recorded(jax.random.bernoulli)),
+            mock.patch.object(jax, "checkpoint", _as_it_is),
+            mock.patch.object(jax, "remat", _as_it_is),
+            jax.disable_jit(),
         ):
             return f(*args, **kwargs), masks
 
     return recording
 
 
-def _one_by_one(layer: Callable[[Any, Any], tuple[Any, None]], carry: Any, layers: Any, **how: Any) -> tuple[Any, None]:
-    for i in range(jax.tree.leaves(layers)[0].shape[0]):
-        carry, _ = layer(carry, jax.tree.map(lambda leaf, i=i: leaf[i], layers))
-    return carry, None
+def _as_it_is(f: Callable[..., Any] | None = None, **how: Any) -> Callable[..., Any]:
+    return _as_it_is if f is None else f
+
+
+def check_masks(masks: Sequence[np.ndarray | jax.Array]) -> None:
+    """ParityError where two of them are the same, in the order of their units: one key was used twice.
+
+    torch draws each by itself. Masks fed to both sides would hide it.
+    """
+    units = [np.ravel(mask)[:ENOUGH] for mask in masks]
+    for (i, one), (j, other) in itertools.combinations(enumerate(units), 2):
+        size = min(one.size, other.size)
+        kept = np.mean(one[:size]) if size else 1.0
+        if np.array_equal(one[:size], other[:size]) and (kept**2 + (1 - kept) ** 2) ** size < COINCIDENCE:
+            raise ParityError(f"JAX drops the same units in draws {i} and {j}; give each site and each step a key of its own")
 
 
 @contextmanager
-def feed_masks(torch_model: Any, masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
-    """Inside, every nn.Dropout of the torch model that is training and has p > 0 takes the next mask instead of drawing one.
+def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
+    """Inside, whatever torch drops takes the next mask instead of drawing one: nn.Dropout, F.dropout, and the dropout of
+    nn.MultiheadAttention and scaled_dot_product_attention.
 
-    Raises ParityError for a mask of another shape, for too few and, when the context ends, for too many.
+    Raises ParityError for a mask of another shape, for too few and, when the context ends, for too many, or where torch drew
+    random numbers in another way.
     """
     import torch
-    from torch import nn
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     waiting = iter(masks)
-    sites = [site for site in torch_model.modules() if isinstance(site, nn.Dropout) and site.p > 0]
 
-    def fed(site: nn.Dropout) -> Callable[[torch.Tensor], torch.Tensor]:
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            if not site.training:
-                return x
+    class Feeding(TorchDispatchMode):
+        """torch drops by filling a tensor with draws; on the CPU every kind of dropout does."""
+
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if operation is not torch.ops.aten.bernoulli_.float:
+                return operation(*args, **(kwargs or {}))
             mask = next(waiting, None)
             if mask is None:
-                raise ParityError(f"torch drops out more often than the {len(masks)} times that were recorded")
-            if mask.shape != tuple(x.shape):
-                raise ParityError(f"dropout mask of shape {mask.shape} for units of shape {tuple(x.shape)}")
-            return torch.where(torch.from_numpy(np.array(mask)), x / (1 - site.p), torch.zeros_like(x))
+                raise ParityError(_too_few(len(masks)))
+            return args[0].copy_(torch.from_numpy(_fitting(np.array(mask), tuple(args[0].shape))))
 
-        return forward
-
-    with ExitStack() as stack:
-        for site in sites:
-            stack.enter_context(mock.patch.object(site, "forward", fed(site)))
+    before = torch.get_rng_state()
+    with Feeding():
         yield
     left = len(list(waiting))
     if left:
-        raise ParityError(f"{left} of {len(masks)} dropout masks were not used by torch")
+        raise ParityError(
+            f"{left} of {len(masks)} dropout masks were not used by torch; does it drop as often, in training mode?"
+        )
+    if not torch.equal(before, torch.get_rng_state()):
+        raise ParityError("torch drew random numbers besides its dropout; only dropout can be made the same on both sides")
+
+
+def _too_few(count: int) -> str:
+    if count:
+        return f"torch drops out more often than the {count} times that JAX does"
+    return "torch drops out and JAX never does; is the JAX model in training mode, with a key, or give torch's dropout p=0"
+
+
+def _fitting(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The mask in torch's shape, in which leading axes may be merged."""
+    if mask.size == np.prod(shape) and mask.shape[-2:] == shape[-2:]:
+        return mask.reshape(shape)
+    if mask.ndim == len(shape) and all(m in (1, n) for m, n in zip(mask.shape, shape, strict=True)):
+        hint = "; JAX drops whole axes of units together, torch each by itself: switch broadcasting off"
+    else:
+        hint = ""
+    raise ParityError(f"dropout mask of shape {mask.shape} for units of shape {shape}{hint}")

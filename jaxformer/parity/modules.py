@@ -16,6 +16,7 @@ from jaxformer.parity.causes import Hints, explain, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
+from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
 from jaxformer.parity.propagate import Run, propagate
@@ -52,7 +53,8 @@ class Traced:
 def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays."""
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), saying("jax in float64"):
-        wide, inputs = widen(model), tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
+        wide = ready(widen(model), training=False, wide=True)
+        inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
         pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameter_pairs(model, rules)))

@@ -26,7 +26,8 @@ from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.mutants.decoding import BEAM_WIDTH
 from jaxformer.parity.reference import Reference, run_torch
 from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
-from jaxformer.parity.training import Course, Training, check_course, jax_course, torch_course
+from jaxformer.parity.training import check_course
+from jaxformer.parity.twin_training import Training, compare_twins
 from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 
 BATCH, LENGTH = 5, 66
@@ -151,12 +152,6 @@ def subject(case: str) -> Subject:
 
 
 @functools.cache
-def reference_course(case: str) -> Course:
-    """torch's way through a training case."""
-    return torch_course(TRAININGS[case])
-
-
-@functools.cache
 def reference_search(case: str) -> Hypotheses:
     """What torch finds in a decoding case."""
     return torch_search(SEARCHES[case])
@@ -168,8 +163,7 @@ Checks = dict[str, Callable[[Subject], Any]]
 def checks(case: str) -> Checks:
     """Every check of a case by name, with torch's answers at hand."""
     if case in TRAININGS:
-        training, course = TRAININGS[case], reference_course(case)
-        return {"training, float64": lambda _: check_course(jax_course(training), course, training)}
+        return {"training, float64": lambda _: check_course(compare_twins(TRAININGS[case]))}
     if case in SEARCHES:
         return {"tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
     return {name: functools.partial(check, reference(case)) for name, check in CHECKS.items()}

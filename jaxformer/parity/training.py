@@ -1,179 +1,203 @@
-"""Training on both sides from the same weights, on the same batches, with the same units dropped."""
+"""Training on both sides, step beside step: the same weights, the same batches, the same units dropped.
 
-import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+learning = Learning(
+    batches=[(inputs, targets), ...],
+    torch_loss=lambda model, inputs, targets: F.cross_entropy(model(inputs), targets),
+    jax_loss=lambda model, inputs, targets: optax.softmax_cross_entropy_with_integer_labels(model(inputs), targets).mean(),
+    torch_optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01),
+    jax_optimizer=optax.adamw(1e-3, weight_decay=0.01),
+)
+course = compare_training(torch_model, jax_model, learning, rules)
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from jaxtyping import PyTree
 
-from jaxformer.config import ModelConfig
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import to_torch
+from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
-from jaxformer.models import Model, build
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.dropout import feed_masks, with_masks
-from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.dropout import check_masks
+from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
-from jaxformer.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
-from jaxformer.training import losses, optimizers, schedules, step
+from jaxformer.parity.report import Stage, Step
 
+Arrays = Mapping[str, np.ndarray]
+"""By torch's names."""
+
+PARAMETER = LINES["parameter"][1]
 ONE_STEP = 1e-9
 """Tier A: the largest difference after one optimizer step, in learning rates."""
 LOSS = 1e-12
 """Tier A: the largest relative difference of a loss on the way."""
+RATE = 1e-13
+"""Tier A: the largest difference of a learning rate, as a part of the largest of them; torch reaches some by recurrence."""
+EXPLAINED = 1e-6
+"""The largest relL2 at which another step counts as explained."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """All that both sides share."""
+class Course(NamedTuple):
+    """What came of it."""
 
-    model: ModelConfig
-    optimizer: OptimizerConfig
-    schedule: ScheduleConfig = ScheduleConfig()
-    smoothing: float = 0.0
-    spread: Spread = "all"
-    ignore_index: int = IGNORE_INDEX
-    steps: int = 100
-    batch: int = 5
-
-    def batches(self) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
-        """A model's inputs, and targets `B T`; every third target is not counted."""
-        rng = np.random.default_rng(0)
-        for number in range(self.steps):
-            inputs = hostile_inputs(self.model, self.batch, self.model.context, seed=number)
-            targets = rng.integers(0, self.model.vocab_size, inputs[-1].shape, np.int32)
-            targets.ravel()[::3] = self.ignore_index
-            yield inputs, targets
-
-    def rules(self) -> dict[str, Any]:
-        """The loss's own settings."""
-        return {"ignore_index": self.ignore_index, "smoothing": self.smoothing, "spread": self.spread}
-
-    def first_rate(self) -> float:
-        """The learning rate of the first step."""
-        return self.optimizer.learning_rate * float(schedules.make_schedule(self.schedule)(0))
+    stages: list[Stage]
+    """loss, optimizer, schedule where both sides have one, and train."""
+    steps: list[Step]
+    nulls: list[str]
+    """Tensors with entries whose gradient was null on the whole way, which are not compared: Adam turns rounding noise into
+    steps of up to a learning rate."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """What happened: float64, by torch's names."""
+def compare_training(torch_model: Any, jax_model: PyTree, learning: Learning, rules: Family = TWIN) -> Course:
+    """Train copies of both models in float64 (tier A), in training mode, from torch's weights.
 
-    losses: np.ndarray
-    first: Mapping[str, np.ndarray]
-    """Parameters after one step."""
-    last: Mapping[str, np.ndarray]
-    """Parameters at the end."""
-    steepest: Mapping[str, np.ndarray]
-    """The largest gradient of each single parameter, in absolute value, on the whole way."""
-
-
-KEEP_GRADIENT = optax.GradientTransformation(
-    init=lambda params: jax.tree.map(jnp.zeros_like, params),
-    update=lambda updates, state, params=None: (updates, updates),
-)
-"""Changes nothing; its state is the gradient that came last."""
-
-
-def excited(training: Training) -> Model:
-    """The float32 weights that both sides start from."""
-    return excite(build(training.model), seed=1)
-
-
-def dropout_key(i: int) -> jax.Array:
-    """The key of a step's dropout."""
-    return jax.random.fold_in(jax.random.key(2), i)
-
-
-def jax_course(training: Training) -> Course:
-    """Train in JAX, in float64."""
-
-    def loss(model, batch, key):
-        return losses.cross_entropy(call_jax(model, *batch[0], key=key), batch[1], **training.rules())
-
-    with jax.enable_x64(True):
-        optimizer = optax.chain(KEEP_GRADIENT, optimizers.make_optimizer(training.optimizer, training.schedule))
-        state = step.train_state(widen(excited(training)), optimizer)
-        advance = jax.jit(functools.partial(step.train_step, loss=loss, optimizer=optimizer))
-        values, first, steepest = [], {}, {}
-        for i, batch in enumerate(training.batches()):
-            state, value = advance(state, jax.tree.map(jnp.asarray, batch), dropout_key(i))
-            steepest = _steeper(steepest, to_torch(state.moments[0], TWIN))
-            values.append(float(value))
-            first = first or to_torch(state.model, TWIN)
-        return Course(np.array(values), first, to_torch(state.model, TWIN), steepest)
-
-
-def torch_course(training: Training) -> Course:
-    """Train in torch, in float64; the units to drop are those that JAX draws."""
-    import torch
-
-    import torch_ref.models
-    import torch_ref.training.losses
-    import torch_ref.training.optimizers
-    import torch_ref.training.step
-
-    def loss(model, batch):
-        return torch_ref.training.losses.cross_entropy(call_torch(model, *batch[0]), batch[1], **training.rules())
-
-    start = excited(training)
-    drawn = jax.jit(with_masks(lambda model, inputs, key: call_jax(model, *inputs, key=key)))
-    model = load_torch(torch_ref.models.build(training.model), start).double().train()
-    optimizer, scheduler = torch_ref.training.optimizers.make_optimizer(model, training.optimizer, training.schedule)
-    values, first, steepest = [], {}, {}
-    for i, batch in enumerate(training.batches()):
-        _, masks = drawn(start, batch[0], dropout_key(i))
-        tensors = tuple(map(torch.from_numpy, batch[0])), torch.from_numpy(batch[1]).long()
-        with feed_masks(model, masks):
-            total, count = loss(model, tensors)
-        gradients = torch.autograd.grad(total / count, list(model.parameters()))
-        steepest = _steeper(steepest, dict(zip(dict(model.named_parameters()), map(host, gradients), strict=True)))
-        with feed_masks(model, masks):
-            value = torch_ref.training.step.train_step(
-                model, tensors, loss=loss, optimizer=optimizer, scheduler=scheduler, clip_norm=training.optimizer.clip_norm
-            )
-        values.append(float(value))
-        first = first or _parameters(model)
-    return Course(np.array(values), first, _parameters(model), steepest)
-
-
-def check_course(ours: Course, reference: Course, training: Training) -> list[str]:
-    """Tier A: every loss on the way, and every parameter after the first step and at the end.
-
-    A parameter whose gradient is null on the whole way, on both sides, is reported and not compared: Adam turns its rounding
-    noise into steps of up to a learning rate. Returns the names of tensors with such parameters.
+    A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. What torch drops out is
+    what JAX drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
     """
-    worst = np.abs(ours.losses - reference.losses) / np.abs(reference.losses)
-    if not np.all(worst <= LOSS):
-        raise ParityError(
-            f"loss of step {int(np.argmax(~(worst <= LOSS)))}: relative {worst.max():.1e}; tier A allows {LOSS:.0e}"
-        )
-    everything = np.concatenate([steep.ravel() for steep in reference.steepest.values()])
-    noise, rate = NULL_GRADIENT * np.sqrt(np.mean(np.square(everything))), training.first_rate()
-    nulls = []
-    for name, steep in reference.steepest.items():
-        null = (steep <= noise) & (steep > 0) & (ours.steepest[name] <= noise)
-        nulls += [name] if null.any() else []
-        gap = np.abs(ours.first[name] - reference.first[name])[~null].max(initial=0.0)
-        if not gap <= ONE_STEP * rate:
-            raise ParityError(f"{name} after one step: {gap / rate:.1e} learning rates; tier A allows {ONE_STEP:.0e}")
-        rms = np.sqrt(np.mean(np.square(reference.last[name])))
-        gap = np.abs(ours.last[name] - reference.last[name])[~null].max(initial=0.0) / rms
-        if not gap <= LINES["parameter"][1]:
-            raise ParityError(
-                f"{name} after {training.steps} steps: max/rms {gap:.1e}; tier A allows {LINES['parameter'][1]:.0e}"
-            )
-    return nulls
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
+        theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
+        judge, drawn = Judge(weights), []
+        for number, batches in enumerate(learning.steps()):
+            masks, rates = ours.masks(number, batches), theirs.rates()
+            if number < 2:
+                drawn += chain(*masks)
+                check_masks(drawn)
+            judge.see(rates, theirs.step(batches, masks), ours.step(number, batches))
+            if learning.jax_schedule is not None:
+                judge.rates.append((next(iter(rates.values())), float(learning.jax_schedule(jnp.int64(number)))))
+    return judge.course()
 
 
-def _steeper(before: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: np.maximum(before.get(name, 0.0), np.abs(gradient)) for name, gradient in gradients.items()}
+def check_course(course: Course) -> None:
+    """ParityError for the first stage that is not equal."""
+    for stage in course.stages:
+        if stage.status != "equal":
+            raise ParityError(f"{stage.name}: {stage.says}")
 
 
-def _parameters(model: Any) -> dict[str, np.ndarray]:
-    return {name: host(parameter).copy() for name, parameter in model.named_parameters()}
+class Judge:
+    """Sees both sides after each step."""
+
+    def __init__(self, weights: Arrays):
+        self.before = weights
+        """torch's parameters."""
+        self.steps: list[Step] = []
+        self.rates: list[tuple[float, float]] = []
+        """torch's and ours."""
+        self.steepest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        """The largest gradient of each single parameter so far, in absolute value, of torch and of ours."""
+        self.found: dict[str, Stage] = {}
+
+    def see(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> None:
+        """A step of both; `rates` are torch's, by parameter."""
+        for name, theirs_now in theirs.gradients.items():
+            torch_steep, jax_steep = self.steepest.get(name, (0.0, 0.0))
+            now = np.maximum(torch_steep, np.abs(theirs_now)), np.maximum(jax_steep, np.abs(ours.gradients[name]))
+            self.steepest[name] = now
+        gaps = self._gaps(ours.parameters, theirs.parameters)
+        name, off = worst({name: part(gap, theirs.parameters[name]) for name, gap in gaps.items()})
+        error = part(abs(ours.loss - theirs.loss), np.array(theirs.loss))
+        step = f"step {len(self.steps)}"
+        losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
+        if not self.steps:
+            self.found["loss"] = judged("loss", losses, error, LINES["loss"][0])
+        if "optimizer" not in self.found and any(rates.values()):
+            self.found["optimizer"] = self._first_move(step, rates, gaps, theirs, ours)
+        if "train" not in self.found and not error <= LOSS:
+            self.found["train"] = judged("train", f"loss of {losses}", error, LOSS)
+        if "train" not in self.found and not off <= PARAMETER:
+            self.found["train"] = judged("train", f"{step}: {name}, max/rms", off, PARAMETER)
+        self.steps.append(Step(len(self.steps), theirs.loss, error, off))
+        self.before = theirs.parameters
+
+    def course(self) -> Course:
+        """What was seen, in stages."""
+        nulls = [name for name, null in self._null().items() if null.any()]
+        still = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
+        loss, off = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
+        lines = f"loss {loss:.1e} (line {LOSS:.0e}), parameters {off:.1e} (line {PARAMETER:.0e})"
+        equal = Stage("train", "equal", f"{len(self.steps)} steps: {lines}, {len(nulls)} tensors with null gradients")
+        schedule = [self._schedule()] if self.rates else []
+        stages = [self.found["loss"], self.found.get("optimizer", still), *schedule, self.found.get("train", equal)]
+        return Course(stages, self.steps, nulls)
+
+    def _null(self) -> dict[str, np.ndarray]:
+        """Where a gradient was never more than rounding noise around zero, on both sides; True = null."""
+        squares = sum(float(np.square(theirs).sum()) for theirs, _ in self.steepest.values())
+        noise = NULL_GRADIENT * np.sqrt(squares / sum(theirs.size for theirs, _ in self.steepest.values()))
+        steepest = {name: np.maximum(*both) for name, both in self.steepest.items()}
+        return {name: (steep > 0) & (steep <= noise) for name, steep in steepest.items()}
+
+    def _gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
+        """The largest difference in each tensor, but for null entries."""
+        null = self._null()
+        return {name: float(np.abs(ours[name] - theirs[name])[~null[name]].max(initial=0.0)) for name in theirs}
+
+    def _first_move(
+        self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: Moment, ours: Moment
+    ) -> Stage:
+        """The optimizer alone: of the gradient that both sides have, or else it says that they have not."""
+        largest = max(rates.values())
+        name, off = worst({name: gap / (rates.get(name) or largest) for name, gap in gaps.items()})
+        found = judged("optimizer", f"{step}: {name} off by learning rates", off, ONE_STEP)
+        if found.status == "equal":
+            return found
+        slopes = self._gaps(ours.gradients, theirs.gradients)
+        name, off = worst({name: part(gap, theirs.gradients[name]) for name, gap in slopes.items()})
+        if not off <= LINES["gradient"][1]:
+            return replace(found, says=f"{found.says}; the gradient is off already: {name}, max/rms {off:.1e}")
+        return replace(found, says=f"{found.says}; the gradients are equal{self._why(rates, theirs, ours)}")
+
+    def _why(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> str:
+        """What explains another step from the same gradient, in words; '' where nothing simple does."""
+        null = self._null()
+        kept = {name: ~null[name] for name, rate in rates.items() if rate}
+
+        def moves(after: Arrays) -> np.ndarray:
+            return np.concatenate([((after[name] - self.before[name]) / rates[name])[own] for name, own in kept.items()])
+
+        torch_moves, jax_moves = moves(theirs.parameters), moves(ours.parameters)
+        decay = multiple(jax_moves - torch_moves, np.concatenate([self.before[name][own] for name, own in kept.items()]))
+        if decay is not None:
+            return f"; jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
+        further = multiple(jax_moves - torch_moves, torch_moves)
+        return "" if further is None else f"; jax moves {1 + further:.9g} times as far"
+
+    def _schedule(self) -> Stage:
+        """The learning rates of all steps."""
+        theirs, ours = np.array(self.rates).T
+        off = np.abs(ours - theirs) / (np.abs(theirs).max() or 1.0)
+        crossed = ~(off <= RATE)
+        step = int(crossed.argmax() if crossed.any() else off.argmax())
+        says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax, by part of the largest"
+        return judged("schedule", says, float(off[step]), RATE)
+
+
+def judged(name: str, says: str, value: float, line: float) -> Stage:
+    """A stage that is equal up to its line."""
+    return Stage(name, "equal" if value <= line else "different", f"{says} {value:.1e} (line {line:.0e})")
+
+
+def part(gap: float, of: np.ndarray) -> float:
+    """A gap over the rms of what it is in."""
+    rms = np.sqrt(np.mean(np.square(of)))
+    return float(gap / rms) if rms else (np.inf if gap else 0.0)
+
+
+def worst(values: Mapping[str, float]) -> tuple[str, float]:
+    """The largest and its name; NaN counts as the largest."""
+    name = list(values)[int(np.argmax(list(values.values())))]
+    return name, values[name]
+
+
+def multiple(array: np.ndarray, of: np.ndarray) -> float | None:
+    """c where array = c * of, but for a part in a million."""
+    size = np.linalg.norm(of)
+    c = float(array @ of / size**2) if size else 0.0
+    return c if np.linalg.norm(array - c * of) <= EXPLAINED * np.linalg.norm(array) else None

@@ -1,0 +1,187 @@
+"""How both sides are trained, and each of them doing it, step after step, in float64."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from jaxformer.checks import check_number, check_size
+from jaxformer.convert.rules import Family, to_torch
+from jaxformer.errors import InputError, ParityError
+from jaxformer.nn.tree import named_leaves
+from jaxformer.parity.dropout import feed_masks, with_masks
+from jaxformer.parity.loading import joined, load_jax, ready
+from jaxformer.parity.measure import host
+
+Batch = tuple[np.ndarray, ...]
+
+QUICKLY = {"xla_backend_optimization_level": 0}
+"""Few steps are taken: half the time to compile for up to a fifth more a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How both sides are trained."""
+
+    batches: Sequence[Batch]
+    """What the losses are given, call after call."""
+    torch_loss: Callable[..., Any]
+    """torch_loss(model, *tensors) -> a scalar; integers come as int64."""
+    jax_loss: Callable[..., Any]
+    """jax_loss(model, *arrays) -> a scalar; with a parameter named `key`, it is given one for dropout."""
+    torch_optimizer: Callable[[Any], Any]
+    """Of the model: lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)."""
+    jax_optimizer: optax.GradientTransformation | optax.MultiSteps
+    """Clipping, schedule and accumulation are parts of it."""
+    torch_schedule: Callable[[Any], Any] | None = None
+    """Of torch's optimizer: lambda optimizer: LambdaLR(optimizer, factor); it is stepped after it."""
+    jax_schedule: Callable[[Any], Any] | None = None
+    """The learning rate of step 0, 1, 2, ..., an integer array; it is compared with that of torch's first parameters."""
+    clip_norm: float | None = None
+    """For torch's clip_grad_norm_; None: the gradient is not clipped."""
+    accumulate: int = 1
+    """How many batches torch averages the gradient over, for one step."""
+
+    def __post_init__(self) -> None:
+        check_size("accumulate", self.accumulate)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 0, open_below=True)
+        if not self.batches or len(self.batches) % self.accumulate:
+            raise InputError(
+                f"{len(self.batches)} batches make no whole number of steps of {self.accumulate}; give a multiple of it"
+            )
+
+    def steps(self) -> Iterator[Sequence[Batch]]:
+        """The batches of each step; floats in float64."""
+        for start in range(0, len(self.batches), self.accumulate):
+            yield [tuple(map(_wide, batch)) for batch in self.batches[start : start + self.accumulate]]
+
+
+class Moment(NamedTuple):
+    """One step of one side: float64, by torch's names."""
+
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+    """Before they were clipped."""
+    parameters: Mapping[str, np.ndarray]
+    """After the step."""
+
+
+class TorchSide:
+    """A copy of torch's model, in training mode, with its optimizer."""
+
+    def __init__(self, model: Any, learning: Learning):
+        self.learning = learning
+        self.model = copy.deepcopy(model).double().train()
+        self.optimizer = learning.torch_optimizer(self.model)
+        self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
+
+    def rates(self) -> dict[str, float]:
+        """The learning rate of each parameter that the optimizer has, for the step to come."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        groups = self.optimizer.param_groups
+        return {names[parameter]: float(group["lr"]) for group in groups for parameter in group["params"]}
+
+    def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> Moment:
+        """One step down the gradient of the mean loss of these batches."""
+        import torch
+
+        self.optimizer.zero_grad(set_to_none=True)
+        values = []
+        for batch, drawn in zip(batches, masks, strict=True):
+            tensors = [torch.from_numpy(array) for array in batch]
+            integers = (torch.int8, torch.int16, torch.int32)
+            with feed_masks(drawn):
+                value = self.learning.torch_loss(
+                    self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
+                )
+                (value / len(batches)).backward()
+            values.append(_scalar("torch", value))
+        parameters = dict(self.model.named_parameters())
+        gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for name, p in parameters.items()}
+        if self.learning.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return Moment(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
+
+
+class JaxSide:
+    """The JAX model with torch's weights, in training mode, with its optimizer."""
+
+    def __init__(self, model: PyTree, weights: Mapping[str, np.ndarray], learning: Learning, rules: Family):
+        self.rules, optimizer = rules, learning.jax_optimizer
+        self.parameters, rest = load_jax(model, weights, rules, wide=True)
+        self.moments = _wide_state(optimizer.init(self.parameters))
+        named = "key" in inspect.signature(learning.jax_loss).parameters
+
+        def loss(parameters: PyTree, number: Any, arrays: tuple[Any, ...]) -> jax.Array:
+            """The keys that lie in the model, or else the one that is given, are others for each number."""
+            whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True, wide=True)
+            key = {"key": _renewed(number, jax.random.key(0))} if named else {}
+            return learning.jax_loss(whole, *arrays, **key)
+
+        def advance(
+            parameters: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
+        ) -> tuple[PyTree, PyTree, jax.Array, PyTree]:
+            value, gradient = jax.value_and_grad(loss)(parameters, number, arrays)
+            updates, moments = optimizer.update(gradient, moments, parameters)
+            return optax.apply_updates(parameters, updates), moments, value, gradient
+
+        self.advance = jax.jit(advance, compiler_options=QUICKLY)
+        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=QUICKLY)
+        """What compiles is the masks alone: nothing else is asked for."""
+
+    def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+        """What a step drops, batch by batch."""
+        return [[np.asarray(mask) for mask in self.drawn(self.parameters, *given)] for given in _numbered(number, batches)]
+
+    def step(self, number: int, batches: Sequence[Batch]) -> Moment:
+        """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
+        values, gradients = [], []
+        for given in _numbered(number, batches):
+            self.parameters, self.moments, value, gradient = self.advance(self.parameters, self.moments, *given)
+            values.append(_scalar("jax", value))
+            gradients.append(gradient)
+        mean = jax.tree.map(lambda *parts: sum(parts) / len(parts), *gradients)
+        return Moment(float(np.mean(values)), to_torch(mean, self.rules), to_torch(self.parameters, self.rules))
+
+
+def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:
+    """Each batch with its own number, on the device."""
+    for i, batch in enumerate(batches):
+        yield jnp.int32(number * len(batches) + i), tuple(map(jnp.asarray, batch))
+
+
+def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
+    """Another key for each number; other arrays stay."""
+    return jax.random.fold_in(leaf, number) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _wide_state(moments: PyTree) -> PyTree:
+    """The optimizer's state with int64 counts: what divides an int32 count, as most schedules do, goes on in float32."""
+    for name, leaf in named_leaves(moments).items():
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != jnp.float64:
+            hint = "; give optax.MultiSteps accumulator_dtype=None" if "acc_grads" in name else ""
+            raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64{hint}")
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, moments)
+
+
+def _scalar(side: str, value: Any) -> float:
+    array = host(value)
+    if array.shape or array.dtype != np.float64:
+        raise ParityError(f"loss: {side} gave {array.dtype}{list(array.shape)}; tier A compares one float64 number")
+    return float(array)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

@@ -1,0 +1,48 @@
+"""A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, to_jax
+from jaxformer.parity.inputs import widen
+
+
+def parted(tree: PyTree) -> tuple[PyTree, PyTree]:
+    """The float arrays, and all others: keys and counts that flax keeps in a module; None stands for what is in the other."""
+
+    def part(floating: bool) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) == floating else None, tree)
+
+    return part(True), part(False)
+
+
+def joined(floats: PyTree, rest: PyTree) -> PyTree:
+    """What was parted."""
+    return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
+
+
+def load_jax(model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool) -> tuple[PyTree, PyTree]:
+    """The model's parameters with these weights, widened to float64 or not, and the rest of it: `joined` makes it whole."""
+    floats, rest = parted(model)
+    loaded = to_jax(weights, floats, rules)
+    return widen(loaded) if wide else loaded, rest
+
+
+def ready(model: PyTree, *, training: bool, wide: bool) -> PyTree:
+    """An NNX module, in place: in its mode, and computing in float64 where it was told float32, as flax's Embed is.
+
+    Other trees have no mode; the functions that use them have.
+    """
+    if isinstance(model, nnx.Module):
+        model.train() if training else model.eval()
+        module: Any
+        for _, module in nnx.iter_modules(model):
+            if wide and getattr(module, "dtype", None) == jnp.float32:
+                module.dtype = jnp.float64
+    return model

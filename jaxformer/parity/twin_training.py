@@ -1,0 +1,78 @@
+"""Our own models with our own losses, optimizers and schedules, and what their twins are trained by."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jaxformer.config import ModelConfig
+from jaxformer.models import build
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
+from jaxformer.parity.checks import load_torch
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.learning import Learning
+from jaxformer.parity.training import Course, compare_training
+from jaxformer.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
+from jaxformer.training import losses, optimizers, schedules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """All that both sides share."""
+
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = ScheduleConfig()
+    smoothing: float = 0.0
+    spread: Spread = "all"
+    ignore_index: int = IGNORE_INDEX
+    steps: int = 100
+    batch: int = 5
+
+    def batches(self) -> list[tuple[np.ndarray, ...]]:
+        """A model's inputs, and targets `B T` behind them; every third target is not counted."""
+        rng, batches = np.random.default_rng(0), []
+        for number in range(self.steps):
+            inputs = hostile_inputs(self.model, self.batch, self.model.context, seed=number)
+            targets = rng.integers(0, self.model.vocab_size, inputs[-1].shape, np.int32)
+            targets.ravel()[::3] = self.ignore_index
+            batches.append((*inputs, targets))
+        return batches
+
+    def learning(self) -> Learning:
+        """The same training of a JAX model and of its twin."""
+        from torch.optim.lr_scheduler import LambdaLR
+
+        from torch_ref.training import losses as torch_losses
+        from torch_ref.training import optimizers as torch_optimizers
+        from torch_ref.training import schedules as torch_schedules
+
+        rules = {"ignore_index": self.ignore_index, "smoothing": self.smoothing, "spread": self.spread}
+        factor = schedules.make_schedule(self.schedule)
+
+        def jax_loss(model: Any, *arrays: Any, key: Any) -> Any:
+            logits = call_jax(model, *arrays[:-1], key=key)
+            return losses.mean(*losses.cross_entropy(logits, arrays[-1], **rules))
+
+        def torch_loss(model: Any, *tensors: Any) -> Any:
+            logits = call_torch(model, *tensors[:-1])
+            return torch_losses.mean(*torch_losses.cross_entropy(logits, tensors[-1], **rules))
+
+        return Learning(
+            batches=self.batches(),
+            torch_loss=torch_loss,
+            jax_loss=jax_loss,
+            torch_optimizer=lambda model: torch_optimizers.OPTIMIZERS[self.optimizer.name](model, self.optimizer),
+            jax_optimizer=optimizers.make_optimizer(self.optimizer, self.schedule),
+            torch_schedule=lambda optimizer: LambdaLR(optimizer, torch_schedules.make_schedule(self.schedule)),
+            jax_schedule=lambda step: self.optimizer.learning_rate * factor(step),
+            clip_norm=self.optimizer.clip_norm,
+        )
+
+
+def compare_twins(training: Training) -> Course:
+    """Train a model and its twin from the same excited weights."""
+    import torch_ref.models
+
+    model = excite(build(training.model), seed=1)
+    return compare_training(load_torch(torch_ref.models.build(training.model), model), model, training.learning())

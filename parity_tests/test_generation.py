@@ -1,0 +1,140 @@
+"""Users' own functions that write tokens: the same ones, or where they part and whether it was a tie."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import to_torch
+from jaxformer.decoding import generate
+from jaxformer.errors import InputError
+from jaxformer.models import GPT
+from jaxformer.parity.checks import load_torch
+from jaxformer.parity.generation import Written, compare_generation, judge
+from jaxformer.parity.inputs import excite
+from jaxformer.settings import SamplingConfig
+from parity_tests.helpers import B, V, gpt_config
+from torch_ref.decoding.generate import generate as torch_generate
+from torch_ref.models import GPT as TORCH_GPT
+
+GREEDY, T = SamplingConfig(temperature=0.0), 6
+PROMPT = np.random.default_rng(0).integers(0, V, (B, 3), np.int32)
+
+
+def torch_writes(model):
+    """Ids and the logits they were chosen by, without a cache."""
+    ids, logits = torch.from_numpy(PROMPT).long(), []
+    for _ in range(T):
+        logits.append(model(ids)[:, -1])
+        ids = torch.cat([ids, logits[-1].argmax(-1, keepdim=True)], 1)
+    return ids[:, -T:], torch.stack(logits, 1)
+
+
+def jax_writes(model, spoil=lambda step, logits: logits):
+    ids, logits = jnp.asarray(PROMPT), []
+    for step in range(T):
+        logits.append(spoil(step, model(ids)[:, -1]))
+        ids = jnp.concatenate([ids, logits[-1].argmax(-1, keepdims=True).astype(ids.dtype)], 1)
+    return ids[:, -T:], jnp.stack(logits, 1)
+
+
+@pytest.fixture(scope="module")
+def sides():
+    config = gpt_config(n_layers=1, layers="rolled")
+    model = excite(GPT(config), seed=9)
+    return load_torch(TORCH_GPT(config), model), model
+
+
+@pytest.mark.parametrize("tier", ["A", "B", "C"])
+def test_the_same_tokens(sides, tier):
+    widths = []
+
+    def writes(model):
+        widths.append(model.embed.token.table.dtype)
+        return jax_writes(model)
+
+    stage = compare_generation(*sides, torch_writes, writes, tier=tier)
+    assert (stage.status, stage.says) == ("equal", f"{B} rows of {T} tokens, all the same")
+    assert widths == [jnp.float64 if tier == "A" else jnp.float32]
+
+
+def test_ids_alone_by_the_librarys_own(sides):
+    stage = compare_generation(
+        *sides,
+        lambda model: torch_generate(model, torch.from_numpy(PROMPT), T, None, GREEDY),
+        lambda model: generate(model, PROMPT, T, jax.random.key(0), GREEDY),
+    )
+    assert stage.status == "equal"
+
+
+@pytest.mark.parametrize("tier", ["A", "B"])
+def test_where_they_part(sides, tier):
+    wanted, _ = torch_writes(sides[0].eval())
+    other = int(wanted[0, 2] + 1) % V
+
+    def spoil(step, logits):
+        return logits.at[0, other].set(99.0) if step == 2 else logits
+
+    stage = compare_generation(*sides, torch_writes, lambda model: jax_writes(model, spoil), tier=tier)
+    assert stage.status == "different"
+    assert stage.says.startswith(f"row 0, step 2: torch wrote {wanted[0, 2]}, jax {other}, the two likeliest ")
+
+
+def test_the_weights_are_torchs(sides):
+    twin, model = sides
+    other = excite(model, seed=2)
+    assert compare_generation(twin, other, torch_writes, jax_writes).status == "equal"
+    assert not np.array_equal(to_torch(other, TWIN)["head.weight"], to_torch(model, TWIN)["head.weight"])
+
+
+def nearly_tied(margin, noise):
+    """Two rows of three steps; the second one parts at step 1, where the two likeliest are `margin` apart."""
+    logits = np.tile(np.array([0.0, 1.0, 3.0, 5.0]), (2, 3, 1))
+    logits[1, 1, 2] = 5.0 - margin
+    ids = np.full((2, 3), 3)
+    theirs, ours = Written(ids, logits), Written(ids.copy(), logits.copy())
+    ours.ids[1, 1:] = 2
+    ours.logits[0, 0, 0] += noise
+    ours.logits[1, 2] += 100.0  # another text by then
+    return theirs, ours
+
+
+@pytest.mark.parametrize(("margin", "status"), [(7e-6, "equal"), (9e-6, "different")])
+def test_a_tie_is_what_eight_times_the_noise_can_turn(margin, status):
+    stage = judge(*nearly_tied(margin, noise=1e-6), "B")
+    assert stage.status == status
+    assert (
+        f"row 1, step 1: torch wrote 3, jax 2, the two likeliest {margin:.1e} apart; 8 times the noise is 8.0e-06" in stage.says
+    )
+    assert judge(*nearly_tied(margin, noise=1e-6), "A").status == "different"
+
+
+def test_without_logits_there_is_no_tie():
+    theirs, ours = nearly_tied(0.0, noise=1.0)
+    stage = judge(theirs._replace(logits=None), ours, "B")
+    assert (stage.status, stage.says) == ("different", "row 1, step 1: torch wrote 3, jax 2")
+
+
+def test_infinities_elsewhere_are_no_noise():
+    theirs, ours = nearly_tied(1e-9, noise=1.0)
+    ours.logits[0, 0, 1] = -np.inf
+    assert judge(theirs, ours, "B").status == "different"
+
+
+def test_texts_of_other_lengths():
+    stage = judge(Written(np.zeros((2, 3), int), None), Written(np.zeros((2, 4), int), None), "A")
+    assert stage.says == "torch wrote ids [2, 3], jax [2, 4]"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (np.zeros((2, 3)), r"jax_generate gave float64\[2, 3\]; give integer ids"),
+        ((np.zeros((2, 3), int), np.zeros((2, 4, 5))), r"gave logits \[2, 4, 5\] for ids \[2, 3\]"),
+    ],
+)
+def test_answers_that_are_none(sides, given, says):
+    with pytest.raises(InputError, match=says):
+        compare_generation(*sides, torch_writes, lambda model: given)

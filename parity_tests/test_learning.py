@@ -1,0 +1,257 @@
+"""A user's own pair, trained side by side: equal where it is, and red for what people get wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.errors import JaxformerError
+from jaxformer.parity.learning import Learning
+from jaxformer.parity.plots import plot_course
+from jaxformer.parity.training import compare_training
+from jaxformer.training.optimizers import clip
+
+B, T, V, D, WIDE, STEPS, PARTS, RATE, CLIP = 6, 5, 11, 8, 9, 20, 2, 0.02, 0.1
+
+
+class TorchNet(torch.nn.Module):
+    """Drops by a module and by a function."""
+
+    def __init__(self, rate: float = 0.3):
+        super().__init__()
+        self.embed = torch.nn.Embedding(V, D)
+        self.up = torch.nn.Linear(D, WIDE)
+        self.dropout = torch.nn.Dropout(rate)
+        self.down = torch.nn.Linear(WIDE, D)
+        self.norm = torch.nn.LayerNorm(D)
+        self.head = torch.nn.Linear(D, V)
+        self.rate = rate
+
+    def forward(self, ids):
+        x = F.dropout(self.embed(ids), self.rate, self.training)
+        x = self.norm(x + self.down(self.dropout(F.gelu(self.up(x)))))
+        return self.head(x)
+
+
+class Net(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, rate: float = 0.3):
+        self.embed = nnx.Embed(V, D, rngs=rngs)
+        self.first = nnx.Dropout(rate, rngs=rngs)
+        self.up = nnx.Linear(D, WIDE, rngs=rngs)
+        self.dropout = nnx.Dropout(rate, rngs=rngs)
+        self.down = nnx.Linear(WIDE, D, rngs=rngs)
+        self.norm = nnx.LayerNorm(D, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.head = nnx.Linear(D, V, rngs=rngs)
+
+    def __call__(self, ids):
+        x = self.first(self.embed(ids))
+        x = self.norm(x + self.down(self.dropout(jax.nn.gelu(self.up(x), approximate=False))))
+        return self.head(x)
+
+
+class LinenNet(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, ids):
+        drop = flax.linen.Dropout(0.3, deterministic=False)
+        x = drop(flax.linen.Embed(V, D, name="embed")(ids))
+        hidden = jax.nn.gelu(flax.linen.Dense(WIDE, name="up")(x), approximate=False)
+        x = x + flax.linen.Dense(D, name="down")(drop(hidden))
+        return flax.linen.Dense(V, name="head")(flax.linen.LayerNorm(epsilon=1e-5, use_fast_variance=False, name="norm")(x))
+
+
+RULES = Family(
+    "user",
+    {},
+    (
+        Rule("kernel", "weight", "transposed"),
+        Rule("embedding", "weight"),
+        Rule("scale", "weight"),
+        Rule("bias", "bias"),
+    ),
+)
+
+
+def factor(step: int) -> float:
+    return min(1.0, (step + 1) / 5)
+
+
+def rate(step: Any) -> Any:
+    return RATE * jnp.minimum(1.0, (step + 1) / 5)
+
+
+def optimizer(*, decay: float | None = 0.01, epsilon: float = 1e-8, clipping: Any = clip, mean: bool = True) -> Any:
+    """torch's own, piece by piece."""
+    decayed = {} if decay is None else {"weight_decay": decay}
+    inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, **decayed))
+    return optax.MultiSteps(inner, PARTS, use_grad_mean=mean, accumulator_dtype=None)
+
+
+def coupled() -> Any:
+    inner = optax.chain(clip(CLIP), optax.add_decayed_weights(0.01), optax.scale_by_adam(), optax.scale_by_learning_rate(rate))
+    return optax.MultiSteps(inner, PARTS, accumulator_dtype=None)
+
+
+def batches(n: int = STEPS * PARTS) -> list[tuple[np.ndarray, ...]]:
+    rng = np.random.default_rng(0)
+    return [(rng.integers(0, V, (B, T), np.int32), rng.integers(0, V, (B, T), np.int32)) for _ in range(n)]
+
+
+def cross_entropy(logits, targets):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+
+def jax_loss(model, ids, targets):
+    return cross_entropy(model(ids), targets)
+
+
+def linen_loss(parameters, ids, targets, key):
+    return cross_entropy(LinenNet().apply({"params": parameters}, ids, rngs={"dropout": key}), targets)
+
+
+LEARNING = Learning(
+    batches=batches(),
+    torch_loss=lambda model, ids, targets: F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()),
+    jax_loss=jax_loss,
+    torch_optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=RATE),
+    jax_optimizer=optimizer(),
+    torch_schedule=lambda optimizer: LambdaLR(optimizer, factor),
+    jax_schedule=rate,
+    clip_norm=CLIP,
+    accumulate=PARTS,
+)
+FEW = replace(LEARNING, batches=batches(3 * PARTS))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def course(learning=LEARNING, theirs=None, ours=None):
+    torch.manual_seed(0)
+    return compare_training(theirs or TorchNet(), ours or Net(nnx.Rngs(0)), learning, RULES)
+
+
+def outcome(found):
+    return {stage.name: stage.status for stage in found.stages}
+
+
+def test_twenty_steps_with_dropout_clipping_a_schedule_and_accumulation_are_equal(tmp_path):
+    found = course()
+    assert outcome(found) == dict.fromkeys(("loss", "optimizer", "schedule", "train"), "equal"), found.stages
+    assert len(found.steps) == STEPS
+    assert found.nulls == []
+    assert len({step.loss for step in found.steps}) == STEPS
+    plot_course(found.steps, tmp_path / "course.png")
+    assert (tmp_path / "course.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_linens_parameters_and_a_key_for_dropout():
+    parameters = LinenNet().init({"params": jax.random.key(0), "dropout": jax.random.key(1)}, FEW.batches[0][0])["params"]
+    found = course(replace(FEW, jax_loss=linen_loss), ours=parameters)
+    assert set(outcome(found).values()) == {"equal"}, found.stages
+
+
+TRAPS = {
+    "optax decays by 1e-4 by default": (optimizer(decay=None), "optimizer", "jax decays weights by 0.0099 less"),
+    "Adam's epsilon": (optimizer(epsilon=1e-7), "optimizer", "the gradients are equal"),
+    "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
+    "coupled decay": (coupled(), "optimizer", "the gradients are equal"),
+    "gradients summed": (optimizer(mean=False), "train", "max/rms"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_what_people_get_wrong_with_optimizers(trap):
+    wrong, stage, says = TRAPS[trap]
+    found = course(replace(FEW, jax_optimizer=wrong))
+    red = {stage.name: stage.says for stage in found.stages if stage.status == "different"}
+    assert "train" in red
+    assert outcome(found)["loss"] == outcome(found)["schedule"] == "equal"
+    assert says in red[stage], red
+    assert red[stage].startswith("step ")
+    assert found.steps[-1].parameter_error > 1e-11
+
+
+def test_a_schedule_one_step_late():
+    found = course(replace(FEW, jax_schedule=lambda step: rate(step - 1)))
+    assert outcome(found) == {"loss": "equal", "optimizer": "equal", "schedule": "different", "train": "equal"}
+    assert "step 0: 0.004 in torch, 0 in jax" in found.stages[2].says
+
+
+def test_a_loss_over_another_number():
+    found = course(replace(FEW, jax_loss=lambda model, ids, targets: 2 * jax_loss(model, ids, targets)))
+    assert set(outcome(found).values()) == {"different", "equal"}
+    assert "the gradient is off already" in found.stages[1].says
+
+
+def test_sgd_with_gradients_summed_moves_twice_as_far():
+    def sgd(mean):
+        return optax.MultiSteps(optax.sgd(RATE), PARTS, use_grad_mean=mean, accumulator_dtype=None)
+
+    base = replace(
+        FEW,
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
+        torch_schedule=None,
+        jax_schedule=None,
+        clip_norm=None,
+    )
+    assert outcome(course(replace(base, jax_optimizer=sgd(True)))) == dict.fromkeys(("loss", "optimizer", "train"), "equal")
+    assert "jax moves 2 times as far" in course(replace(base, jax_optimizer=sgd(False))).stages[1].says
+
+
+REFUSED = {
+    "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX never does"),
+    "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
+    "float32 in the loss": (
+        {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.float32))},
+        r"loss: jax gave float32\[\]; tier A compares one float64 number",
+    ),
+    "float32 in the optimizer": (
+        {"learning": replace(FEW, jax_optimizer=optax.MultiSteps(optax.sgd(RATE), PARTS))},
+        "keeps acc_grads.* in float32, tier A compares float64; give optax.MultiSteps accumulator_dtype=None",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compared(case):
+    given, says = REFUSED[case]
+    with pytest.raises(JaxformerError, match=says):
+        course(**{"learning": FEW, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"batches": []}, "0 batches make no whole number of steps of 2"),
+        ({"accumulate": 0}, "accumulate = 0"),
+        ({"clip_norm": 0.0}, "clip_norm = 0"),
+    ],
+)
+def test_settings_that_make_no_sense(given, says):
+    with pytest.raises(JaxformerError, match=says):
+        replace(LEARNING, **given)
+
+
+def test_the_models_stay_as_they_were():
+    theirs, ours = TorchNet().eval(), Net(nnx.Rngs(0))
+    ours.eval()
+    before = [p.detach().clone() for p in theirs.parameters()], jax.tree.leaves(ours)
+    course(FEW, theirs, ours)
+    assert not theirs.training
+    assert ours.dropout.deterministic
+    assert all(torch.equal(p, q) for p, q in zip(theirs.parameters(), before[0], strict=True))
+    assert all(p is q for p, q in zip(jax.tree.leaves(ours), before[1], strict=True))
+    assert torch.get_default_dtype() == torch.float32
