@@ -77,8 +77,7 @@ def _folder(config: pytest.Config) -> Path | None:
 
 
 def _write(report: Any, path: Path) -> str:
-    """As JSON, and as a page where the report knows how; the name without its ending is given back."""
+    """As JSON and as a page; the name without its ending is given back."""
     path.with_name(f"{path.name}.json").write_text(report.to_json(), "utf-8")
-    if hasattr(report, "to_html"):
-        path.with_name(f"{path.name}.html").write_text(report.to_html(), "utf-8")
+    path.with_name(f"{path.name}.html").write_text(report.to_html(), "utf-8")
     return str(path)

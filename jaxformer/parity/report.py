@@ -85,19 +85,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of training on both sides."""
-
-    number: int
-    loss: float
-    """torch's."""
-    loss_error: float
-    """Relative."""
-    parameter_error: float
-    """The largest max/rms among the parameters, null gradients left out."""
-
-
-@dataclass(frozen=True)
 class Report:
     """All of it. `print(report)` is plain text; `jaxformer.parity.render` has what is nicer to look at."""
 
