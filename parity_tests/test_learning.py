@@ -196,6 +196,25 @@ def test_a_loss_over_another_number():
     assert "the gradient is off already" in found.stages[1].says
 
 
+def test_a_loss_that_is_nan():
+    found = course(replace(FEW, jax_loss=lambda model, ids, targets: jnp.nan * jax_loss(model, ids, targets)))
+    assert set(outcome(found).values()) == {"different", "equal"}
+    assert found.stages[0].says.startswith("step 0: ")
+    assert "nan in jax" in found.stages[0].says
+
+
+def test_a_rate_that_is_0_moves_nothing():
+    found = course(replace(FEW, torch_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 0.0)))
+    assert outcome(found)["optimizer"] == "failed"
+    assert "nothing moves" in found.stages[1].says
+
+
+def test_a_tensor_that_torch_has_frozen():
+    theirs = TorchNet()
+    theirs.up.weight.requires_grad_(False)
+    assert "the gradient is off already: up.weight" in course(FEW, theirs).stages[1].says
+
+
 def test_sgd_with_gradients_summed_moves_twice_as_far():
     def sgd(mean):
         return optax.MultiSteps(optax.sgd(RATE), PARTS, use_grad_mean=mean, accumulator_dtype=None)

@@ -13,26 +13,30 @@ FLOOR = 1e-17
 
 
 def plot_course(steps: Sequence[Step], path: Path) -> None:
-    """Write torch's loss, and below how far JAX's loss and its parameters are off, with their lines of tier A."""
+    """Write both losses, and below how far JAX's loss and its parameters are off, with their lines of tier A.
+
+    A step knows how far its losses are apart, not which is the larger: JAX's is drawn above torch's.
+    """
     if find_spec("matplotlib") is None:
         raise InputError("plot_course needs matplotlib; pip install 'jaxformer[viz]'")
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     numbers = [step.number for step in steps]
     figure = Figure(figsize=(7, 6), layout="constrained")
     above, below = figure.subplots(2, sharex=True)
     above.plot(numbers, [step.loss for step in steps], marker=".", color="C0", label="torch")
-    jax_loss = "jax, within the line" if all(step.loss_error <= LOSS for step in steps) else "jax, at most"
-    above.plot(numbers, [step.loss * (1 + step.loss_error) for step in steps], "--", color="C1", label=jax_loss)
+    above.plot(numbers, [step.loss * (1 + step.loss_error) for step in steps], "--", color="C1", label="jax")
     above.set(ylabel="loss", title="training on both sides")
-    for name, line, color in (("loss_error", LOSS, "C1"), ("parameter_error", PARAMETER, "C2")):
-        below.plot(numbers, [max(getattr(step, name), FLOOR) for step in steps], marker=".", color=color, label=LABELS[name])
+    for error, line, color, label in (
+        ([step.loss_error for step in steps], LOSS, "C1", "loss, relative"),
+        ([step.parameter_error for step in steps], PARAMETER, "C2", "parameters, max/rms"),
+    ):
+        below.plot(numbers, [max(value, FLOOR) for value in error], marker=".", color=color, label=label)
         below.axhline(line, color=color, linestyle=":", linewidth=1)
     below.set(yscale="log", xlabel="optimizer step", ylabel="difference (dotted: tier A's lines)")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (above, below):
         axes.legend()
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
-
-
-LABELS = {"loss_error": "loss, relative", "parameter_error": "parameters, max/rms"}

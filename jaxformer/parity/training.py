@@ -92,6 +92,7 @@ class Judge:
         """torch's and ours."""
         self.steepest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         """The largest gradient of each single parameter so far, in absolute value, of torch and of ours."""
+        self.null: dict[str, np.ndarray] = {}
         self.found: dict[str, Stage] = {}
 
     def see(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> None:
@@ -100,6 +101,7 @@ class Judge:
             torch_steep, jax_steep = self.steepest.get(name, (0.0, 0.0))
             now = np.maximum(torch_steep, np.abs(theirs_now)), np.maximum(jax_steep, np.abs(ours.gradients[name]))
             self.steepest[name] = now
+        self.null = self._null()
         gaps = self._gaps(ours.parameters, theirs.parameters)
         name, off = worst({name: part(gap, theirs.parameters[name]) for name, gap in gaps.items()})
         error = part(abs(ours.loss - theirs.loss), np.array(theirs.loss))
@@ -118,7 +120,7 @@ class Judge:
 
     def course(self) -> Course:
         """What was seen, in stages."""
-        nulls = [name for name, null in self._null().items() if null.any()]
+        nulls = [name for name, null in self.null.items() if null.any()]
         still = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
         loss, off = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
         lines = f"loss {loss:.1e} (line {LOSS:.0e}), parameters {off:.1e} (line {PARAMETER:.0e})"
@@ -136,8 +138,7 @@ class Judge:
 
     def _gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
         """The largest difference in each tensor, but for null entries."""
-        null = self._null()
-        return {name: float(np.abs(ours[name] - theirs[name])[~null[name]].max(initial=0.0)) for name in theirs}
+        return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
 
     def _first_move(
         self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: Moment, ours: Moment
@@ -145,7 +146,7 @@ class Judge:
         """The optimizer alone: of the gradient that both sides have, or else it says that they have not."""
         largest = max(rates.values())
         name, off = worst({name: gap / (rates.get(name) or largest) for name, gap in gaps.items()})
-        found = judged("optimizer", f"{step}: {name} off by learning rates", off, ONE_STEP)
+        found = judged("optimizer", f"{step}: {name} off, in learning rates, by", off, ONE_STEP)
         if found.status == "equal":
             return found
         slopes = self._gaps(ours.gradients, theirs.gradients)
@@ -156,8 +157,7 @@ class Judge:
 
     def _why(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""
-        null = self._null()
-        kept = {name: ~null[name] for name, rate in rates.items() if rate}
+        kept = {name: ~self.null[name] for name, rate in rates.items() if rate}
 
         def moves(after: Arrays) -> np.ndarray:
             return np.concatenate([((after[name] - self.before[name]) / rates[name])[own] for name, own in kept.items()])
@@ -175,7 +175,7 @@ class Judge:
         off = np.abs(ours - theirs) / (np.abs(theirs).max() or 1.0)
         crossed = ~(off <= RATE)
         step = int(crossed.argmax() if crossed.any() else off.argmax())
-        says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax, by part of the largest"
+        says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax; of the largest, that is off by"
         return judged("schedule", says, float(off[step]), RATE)
 
 
