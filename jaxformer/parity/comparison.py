@@ -124,10 +124,17 @@ def weights_stage(
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
     family = matched(weights, jax_model) if rules is None else rules
-    loaded = Subject(to_jax(weights, jax_model, family), call, family)
+    loaded = to_jax(weights, jax_model, family)
+    stage = judged_weights(weights, Subject(jax_model, call, family))
     if "weights" in checks:
-        yield judged_weights(weights, Subject(jax_model, call, family)), {}
-    return loaded
+        yield stage, {}
+    same = stage.status == "equal" and not abstract(jax_model)
+    return Subject(jax_model if same else loaded, call, family)
+
+
+def abstract(tree: Any) -> bool:
+    """Whether it has shapes alone."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree))
 
 
 def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
@@ -145,7 +152,7 @@ def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
 
 def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject) -> Stage:
     """Bit for bit."""
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(subject.like)):
+    if abstract(subject.like):
         return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
     held = to_torch(subject.like, subject.family)
     changed = [name for name, array in weights.items() if not same_bits(held[name], array)]
@@ -161,7 +168,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     """Everything that needs the JAX model to run; it holds torch's weights."""
     backward = [name for name in checks if "gradients" in name]
     if {"forward", "local", *backward} & set(checks):
-        traced = trace(reference, subject.like, subject.call, subject.family, gradients=bool(backward))
+        wanted = {"local": "local" in checks, "gradients": bool(backward)}
+        traced = trace(reference, subject.like, subject.call, subject.family, **wanted)
         rows = table(traced)
         more = {"modules": rows, **unpaired(traced), "environment": environment() | dict(reference.environment)}
         if "forward" in checks:

@@ -67,7 +67,7 @@ def isolate(
     gradients: bool,
 ) -> Isolated:
     """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's."""
-    records = {site: theirs[other] for site, other in pairs.items()} | {CALL: theirs[CALL]}
+    records = {site: theirs[other] for site, other in pairs.items()}
     forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
     weights, with_weights = floating(model)
     notes: list[_Forcing] = []

@@ -50,8 +50,9 @@ class Traced:
         return layer_arrays(self.model, self.rules)
 
 
-def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradients: bool) -> Traced:
-    """Run the JAX model in float64: along its normal run, and module by module on torch's arrays."""
+def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local: bool, gradients: bool) -> Traced:
+    """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
+    asked for, the second is left out where that is equal."""
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), saying("jax in float64"):
         wide = ready(widen(model), training=False, wide=True)
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
@@ -59,8 +60,17 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, gradie
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
         pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameter_pairs(model, rules)))
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, ours.outputs, pairs))
-        isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients)
-    return Traced(reference, model, rules, ours, {**pairs, CALL: CALL}, isolated)
+        pairs = {**pairs, CALL: CALL}
+        isolated = Isolated([], [], None)
+        if local or gradients or any(over(propagated(ours, reference, pair), "activation") for pair in pairs.items()):
+            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients)
+    return Traced(reference, model, rules, ours, pairs, isolated)
+
+
+def propagated(ours: Run, reference: Reference, pair: tuple[Site, Site]) -> Error:
+    """The largest difference of what a call gives along the normal run."""
+    errors = [error(j, t) for j, t in zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)]
+    return max(errors, key=lambda found: found.relative, default=EQUAL)
 
 
 def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
@@ -84,21 +94,20 @@ def table(traced: Traced) -> list[Module]:
         local, gap = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
         forward, backward = over(local, "activation"), back is not None and over(back, "gradient")
-        errors = [error(j, t) for j, t in zip(ours, record.output, strict=False)]
-        propagated = max(errors, key=lambda found: found.relative, default=EQUAL)
+        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]))
         blamed = sent if backward and not forward else gap
         rows.append(
             Module(
                 jax=str(site) if site.path or site.call else "",
                 torch=str(traced.pairs[site]),
-                propagated=propagated,
+                propagated=along,
                 local=local,
                 what=blamed.what if blamed else "",
                 guilty=forward or backward,
                 cause=why(traced, gap) if forward and gap else "",
                 gradient=returned(traced.ours.gradients.get(site), record, noise),
                 local_gradient=back,
-                positions=by_position(ours[0], record.output[0]) if over(propagated, "activation") or not site.path else [],
+                positions=by_position(ours[0], record.output[0]) if over(along, "activation") or not site.path else [],
             )
         )
     return rows

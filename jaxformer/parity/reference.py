@@ -152,7 +152,7 @@ class Recorder:
 
     def _note(self, site: Site, value: Any, *, is_input: bool) -> tuple[Any, list[np.ndarray]]:
         tensors = arrays_in(value)
-        copies = [tensor.clone() if hasattr(tensor, "clone") else tensor for tensor in tensors]
+        copies = [tensor.clone() if getattr(tensor, "requires_grad", False) else tensor for tensor in tensors]
         for i, tensor in enumerate(copies):
             if getattr(tensor, "requires_grad", False):
                 key = site, is_input, i
