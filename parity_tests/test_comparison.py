@@ -127,6 +127,17 @@ def test_the_guilty_module_and_the_cause(sides, monkeypatch, bug):
     assert sum(module.propagated.relative > report.line for module in report.modules) > len(guilty)
 
 
+def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
+    def third_head(f):
+        return lambda q, k, mask=None: f(q.at[:, :, 2].multiply(1.5), k, mask)
+
+    patched(attention, "attention_weights", third_head)(monkeypatch)
+    heads = {module.jax: module.heads for module in report_of(sides).guilty}
+    assert list(heads) == [f"{block}.attention" for block in BLOCKS]
+    for found in heads.values():
+        assert [error > 1e-13 for error in found] == [False, False, True, False]
+
+
 def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
     change = {"stack.blocks.feed_forward_norm.bias": 0, "stack.blocks.attention.out.bias": 1}
 

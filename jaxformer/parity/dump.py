@@ -77,7 +77,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {"unnoticed": reference.unnoticed, "environment": dict(reference.environment)}
+    rest = {kind: dict(getattr(reference, kind)) for kind in ("environment", "heads")} | {"unnoticed": reference.unnoticed}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
 
@@ -96,4 +96,5 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         calls=calls,
         unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
         environment=manifest["environment"],
+        heads=manifest["heads"],
     )

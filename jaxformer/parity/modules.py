@@ -107,6 +107,7 @@ def table(traced: Traced) -> list[Module]:
                 cause=why(traced, gap) if forward and gap else "",
                 gradient=returned(traced.ours.gradients.get(site), record, noise),
                 local_gradient=back,
+                heads=by_head(traced, site),
                 positions=by_position(ours[0], record.output[0]) if over(along, "activation") or not site.path else [],
             )
         )
@@ -165,6 +166,16 @@ def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Err
     floats = [array for array, given in zip(record.output_gradients, record.output, strict=False) if given.dtype.kind == "f"]
     pairs = [(j, t) for j, t in zip(ours or [], floats, strict=False) if t is not None]
     return max((error(j, t, noise) for j, t in pairs), key=lambda found: found.peak, default=None)
+
+
+def by_head(traced: Traced, site: Site) -> list[float]:
+    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child."""
+    n = traced.reference.heads.get(traced.pairs[site].path, 0)
+    handed = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.child is not None and gap.theirs.ndim == 3]
+    if not n or not handed or handed[-1].theirs.shape[-1] % n:
+        return []
+    ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].ours, handed[-1].theirs))
+    return [error(ours[:, :, head], theirs[:, :, head]).relative for head in range(n)]
 
 
 def by_position(ours: np.ndarray, theirs: np.ndarray) -> list[float]:

@@ -42,6 +42,8 @@ class Reference:
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
     """Every call of every module in float64, if it was watched."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """How many heads an attention module has, by its path, if it was watched."""
     unnoticed: tuple[str, ...] | None = None
     """What no comparison with this could notice, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ def run_torch(
         output = one_array(call(wide, *tensors), "call_torch")
         cotangent = np.random.default_rng(seed).standard_normal(output.shape)
         found = _gradients(output, cotangent, leaves) if gradients else {}
+    heads = {path: n for path, each in wide.named_modules() if watch and (n := _heads(each))}
     del wide
     narrow = {}
     for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
@@ -82,7 +85,13 @@ def run_torch(
         "torch matmul precision": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
     }
-    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment=environment)
+    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment=environment, heads=heads)
+
+
+def _heads(module: Any) -> int | None:
+    """Under any of the names that it goes by."""
+    found = (getattr(module, name, None) for name in ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads"))
+    return next((n for n in found if isinstance(n, int)), None)
 
 
 def one_array(output: Any, name: str) -> Any:

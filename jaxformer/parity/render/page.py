@@ -188,7 +188,7 @@ def heads(report: Report) -> Markup:
     having = [module for module in report.modules if module.heads]
     if not having:
         return Markup()
-    says = "relL2 of the attention weights, head by head; what is coloured is over the line."
+    says = "relL2 of what each head gathers, given torch's values; what is coloured is over the line."
     strips = scrolling("Attention heads", heat_strips(having, report.line))
     return section("heads", "Attention heads", tag("p", says, class_="quiet"), strips)
 
