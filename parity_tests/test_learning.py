@@ -231,7 +231,7 @@ def test_sgd_with_gradients_summed_moves_twice_as_far():
 
 
 REFUSED = {
-    "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX never does"),
+    "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
     "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
     "float32 in the loss": (
         {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.float32))},

@@ -7,7 +7,7 @@ with feed_masks(masks):
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 from unittest import mock
@@ -22,6 +22,8 @@ COINCIDENCE = 1e-12
 """The largest probability of two masks being equal by chance that makes equal masks a mistake."""
 ENOUGH = 4096
 """Units to look at for that."""
+BESIDES = "torch drew random numbers besides its dropout; only dropout can be made the same on both sides"
+UNSHARED = "torch drops out and JAX does not; is the JAX model in training mode, with a key? Or give torch's dropout p=0"
 
 
 def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array]]]:
@@ -92,11 +94,11 @@ def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
                 return operation(*args, **(kwargs or {}))
             mask = next(waiting, None)
             if mask is None:
-                raise ParityError(_too_few(len(masks)))
+                raise ParityError(f"torch drops out more often than the {len(masks)} times that JAX does")
             return args[0].copy_(torch.from_numpy(_fitting(np.array(mask), tuple(args[0].shape))))
 
     before = torch.get_rng_state()
-    with Feeding():
+    with Feeding() if masks else nullcontext():
         yield
     left = len(list(waiting))
     if left:
@@ -104,13 +106,7 @@ def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
             f"{left} of {len(masks)} dropout masks were not used by torch; does it drop as often, in training mode?"
         )
     if not torch.equal(before, torch.get_rng_state()):
-        raise ParityError("torch drew random numbers besides its dropout; only dropout can be made the same on both sides")
-
-
-def _too_few(count: int) -> str:
-    if count:
-        return f"torch drops out more often than the {count} times that JAX does"
-    return "torch drops out and JAX never does; is the JAX model in training mode, with a key, or give torch's dropout p=0"
+        raise ParityError(BESIDES if masks else UNSHARED)
 
 
 def _fitting(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -121,7 +121,7 @@ class JaxSide:
     def __init__(self, model: PyTree, weights: Mapping[str, np.ndarray], learning: Learning, rules: Family):
         self.rules, optimizer = rules, learning.jax_optimizer
         self.parameters, rest = load_jax(model, weights, rules, wide=True)
-        self.moments = _wide_state(optimizer.init(self.parameters))
+        self.moments = _wide_state(jax.jit(optimizer.init)(self.parameters))
         named = "key" in inspect.signature(learning.jax_loss).parameters
 
         def loss(parameters: PyTree, number: Any, arrays: tuple[Any, ...]) -> jax.Array:
@@ -151,9 +151,9 @@ class JaxSide:
         for given in _numbered(number, batches):
             self.parameters, self.moments, value, gradient = self.advance(self.parameters, self.moments, *given)
             values.append(_scalar("jax", value))
-            gradients.append(gradient)
-        mean = jax.tree.map(lambda *parts: sum(parts) / len(parts), *gradients)
-        return Moment(float(np.mean(values)), to_torch(mean, self.rules), to_torch(self.parameters, self.rules))
+            gradients.append(to_torch(gradient, self.rules))
+        mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
+        return Moment(float(np.mean(values)), mean, to_torch(self.parameters, self.rules))
 
 
 def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:
