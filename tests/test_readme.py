@@ -76,7 +76,8 @@ def test_commands_run_in_order(folder):
     assert (folder / "runs/mine/weights.safetensors").exists()
 
 
-def test_python_blocks_run():
+def test_python_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     blocks = [block for kind, block in BLOCKS if kind == "python"]
     assert len(blocks) == 4
