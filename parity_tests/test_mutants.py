@@ -34,6 +34,7 @@ def test_every_mutant_of_a_model_is_killed_and_named(capsys):
         print(f"\n{verdict(outcomes)}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
     assert [line(outcome) for outcome in outcomes if outcome.mutant.guilty and not outcome.module_right] == []
+    assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
     assert passed(outcomes)
 
 

@@ -303,7 +303,6 @@ ATTENTION = [
         "softmax in bfloat16",
         patch(attention, masked_softmax=lambda f: lambda s, mask: f(s.astype(jnp.bfloat16), mask).astype(s.dtype)),
         guilty="attention",
-        cause="bfloat16",
     ),
     Mutant(
         "padding mask inverted",
