@@ -1,51 +1,123 @@
-"""The gate: the comparison is green without a bug and red with any of them."""
+"""The gate: the comparison is green without a bug, red with any of them, and names the module and the cause."""
+
+from dataclasses import replace
 
 import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
-from jaxformer.parity.checks import CHECKS
 from jaxformer.parity.injections import Mutant, instead, patch
 from jaxformer.parity.mutants import MUTANTS
-from jaxformer.parity.mutations import CASES, checks, first_red, subject, try_mutant, verdict
+from jaxformer.parity.mutations import CASES, CONFIGS, red_without_a_bug, try_mutant
+from jaxformer.parity.outcomes import Outcome, line, noticed, passed, verdict
+from jaxformer.parity.report import Error, Module, Report, Stage
 
 pytestmark = pytest.mark.optimizers
+GELU_AS_IT_IS = patch(feedforward.ACTIVATIONS, gelu=lambda original: original)
+QUICK = Mutant(
+    "quick",
+    instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x)),
+    "plain",
+    "feed_forward",
+    "quick gelu",
+)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CONFIGS)
 def test_without_a_bug_the_comparison_is_green(case):
-    with jax.disable_jit():
-        assert first_red(checks(case), subject(case)) is None
+    assert red_without_a_bug(case) is None
 
 
-def test_every_mutant_is_killed(capsys):
-    outcomes = [try_mutant(mutant) for mutant in MUTANTS]
+def test_every_mutant_of_a_model_is_killed_and_named(capsys):
+    outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.case in CONFIGS]
     with capsys.disabled():
         print(f"\n{verdict(outcomes)}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
+    assert [line(outcome) for outcome in outcomes if outcome.mutant.guilty and not outcome.module_right] == []
+    assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
+    assert passed(outcomes)
 
 
-def test_mutants_have_distinct_names():
+def test_mutants_have_distinct_names_and_known_cases():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert {mutant.case for mutant in MUTANTS} == set(CASES)
 
 
 def test_a_mutant_that_changes_nothing_survives():
-    outcome = try_mutant(Mutant("the same GELU", patch(feedforward.ACTIVATIONS, gelu=lambda original: original)))
+    outcome = try_mutant(Mutant("the same GELU", GELU_AS_IT_IS))
     assert outcome.reached
     assert not outcome.killed
+    assert verdict([outcome]).endswith("0/1 mutants killed; survivors: the same GELU")
+    assert "survived" in line(outcome)
 
 
 def test_a_mutant_that_never_runs_is_no_kill():
     outcome = try_mutant(Mutant("RMSNorm in a LayerNorm model", instead(norms.FUNCTIONS, rms=lambda x, epsilon: x)))
     assert not outcome.reached
     assert not outcome.killed
+    assert "never ran" in line(outcome)
 
 
-def test_the_verdict_names_survivors():
-    mutant = Mutant("the same GELU", patch(feedforward.ACTIVATIONS, gelu=lambda original: original))
-    assert verdict([try_mutant(mutant)]) == "0/1 mutants killed; survivors: the same GELU"
+def test_a_mutant_that_breaks_down_is_no_kill():
+    def broken(x: jax.Array) -> jax.Array:
+        raise TypeError("not a number")
+
+    outcome = try_mutant(Mutant("broken", instead(feedforward.ACTIVATIONS, gelu=broken)))
+    assert outcome.reached
+    assert not outcome.killed
 
 
 def test_only_conversion_notices_a_dropped_key_bias():
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "key bias dropped"]
-    assert try_mutant(mutant).killed_by == next(iter(CHECKS))
+    assert try_mutant(mutant).killed_by == "A weights"
+
+
+def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for():
+    outcome = try_mutant(QUICK)
+    assert (outcome.killed_by, outcome.module_right, outcome.cause_right) == ("A forward", True, True)
+    assert all(module.local_gradient is None for module in outcome.modules)
+    assert passed([outcome])
+
+
+@pytest.mark.parametrize(
+    ("guilty", "cause", "module_right", "cause_right"),
+    [
+        ("feed_forward|norm", "quick gelu", False, False),  # a module that is not named
+        (r"blocks\.0\.feed_forward", "quick gelu", False, False),  # one that is named too much
+        ("attention", "quick gelu", False, False),
+        ("feed_forward", "gelu by tanh", True, False),
+        ("feed_forward", "", True, False),
+    ],
+)
+def test_what_is_declared_wrongly_is_not_right(guilty, cause, module_right, cause_right):
+    outcome = replace(try_mutant(QUICK), mutant=replace(QUICK, guilty=guilty, cause=cause))
+    assert (outcome.module_right, outcome.cause_right) == (module_right, cause_right)
+    assert not passed([outcome])
+    assert ("WRONG" in line(outcome)) == (not module_right or not cause_right)
+
+
+def judged(*causes: str) -> list[Outcome]:
+    """One outcome for each cause, as if the module was right."""
+    far = Error(1.0, 1.0)
+    mutant = Mutant("made up", GELU_AS_IT_IS, "plain", "norm", "right")
+    return [Outcome(mutant, "A forward", True, [Module("norm", "norm", far, far, "output", True, cause)]) for cause in causes]
+
+
+def test_four_causes_in_five_are_enough_and_fewer_are_not():
+    assert passed(judged("right", "right", "right", "right", ""))
+    assert not passed(judged("right", "right", "right", "", "wrong"))
+    assert verdict(judged("right", "right", "right", "")).splitlines() == [
+        "module named right: 4 of 4",
+        "cause named right: 3 of 4 (75 %)",
+        "4/4 mutants killed",
+    ]
+
+
+def test_a_run_that_fails_behind_the_weights_has_noticed_nothing():
+    def report(*stages: tuple[str, str]) -> Report:
+        return Report("A", 1e-13, [Stage(name, status, "") for name, status in stages])
+
+    assert noticed(report(("weights", "failed"))) == "A weights"
+    assert noticed(report(("weights", "equal"), ("forward", "failed"))) is None
+    assert noticed(report(("weights", "equal"), ("forward", "different"))) == "A forward"
+    assert noticed(report(("weights", "equal"))) is None

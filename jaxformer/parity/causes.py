@@ -12,6 +12,7 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.hypotheses import HYPOTHESES, Choices, Evidence, Hypothesis
 from jaxformer.parity.measure import difference
+from jaxformer.parity.wording import part_of
 
 EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
@@ -85,11 +86,15 @@ def explain_ids(ours: np.ndarray, theirs: np.ndarray) -> str:
 
 def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str:
     """Where both sides are sums of what came before with constant factors: in which factors they differ."""
-    fitting = {name: array for name, array in evidence.before.items() if array.shape == theirs.shape == ours.shape}
+    fitting = {
+        name: array
+        for name, array in evidence.before.items()
+        if same_but_for_ones(array, theirs) and same_but_for_ones(array, ours)
+    }
     terms = {name: array for name, array in fitting.items() if np.isfinite(array).all()}
     if not terms:
         return ""
-    matrix = np.stack([array.ravel() for array in terms.values()], -1)
+    matrix = np.stack([np.broadcast_to(array, theirs.shape).ravel() for array in terms.values()], -1)
     factors, worst = [], 0.0
     for wanted in (theirs, ours):
         if not np.isfinite(wanted).all():
@@ -102,3 +107,26 @@ def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str
         return ""
     sides = [", ".join(f"{values[side]:.6g} times {values[0]}" for values in differing) for side in (1, 2)]
     return f"torch adds {sides[0]}; jax adds {sides[1]} (residual {worst:.0e})"
+
+
+def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
+    """Whether an array has another one's shape, or is shared along some of its axes, as positions are by all rows."""
+    return array.ndim == other.ndim and all(one in (1, many) for one, many in zip(array.shape, other.shape, strict=True))
+
+
+def explain_gradient(ours: np.ndarray, theirs: np.ndarray) -> str:
+    """What is plain about a gradient that differs: NaN, a constant factor, or rows that get none on one side."""
+    if ours.shape != theirs.shape or not np.isfinite(theirs).all():
+        return ""
+    if wrong := int((~np.isfinite(ours)).sum()):
+        return f"jax's gradient is NaN or infinite in {wrong} of {ours.size} entries, torch's in none"
+    factor = float((ours * theirs).sum() / max(float(np.square(theirs).sum()), np.finfo(np.float64).tiny))
+    residual = difference("", ours, factor * theirs).relative
+    if residual <= EXPLAINED:
+        return f"jax's gradient is {factor:.6g} times torch's (residual {residual:.0e})"
+    rows = tuple(range(1, ours.ndim))
+    for side, array, name, other in (("jax", ours, "torch", theirs), ("torch", theirs, "jax", ours)):
+        empty = np.asarray(~array.any(rows) & other.any(rows))
+        if empty.any() and difference("", ours[~empty], theirs[~empty]).relative <= EXPLAINED:
+            return f"{side}'s gradient is 0 in {part_of(empty, 'rows') or 'all rows'}, where {name}'s is not"
+    return ""

@@ -46,7 +46,7 @@ def norm_choices(evidence: Evidence) -> Choices:
     if scale is None or not fitting:
         return {}
     others = {f"of {path}": own["scale"] for path, own in evidence.others.items() if same_shape(own.get("scale"), scale)}
-    other_biases = {f"of {path}": own["bias"] for path, own in evidence.others.items() if same_shape(own.get("bias"), bias)}
+    other_biases = {f"of {path}": own["bias"] for path, own in evidence.others.items() if same_shape(own.get("bias"), scale)}
     return {
         "norm of": fitting,
         "epsilon": {f"{epsilon:g}": epsilon for epsilon in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0)},
@@ -69,23 +69,46 @@ def norm(**chosen: Any) -> np.ndarray:
 
 
 def affine_choices(evidence: Evidence) -> Choices:
-    """A linear layer, with its own weights or those of another one."""
+    """A linear layer, with its own weights or those of another one; without any, with a table of embeddings."""
     kernel, bias = evidence.parameters.get("kernel"), evidence.parameters.get("bias")
-    if kernel is None:
+    weights = tied(evidence.others, bias) if kernel is None else own_or_other(evidence.others, kernel, bias)
+    if not weights:
         return {}
-    fitting = {name: x for name, x in evidence.before.items() if x.shape[-1] == kernel.shape[0]}
+    wide = next(iter(weights.values()))[0].shape[0]
+    fitting = {name: x for name, x in evidence.before.items() if x.shape[-1] == wide}
     if not fitting:
         return {}
-    square = {"transposed": (kernel.T, bias)} if kernel.shape[0] == kernel.shape[1] else {}
-    others = {
-        f"of {path}": (own["kernel"], own.get("bias"))
-        for path, own in evidence.others.items()
-        if same_shape(own.get("kernel"), kernel) and same_shape(own.get("bias"), bias)
-    }
     return {
         "input": fitting,
-        "weight": {"as it is": (kernel, bias)} | square | others,
+        "weight": weights,
         "bias": {"left out": False} if bias is None else {"added": True, "left out": False},
+    }
+
+
+Weights = dict[str, tuple[np.ndarray, np.ndarray | None]]
+
+
+def own_or_other(others: Mapping[str, Mapping[str, np.ndarray]], kernel: np.ndarray, bias: np.ndarray | None) -> Weights:
+    """A module's kernel and bias, and all that could be taken for them."""
+    square = {"transposed": (kernel.T, bias)} if kernel.shape[0] == kernel.shape[1] else {}
+    return (
+        {"as it is": (kernel, bias)}
+        | square
+        | {
+            f"of {path}": (own["kernel"], own.get("bias"))
+            for path, own in others.items()
+            if same_shape(own.get("kernel"), kernel) and same_shape(own.get("bias"), bias)
+        }
+    )
+
+
+def tied(others: Mapping[str, Mapping[str, np.ndarray]], bias: np.ndarray | None) -> Weights:
+    """Tables whose rows read out as many numbers as there are biases."""
+    tables = {path: own["table"] for path, own in others.items() if "table" in own}
+    return {
+        f"the table of {path}": (table.T, bias)
+        for path, table in tables.items()
+        if bias is not None and len(table) == bias.size
     }
 
 
@@ -170,9 +193,9 @@ def separate(evidence: Evidence) -> dict[str, list[np.ndarray]]:
 
 def packed(evidence: Evidence) -> dict[str, list[np.ndarray]]:
     """One array that holds all three: in blocks, or head by head as GPT-NeoX has it."""
-    last = list(evidence.before.values())[-1:]
+    last = [array for array in evidence.before.values() if array.ndim == 3][-1:]
     inner = [array.shape[-1] for name, array in evidence.before.items() if name.startswith("input")]
-    if not last or last[0].ndim != 3 or 3 * min(inner, default=0) != last[0].shape[-1]:
+    if not last or 3 * min(inner, default=0) != last[0].shape[-1]:
         return {}
     found = {"in blocks": np.split(last[0], 3, -1)}
     for n in (*HEADS, 1):

@@ -30,6 +30,11 @@ class Mutant:
     name: str
     inject: Injection
     case: str = "plain"
+    guilty: str = ""
+    """The last parts of the paths of the modules it lies in, which have to be named, and no others; '' where there is not one
+    kind of module. A regular expression, as `cause` is."""
+    cause: str = ""
+    """What every one of their causes has to say; '' where no cause can be found, which counts as not right."""
 
 
 def config(**fields: Any) -> Injection:

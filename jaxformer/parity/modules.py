@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
-from jaxformer.parity.causes import Hints, explain, explain_sum
+from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
@@ -95,7 +95,9 @@ def table(traced: Traced) -> list[Module]:
         back, sent = backwards.get(site, (None, None))
         forward, backward = over(local, "activation"), back is not None and over(back, "gradient")
         along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]))
-        blamed = sent if backward and not forward else gap
+        blamed, cause = gap, why(traced, gap) if forward and gap else ""
+        if backward and not forward and sent:
+            blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
         rows.append(
             Module(
                 jax=str(site) if site.path or site.call else "",
@@ -104,7 +106,7 @@ def table(traced: Traced) -> list[Module]:
                 local=local,
                 what=blamed.what if blamed else "",
                 guilty=forward or backward,
-                cause=why(traced, gap) if forward and gap else "",
+                cause=cause,
                 gradient=returned(traced.ours.gradients.get(site), record, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),

@@ -2,13 +2,13 @@
 
     jaxformer parity mutants
 
-prints which check noticed which bug. Everything runs op by op: compiled operations are shared between mutants, and no
-compiled function outlives the code it was made from.
+prints which check noticed which bug, and the module and the cause that it named. Everything runs op by op: compiled operations
+are shared between mutants, and no compiled function outlives the code it was made from.
 """
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,12 +19,15 @@ from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import CHECKS, Subject, load_torch
+from jaxformer.parity.checks import Subject, load_torch
+from jaxformer.parity.comparison import check, listen
 from jaxformer.parity.injections import Mutant
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.mutants.decoding import BEAM_WIDTH
-from jaxformer.parity.reference import Reference, run_torch
+from jaxformer.parity.outcomes import Outcome, line, noticed, passed, verdict
+from jaxformer.parity.reference import Reference, Tier
+from jaxformer.parity.report import Module
 from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
 from jaxformer.parity.training import check_course
 from jaxformer.parity.twin_training import Training, compare_twins
@@ -50,7 +53,7 @@ CONFIGS: dict[str, ModelConfig] = {
     ),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
 }
-"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 50."""
+"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
 
 SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
 TRAININGS = {
@@ -115,22 +118,6 @@ SEARCHES = {
 CASES = (*CONFIGS, *TRAININGS, *SEARCHES)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a mutant."""
-
-    mutant: Mutant
-    killed_by: str | None
-    """The first check that noticed; None for a survivor."""
-    reached: bool
-    """Whether the mutation took part in the run."""
-
-    @property
-    def killed(self) -> bool:
-        """A bug that never ran was not noticed, whatever else went wrong."""
-        return self.killed_by is not None and self.reached
-
-
 @functools.cache
 def reference(case: str) -> Reference:
     """torch's answers for a case: excited weights, hostile tokens."""
@@ -139,9 +126,10 @@ def reference(case: str) -> Reference:
     config = CONFIGS[case]
     model = excite(build(config), seed=1)
     if case == "shifted":
-        model = map_named(lambda name, leaf: leaf + 50 if name == "embed.token.table" else leaf, model)
+        model = map_named(lambda name, leaf: leaf + 100 if name == "embed.token.table" else leaf, model)
     inputs = hostile_inputs(config, BATCH, LENGTH, seed=2)
-    return run_torch(load_torch(torch_ref.models.build(config), model).eval(), inputs, call_torch)
+    everything = tuple(name for names, _ in STEPS for name in names)
+    return listen(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything)
 
 
 def subject(case: str) -> Subject:
@@ -158,53 +146,73 @@ def reference_search(case: str) -> Hypotheses:
 
 
 Checks = dict[str, Callable[[Subject], Any]]
+Judged = tuple[str | None, list[Module]]
+"""What is red first, None for nothing, and the modules that were compared."""
+
+STEPS: tuple[tuple[tuple[str, ...], Tier], ...] = (
+    (("weights", "forward", "local"), "A"),
+    (("gradients", "activation gradients"), "A"),
+    (("weights",), "B"),
+)
+"""How a model is compared: its values, then its gradients, then float32; the first step that is red is the last."""
 
 
 def checks(case: str) -> Checks:
-    """Every check of a case by name, with torch's answers at hand."""
+    """What compares a whole run, by name, with torch's answers at hand."""
     if case in TRAININGS:
         return {"training, float64": lambda _: check_course(compare_twins(TRAININGS[case]))}
-    if case in SEARCHES:
-        return {"tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
-    return {name: functools.partial(check, reference(case)) for name, check in CHECKS.items()}
+    return {"tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
 
 
-def first_red(checks: Checks, found: Subject) -> str | None:
-    """The first check that fails."""
-    for name, check in checks.items():
+def comparison(case: str) -> Callable[[Subject], Judged]:
+    """What judges the JAX side of a case, with torch's answers at hand."""
+    if case in CONFIGS:
+        return functools.partial(judged_model, reference(case))
+    return functools.partial(judged_run, checks(case))
+
+
+def judged_model(theirs: Reference, ours: Subject) -> Judged:
+    """Step by step."""
+    for names, tier in STEPS:
+        report = check(theirs, ours.like, rules=ours.family, call_jax=ours.call, checks=names, tier=tier)
+        if report.status != "equal":
+            return noticed(report), report.modules
+    return None, []
+
+
+def judged_run(checks: Checks, ours: Subject) -> Judged:
+    """Training or decoding, which has no modules to name."""
+    for name, run in checks.items():
         try:
-            check(found)
+            run(ours)
         except (ConversionError, ParityError):
-            return name
-    return None
+            return f"A {name}", []
+    return None, []
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
-    expected, reached = checks(mutant.case), []
+    judge, reached = comparison(mutant.case), []
     with jax.disable_jit(), mutant.inject(subject(mutant.case), lambda: reached.append(True)) as mutated:
-        killed_by = first_red(expected, mutated)
-    return Outcome(mutant, killed_by, bool(reached))
+        killed_by, modules = judge(mutated)
+    return Outcome(mutant, killed_by, bool(reached), modules)
 
 
-def verdict(outcomes: Iterable[Outcome]) -> str:
-    """'N/N mutants killed', and who survived."""
-    outcomes = list(outcomes)
-    survivors = [outcome.mutant.name for outcome in outcomes if not outcome.killed]
-    line = f"{len(outcomes) - len(survivors)}/{len(outcomes)} mutants killed"
-    return line + (f"; survivors: {', '.join(survivors)}" if survivors else "")
+def red_without_a_bug(case: str) -> str | None:
+    """What the comparison says against the JAX side as it is: nothing."""
+    judge = comparison(case)
+    with jax.disable_jit():
+        return judge(subject(case))[0]
 
 
 def main() -> int:
-    """Print the table; 0 where every mutant is killed and no unmutated case is red."""
-    outcomes = [try_mutant(mutant) for mutant in MUTANTS]
-    width = max(len(mutant.name) for mutant in MUTANTS)
-    for outcome in outcomes:
-        fate = "survived" if outcome.reached else "never ran"
-        print(f"{outcome.mutant.name:{width}}  {outcome.mutant.case:8}{outcome.killed_by if outcome.killed else fate}")
-    with jax.disable_jit():
-        red = {case: failed for case in CASES if (failed := first_red(checks(case), subject(case)))}
+    """Print the table; 0 where every mutant is killed and named as it should be, and no unmutated case is red."""
+    outcomes = []
+    for mutant in MUTANTS:
+        outcomes.append(try_mutant(mutant))
+        print(line(outcomes[-1]), flush=True)
+    red = {case: failed for case in CASES if (failed := red_without_a_bug(case))}
     for case, failed in red.items():
         print(f"without a bug, case {case} fails: {failed}")
     print(verdict(outcomes))
-    return int(bool(red) or not all(outcome.killed for outcome in outcomes))
+    return int(bool(red) or not passed(outcomes))

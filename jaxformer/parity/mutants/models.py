@@ -95,41 +95,118 @@ def last_first(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 SEQUENCE_TO_SEQUENCE = [
-    Mutant(name, injection, "seq2seq")
-    for name, injection in {
-        "cross-attention: query and key swapped": swapped("query", "key", "cross_attention"),
-        "cross-attention: key and value swapped": swapped("key", "value", "cross_attention"),
-        "cross-attention: key bias dropped": without("decoder.blocks.cross_attention.key.bias"),
-        "cross-attention: value bias dropped": reads_as(0.0, "cross_attention.value.bias"),
-        "cross-attention: output bias dropped": reads_as(0.0, "cross_attention.out.bias"),
-        "cross-attention: self-attention's weights": swapped("attention", "cross_attention", "decoder."),
-        "cross-attention: query without its norm": patch(blocks.Block, _before=query_as_it_is),
-        "memory mask ignored": reads_memory_through(lambda source, target: None),
-        "memory mask inverted": reads_memory_through(lambda source, target: ~source),
-        "memory mask is the target's": reads_memory_through(padded_to),
-        "no final norm on the memory": patch(encoder_decoder.EncoderDecoder, encode=without_norm("encoder_norm")),
-        "the decoder's final norm on the memory": swapped("encoder_norm", "decoder_norm"),
-        "causal mask in the encoder": patch(encoder_decoder.EncoderDecoder, encode=causal_encoder),
-        "causal mask missing in the decoder": causal_off_by(1000, encoder_decoder),
-        "causal mask of the decoder one too wide": causal_off_by(1, encoder_decoder),
-        "target positions one ahead of the source's": patch(embeddings.InputEmbedding, __call__=target_one_ahead),
-        "position offset missing": positions_off_by(-2),
-        "the source's position table for the target": read_as("embed.position.table", "source_embed.position.table"),
-        "embedding norm dropped": patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
-        "embedding norm before the position": patch(embeddings.InputEmbedding, __call__=norm_before_position),
-        "the source's embedding norm for the target": read_as("embed.norm.scale", "source_embed.norm.scale"),
-        "shared table scaled twice": patch(embeddings.InputEmbedding, __call__=shared_scaled_twice),
-        "head bias dropped": reads_as(0.0, "head.bias"),
+    Mutant(name, injection, "seq2seq", *named)
+    for name, (injection, *named) in {
+        "cross-attention: query and key swapped": (
+            swapped("query", "key", "cross_attention"),
+            r"cross_attention\.(query|key)",
+            "jax weight of (key|query)",
+        ),
+        "cross-attention: key and value swapped": (
+            swapped("key", "value", "cross_attention"),
+            r"cross_attention\.(key|value)",
+            "jax weight of (value|key)",
+        ),
+        "cross-attention: key bias dropped": (without("decoder.blocks.cross_attention.key.bias"),),
+        "cross-attention: value bias dropped": (
+            reads_as(0.0, "cross_attention.value.bias"),
+            r"cross_attention\.value",
+            "jax bias left out",
+        ),
+        "cross-attention: output bias dropped": (
+            reads_as(0.0, "cross_attention.out.bias"),
+            r"cross_attention\.out",
+            "jax bias left out",
+        ),
+        "cross-attention: self-attention's weights": (
+            swapped("attention", "cross_attention", "decoder."),
+            r"decoder\.blocks\.\d\.(cross_)?attention\.(query|key|value|out)",
+            r"jax weight of decoder\.blocks\.\d\.(cross_)?attention\.(query|key|value|out)",
+        ),
+        "cross-attention: query without its norm": (
+            patch(blocks.Block, _before=query_as_it_is),
+            r"decoder\.blocks\.\d",
+            "torch adds .*1 times cross_attention_norm; jax adds .*0 times cross_attention_norm",
+        ),
+        "memory mask ignored": (reads_memory_through(lambda source, target: None), "cross_attention", "jax mask none"),
+        "memory mask inverted": (reads_memory_through(lambda source, target: ~source), "cross_attention", "jax mask inverted"),
+        "memory mask is the target's": (reads_memory_through(padded_to), "cross_attention"),
+        "no final norm on the memory": (
+            patch(encoder_decoder.EncoderDecoder, encode=without_norm("encoder_norm")),
+            "the model",
+            "torch adds .*1 times encoder_norm; jax adds .*0 times encoder_norm",
+        ),
+        "the decoder's final norm on the memory": (
+            swapped("encoder_norm", "decoder_norm"),
+            "encoder_norm|decoder_norm",
+            "jax gain of (decoder|encoder)_norm",
+        ),
+        "causal mask in the encoder": (
+            patch(encoder_decoder.EncoderDecoder, encode=causal_encoder),
+            r"encoder\.blocks\.\d\.attention",
+            "jax mask as given, causal ",
+        ),
+        "causal mask missing in the decoder": (
+            causal_off_by(1000, encoder_decoder),
+            r"decoder\.blocks\.\d\.attention",
+            "jax mask padding alone ",
+        ),
+        "causal mask of the decoder one too wide": (
+            causal_off_by(1, encoder_decoder),
+            r"decoder\.blocks\.\d\.attention",
+            "jax mask .*causal and one more",
+        ),
+        "target positions one ahead of the source's": (
+            patch(embeddings.InputEmbedding, __call__=target_one_ahead),
+            "embed",
+            r"ids \+1",
+        ),
+        "position offset missing": (positions_off_by(-2), "embed|source_embed", "ids -2"),
+        "the source's position table for the target": (
+            read_as("embed.position.table", "source_embed.position.table"),
+            r"embed\.position",
+        ),
+        "embedding norm dropped": (
+            patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
+            "embed|source_embed",
+        ),
+        "embedding norm before the position": (
+            patch(embeddings.InputEmbedding, __call__=norm_before_position),
+            "embed|source_embed",
+        ),
+        "the source's embedding norm for the target": (
+            read_as("embed.norm.scale", "source_embed.norm.scale"),
+            r"embed\.norm",
+            r"jax gain of source_embed\.norm",
+        ),
+        "shared table scaled twice": (patch(embeddings.InputEmbedding, __call__=shared_scaled_twice), "source_embed"),
+        "head bias dropped": (reads_as(0.0, "head.bias"), "head", "jax bias left out"),
     }.items()
 ] + [
-    Mutant("source embedding for the target", read_as("embed.token.table", "source_embed.token.table"), "separate"),
-    Mutant("final norm after post-norm blocks", patch(encoder_decoder.EncoderDecoder, encode=normed_once_more), "separate"),
+    Mutant(
+        "source embedding for the target",
+        read_as("embed.token.table", "source_embed.token.table"),
+        "separate",
+        r"embed\.token",
+    ),
+    Mutant(
+        "final norm after post-norm blocks",
+        patch(encoder_decoder.EncoderDecoder, encode=normed_once_more),
+        "separate",
+        "the model",
+    ),
 ]
 
 ENCODERS = [
-    Mutant("token types ignored", patch(embeddings.InputEmbedding, __call__=of_one_type), "encoder"),
-    Mutant("pooler without its tanh", instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])), "encoder"),
-    Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder"),
+    Mutant("token types ignored", patch(embeddings.InputEmbedding, __call__=of_one_type), "encoder", "embed"),
+    Mutant(
+        "pooler without its tanh",
+        instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])),
+        "encoder",
+        r"the model \(call 1\)",
+        "torch activation tanh; jax activation none",
+    ),
+    Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder", r"the model \(call 1\)"),
 ]
 
 MODELS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)

@@ -133,82 +133,239 @@ def padding_row_frozen(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 ACTIVATIONS = [
-    Mutant("GELU by tanh for GELU by erf", config(activation="gelu_tanh")),
-    Mutant("quick-GELU for GELU", instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x))),
-    Mutant("ReLU for SiLU in the gate", config(activation="relu"), "rich"),
-    Mutant("gate and up swapped", swapped("gate", "up"), "rich"),
+    Mutant(
+        "GELU by tanh for GELU by erf",
+        config(activation="gelu_tanh"),
+        guilty="feed_forward",
+        cause="jax activation gelu by tanh",
+    ),
+    Mutant(
+        "quick-GELU for GELU",
+        instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x)),
+        guilty="feed_forward",
+        cause="jax activation quick gelu",
+    ),
+    Mutant(
+        "ReLU for SiLU in the gate",
+        config(activation="relu"),
+        "rich",
+        guilty="feed_forward",
+        cause="torch activation silu; jax activation relu",
+    ),
+    Mutant("gate and up swapped", swapped("gate", "up"), "rich", guilty="gate|up", cause="jax weight of (up|gate)"),
 ]
 
 NORMS = [
-    Mutant("LayerNorm epsilon 1e-6 for 1e-5", config(norm_epsilon=1e-6)),
-    Mutant("LayerNorm epsilon 1e-12 for 1e-5", config(norm_epsilon=1e-12)),
-    Mutant("RMSNorm epsilon 1e-6 for 1e-5", config(norm_epsilon=1e-6), "rich"),
-    Mutant("epsilon outside the root", layer_norm_as(lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e))),
+    Mutant(
+        "LayerNorm epsilon 1e-6 for 1e-5",
+        config(norm_epsilon=1e-6),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+    ),
+    Mutant(
+        "LayerNorm epsilon 1e-12 for 1e-5",
+        config(norm_epsilon=1e-12),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-12",
+    ),
+    Mutant(
+        "RMSNorm epsilon 1e-6 for 1e-5",
+        config(norm_epsilon=1e-6),
+        "rich",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+    ),
+    Mutant(
+        "epsilon outside the root",
+        layer_norm_as(lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="jax epsilon's place outside the root",
+    ),
     Mutant(
         "epsilon inside the root",
         instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
         "fused",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="jax epsilon's place in the root",
     ),
-    Mutant("unbiased deviation for biased", layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e))),
+    Mutant(
+        "unbiased deviation for biased",
+        layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch variance biased; jax variance unbiased",
+    ),
     Mutant(
         "biased deviation for unbiased",
         instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
         "fused",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch variance unbiased; jax variance biased",
     ),
-    Mutant("fast variance", layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(fast_variance(x) + e)), "shifted"),
-    Mutant("LayerNorm bias dropped", reads_as(0.0, "attention_norm.bias")),
-    Mutant("LayerNorm gain dropped", reads_as(1.0, "feed_forward_norm.scale")),
-    Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale")),
+    Mutant(
+        "fast variance",
+        layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(fast_variance(x) + e)),
+        "shifted",
+        guilty="attention_norm|feed_forward_norm|norm",
+    ),
+    Mutant("LayerNorm bias dropped", reads_as(0.0, "attention_norm.bias"), guilty="attention_norm", cause="jax bias left out"),
+    Mutant(
+        "LayerNorm gain dropped",
+        reads_as(1.0, "feed_forward_norm.scale"),
+        guilty="feed_forward_norm",
+        cause="jax gain left out",
+    ),
+    Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale"), guilty="norm", cause="jax gain left out"),
     Mutant("norm after the residual sum for before it", config(norm_position="post")),
 ]
 
 PROJECTIONS = [
-    Mutant("query bias dropped", reads_as(0.0, "query.bias")),
-    Mutant("value bias dropped", reads_as(0.0, "value.bias")),
-    Mutant("fused query, key and value bias dropped", reads_as(0.0, "qkv.bias"), "fused"),
+    Mutant("query bias dropped", reads_as(0.0, "query.bias"), guilty="query", cause="jax bias left out"),
+    Mutant("value bias dropped", reads_as(0.0, "value.bias"), guilty="value", cause="jax bias left out"),
+    Mutant(
+        "fused query, key and value bias dropped", reads_as(0.0, "qkv.bias"), "fused", guilty="qkv", cause="jax bias left out"
+    ),
     Mutant("key bias dropped", without("stack.blocks.attention.key.bias")),
-    Mutant("output bias dropped", reads_as(0.0, "out.bias")),
-    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias")),
-    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias")),
-    Mutant("query and key swapped", swapped("query", "key")),
-    Mutant("square weight not transposed", rule(Rule("out.kernel", "out.weight"))),
-    Mutant("fused query, key and value split per head", instead(attention, split_qkv=split_per_head), "fused"),
-    Mutant("heads (H, N) for (N, H)", instead(attention, split_heads=split_width_first, merge_heads=merge_width_first)),
-    Mutant("key heads tiled for repeated", patch(attention, attention=heads_tiled), "rich"),
+    Mutant("output bias dropped", reads_as(0.0, "out.bias"), guilty="out", cause="jax bias left out"),
+    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias"), guilty="head", cause="jax bias left out"),
+    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias"), guilty="down", cause="jax bias left out"),
+    Mutant("query and key swapped", swapped("query", "key"), guilty="query|key", cause="jax weight of (key|query)"),
+    Mutant(
+        "square weight not transposed",
+        rule(Rule("out.kernel", "out.weight")),
+        guilty="out",
+        cause="torch weight transposed; jax weight as it is",
+    ),
+    Mutant(
+        "fused query, key and value split per head",
+        instead(attention, split_qkv=split_per_head),
+        "fused",
+        guilty="attention",
+        cause="jax .*heads, each with its own three",
+    ),
+    Mutant(
+        "heads (H, N) for (N, H)",
+        instead(attention, split_heads=split_width_first, merge_heads=merge_width_first),
+        guilty="attention",
+        cause="torch heads laid out head by head; jax heads laid out interleaved",
+    ),
+    Mutant(
+        "key heads tiled for repeated",
+        patch(attention, attention=heads_tiled),
+        "rich",
+        guilty="attention",
+        cause="torch key heads repeated; jax key heads tiled",
+    ),
     Mutant("layers in reverse", weights(layers_reversed)),
 ]
 
 ATTENTION = [
-    Mutant("scale 1/sqrt(D)", scores_times(lambda q: q.shape[2] ** -0.5)),
-    Mutant("no scale", scores_times(lambda q: q.shape[3] ** 0.5)),
-    Mutant("-1e9 for -inf", softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e9))),
-    Mutant("-1e4 for -inf", softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e4))),
-    Mutant("-1e4 added", softmax_of(lambda scores, mask: scores + jnp.where(mask, 0.0, -1e4))),
-    Mutant("NaN for a row without keys", softmax_of(lambda scores, mask: jnp.where(mask, scores, -jnp.inf))),
-    Mutant("NaN gradient behind a row without keys", instead(attention, masked_softmax=zeroed_afterwards)),
-    Mutant("softmax over the queries", patch(attention, masked_softmax=over_queries)),
+    Mutant(
+        "scale 1/sqrt(D)", scores_times(lambda q: q.shape[2] ** -0.5), guilty="attention", cause=r"jax scale 1/sqrt\(d_model\)"
+    ),
+    Mutant("no scale", scores_times(lambda q: q.shape[3] ** 0.5), guilty="attention", cause="jax scale 1 "),
+    Mutant(
+        "-1e9 for -inf",
+        softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e9)),
+        guilty="attention",
+        cause="jax masked scores large and negative",
+    ),
+    Mutant(
+        "-1e4 for -inf",
+        softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e4)),
+        guilty="attention",
+        cause="jax masked scores large and negative",
+    ),
+    Mutant(
+        "-1e4 added",
+        softmax_of(lambda scores, mask: scores + jnp.where(mask, 0.0, -1e4)),
+        guilty="attention",
+        cause="jax masked scores -1e4 added",
+    ),
+    Mutant(
+        "NaN for a row without keys",
+        softmax_of(lambda scores, mask: jnp.where(mask, scores, -jnp.inf)),
+        guilty="attention",
+        cause="jax masked scores -inf, rows without keys NaN",
+    ),
+    Mutant(
+        "NaN gradient behind a row without keys",
+        instead(attention, masked_softmax=zeroed_afterwards),
+        guilty="attention",
+        cause="NaN",
+    ),
+    Mutant(
+        "softmax over the queries",
+        patch(attention, masked_softmax=over_queries),
+        guilty="attention",
+        cause="torch softmax over keys; jax softmax over queries",
+    ),
     Mutant(
         "softmax in bfloat16",
         patch(attention, masked_softmax=lambda f: lambda s, mask: f(s.astype(jnp.bfloat16), mask).astype(s.dtype)),
+        guilty="attention",
     ),
-    Mutant("padding mask inverted", patch(masks, padding_mask=lambda original: lambda valid: original(~valid))),
-    Mutant("padding mask ignored", patch(masks, padding_mask=lambda original: lambda valid: original(jnp.ones_like(valid)))),
-    Mutant("causal mask one too wide", causal_off_by(1)),
-    Mutant("causal mask one too narrow", causal_off_by(-1)),
+    Mutant(
+        "padding mask inverted",
+        patch(masks, padding_mask=lambda original: lambda valid: original(~valid)),
+        guilty="attention",
+        cause="jax mask .*inverted",
+    ),
+    Mutant(
+        "padding mask ignored",
+        patch(masks, padding_mask=lambda original: lambda valid: original(jnp.ones_like(valid))),
+        guilty="attention",
+        cause="torch mask as given; jax mask causal ",
+    ),
+    Mutant("causal mask one too wide", causal_off_by(1), guilty="attention", cause="jax mask .*causal and one more"),
+    Mutant("causal mask one too narrow", causal_off_by(-1), guilty="attention", cause="jax mask .*causal and one fewer"),
 ]
 
 EMBEDDINGS = [
-    Mutant("learned positions off by one", positions_off_by(1)),
-    Mutant("learned positions off by two", positions_off_by(2)),
-    Mutant("sinusoid positions off by one", positions_off_by(1), "rich"),
-    Mutant("sinusoid positions off by two", positions_off_by(2), "rich"),
-    Mutant("sinusoid in blocks", patch(embeddings.TABLES, sinusoid=in_blocks), "rich"),
-    Mutant("embedding scale missing", config(embedding_scale=False), "rich"),
+    Mutant("learned positions off by one", positions_off_by(1), guilty="embed", cause=r"ids \+1"),
+    Mutant("learned positions off by two", positions_off_by(2), guilty="embed", cause=r"ids \+2"),
+    Mutant(
+        "sinusoid positions off by one",
+        positions_off_by(1),
+        "rich",
+        guilty="embed",
+        cause="torch first position 0; jax first position 1",
+    ),
+    Mutant(
+        "sinusoid positions off by two",
+        positions_off_by(2),
+        "rich",
+        guilty="embed",
+        cause="torch first position 0; jax first position 2",
+    ),
+    Mutant(
+        "sinusoid in blocks",
+        patch(embeddings.TABLES, sinusoid=in_blocks),
+        "rich",
+        guilty="embed",
+        cause="jax positions sinusoid in blocks",
+    ),
+    Mutant(
+        "embedding scale missing",
+        config(embedding_scale=False),
+        "rich",
+        guilty="embed",
+        cause=r"torch embedding scale sqrt\(d_model\); jax embedding scale 1 ",
+    ),
 ]
 
 GRADIENTS = [
-    Mutant("no gradient for the padding id's row", patch(embeddings.Embedding, encode=padding_row_frozen)),
-    Mutant("weight gradient halved", patch(matmul, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw))),
+    Mutant(
+        "no gradient for the padding id's row",
+        patch(embeddings.Embedding, encode=padding_row_frozen),
+        guilty=r"embed\.(token|position)",
+        cause="row 0",
+    ),
+    Mutant(
+        "weight gradient halved",
+        patch(matmul, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw)),
+        guilty="query|key|value|out|up|down|head",
+        cause="0.5 times",
+    ),
 ]
 
 PARTS = (*ACTIVATIONS, *NORMS, *PROJECTIONS, *ATTENTION, *EMBEDDINGS, *GRADIENTS)

@@ -1,0 +1,60 @@
+"""No false alarms: clean models are equal and no module is named. `python -m benchmarks.clean` runs 200 of them."""
+
+from dataclasses import fields
+
+import pytest
+
+from benchmarks import clean
+from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.errors import ParityError
+from jaxformer.nn.norms import ScaledNorm
+from jaxformer.parity.report import Error, Module, Report, Stage
+
+HANDFUL = tuple(n for n in range(100) if clean.drawn(n).n_layers == 1 and clean.drawn(n).norm == "layer")[:3]
+"""With few operations: each is compiled once."""
+
+
+@pytest.mark.parametrize("number", HANDFUL)
+def test_clean_models_are_equal(number):
+    report = clean.compared(number)
+    assert report.status == "equal", str(report)
+    assert report.guilty == []
+    assert [stage.name for stage in report.stages] == list(clean.CHECKS)
+    assert len(report.modules) > 5
+
+
+def test_every_option_is_drawn():
+    drawn = [clean.drawn(number) for number in range(200)]
+    assert {type(config) for config in drawn} == {GPTConfig, EncoderConfig, EncoderDecoderConfig}
+    fixed = {*clean.SIZES, "init", "embedding_std"}
+    for kind in (GPTConfig, EncoderConfig, EncoderDecoderConfig):
+        for field in fields(kind):
+            values = {getattr(config, field.name) for config in drawn if isinstance(config, kind)}
+            assert (len(values) > 1) == (field.name not in fixed and not field.name.endswith("dropout")), field.name
+
+
+def test_the_same_number_is_the_same_model():
+    assert clean.drawn(7) == clean.drawn(7)
+
+
+def test_a_false_alarm_is_listed_and_refused(monkeypatch, capsys):
+    original = ScaledNorm.__call__
+    monkeypatch.setattr(ScaledNorm, "__call__", lambda self, x: original(self, x) * (1 + 1e-9))
+    with pytest.raises(ParityError, match=r"^0/1 equal$"):
+        clean.main(["--count", "1", "--first", str(HANDFUL[0])])
+    assert f"{HANDFUL[0]}: " in capsys.readouterr().out
+
+
+def test_the_last_line_counts(capsys, monkeypatch):
+    monkeypatch.setattr(clean, "compared", lambda number: Report("A", 1e-13, [Stage("forward", "equal", "")]))
+    clean.main(["--count", "3"])
+    assert capsys.readouterr().out.splitlines()[-1] == "3/3 equal"
+
+
+def test_an_equal_verdict_that_names_a_module_is_a_false_alarm(capsys, monkeypatch):
+    none = Error(0.0, 0.0)
+    named = Report("A", 1e-13, [Stage("forward", "equal", "")], [Module("norm", "norm", none, none, "", guilty=True)])
+    monkeypatch.setattr(clean, "compared", lambda number: named)
+    with pytest.raises(ParityError, match=r"^0/2 equal$"):
+        clean.main(["--count", "2"])
+    assert "\n1: " in capsys.readouterr().out

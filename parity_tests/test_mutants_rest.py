@@ -1,0 +1,23 @@
+"""The gate's other half: bugs of training and decoding, which are compared as whole runs and name no module."""
+
+import pytest
+
+from jaxformer.parity.mutants import MUTANTS
+from jaxformer.parity.mutations import SEARCHES, TRAININGS, red_without_a_bug, try_mutant
+from jaxformer.parity.outcomes import verdict
+
+pytestmark = pytest.mark.optimizers
+CASES = (*TRAININGS, *SEARCHES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_a_bug_the_comparison_is_green(case):
+    assert red_without_a_bug(case) is None
+
+
+def test_every_mutant_of_training_and_decoding_is_killed(capsys):
+    outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.case in CASES]
+    with capsys.disabled():
+        print(f"\n{verdict(outcomes).splitlines()[-1]}")
+    assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
+    assert not any(outcome.guilty or outcome.mutant.guilty for outcome in outcomes)
