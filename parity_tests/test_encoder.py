@@ -15,7 +15,7 @@ from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from parity_tests.helpers import B, D, F, K, L, N, V, checks, encoder_config, per_head, run_check, twins
+from parity_tests.helpers import B, D, K, V, checks, encoder_config, per_head, run_check, twins
 from torch_ref.nn import attention as torch_attention
 
 T = 11
@@ -122,48 +122,3 @@ def test_positions_can_be_given(wide):
     ours = jax.jit(lambda model, tokens, places: model(tokens, positions=places))(model, tokens, places)
     with torch.no_grad():
         check_float64("states", ours, twin(torch.from_numpy(tokens), positions=torch.from_numpy(places)))
-
-
-RENAMED = {
-    "stack.blocks.": "encoder.layer.",
-    "embed.token.": "embeddings.word_embeddings.",
-    "embed.position.": "embeddings.position_embeddings.",
-    "embed.token_type.": "embeddings.token_type_embeddings.",
-    "embed.norm.": "embeddings.LayerNorm.",
-    "attention.query.": "attention.self.query.",
-    "attention.key.": "attention.self.key.",
-    "attention.value.": "attention.self.value.",
-    "attention.out.": "attention.output.dense.",
-    "attention_norm.": "attention.output.LayerNorm.",
-    "feed_forward.up.": "intermediate.dense.",
-    "feed_forward.down.": "output.dense.",
-    "feed_forward_norm.": "output.LayerNorm.",
-    "pooler.": "pooler.dense.",
-}
-"""The twin's part of a name -> BERT's."""
-
-
-def berts(name: str) -> str:
-    """The twin's name -> BERT's."""
-    for ours, theirs in RENAMED.items():
-        name = name.replace(ours, theirs)
-    return name
-
-
-@pytest.mark.usefixtures("float64")
-def test_equal_to_bert_itself(wide):
-    transformers = pytest.importorskip("transformers")
-    model, twin, inputs = wide
-    sizes = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N, "intermediate_size": F}
-    config = transformers.BertConfig(
-        **sizes, max_position_embeddings=BERT.context, type_vocab_size=BERT.token_types, attn_implementation="eager"
-    )
-    bert = transformers.BertModel(config).double().eval()
-    bert.load_state_dict({berts(name): tensor for name, tensor in twin.state_dict().items()}, strict=True)
-    ids, valid, types = (array[:3] for array in inputs)
-    with torch.no_grad():
-        tokens, mask, token_types = map(torch.from_numpy, (ids, valid.astype(np.int64), types))
-        reference = bert(input_ids=tokens, attention_mask=mask, token_type_ids=token_types)
-    found = jax.jit(call_jax)(model, ids, valid, types)
-    check_float64("states", found[:, :-1], reference.last_hidden_state)
-    check_float64("pooled", found[:, -1], reference.pooler_output)

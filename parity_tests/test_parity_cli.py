@@ -11,7 +11,10 @@ from jaxformer.parity.report import Report
 MINE = """
 from dataclasses import replace
 import numpy as np
+import optax
+import torch
 from jaxformer.models import GPT
+from jaxformer.parity.learning import Learning
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite
 from parity_tests.helpers import gpt_config
@@ -35,6 +38,19 @@ def deeper():
 
 def tokens():
     return np.array([[1, 2, 3, 4, 5]], np.int32)
+
+IDS = np.arange(10, dtype=np.int32).reshape(2, 5)
+WRITERS = (
+    lambda model: model(torch.from_numpy(IDS)).argmax(-1).numpy(),
+    lambda model: np.asarray(model(IDS).argmax(-1)),
+)
+LEARNING = Learning(
+    batches=[(IDS,)],
+    torch_loss=lambda model, ids: model(ids).square().mean(),
+    jax_loss=lambda model, ids: (model(ids) ** 2).mean(),
+    torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    jax_optimizer=optax.sgd(0.1),
+)
 """
 
 
@@ -70,6 +86,15 @@ def test_different_and_explained_again(parity, tmp_path):
     assert parity("explain", "report.json") == (1, said[3:])
     assert said[-1].split(":")[0] in (tmp_path / "report.html").read_text()
     assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.optimizers
+def test_trained_and_written(parity):
+    sides = "ported_models:torch_model", "ported_models:jax_model", "--inputs", "ported_models:tokens", "--checks", "weights"
+    more = "--training", "ported_models:LEARNING", "--generate", "ported_models:WRITERS"
+    code, said = parity("compare", *sides, "--rules", "twin", "--tier", "A", *more)
+    assert code == 0
+    assert said[-1] == "EQUAL: weights, loss, optimizer, train, generate (tier A)"
 
 
 def test_dumped_and_checked(parity):

@@ -68,6 +68,10 @@ class Compare(Inputs, Judging, Writing):
     """The torch side."""
     jax: Name
     """The JAX side."""
+    training: str | None = None
+    """package.module:name of a `Learning`: train copies of both, step beside step."""
+    generate: str | None = None
+    """package.module:name of two functions of a model that write ids: torch's and JAX's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +117,9 @@ def compare(arguments: list[str]) -> int:
     ours, call_jax = _model(flags.jax)
     from jaxformer.parity.comparison import compare
 
-    judging = {"rules": _rules(flags), "tier": flags.tier} | _checks(flags)
-    return _show(compare(theirs, ours, _inputs(flags), call_torch=call_torch, call_jax=call_jax, **judging), flags)
+    options = _judging(flags) | {"call_torch": call_torch, "call_jax": call_jax}
+    options |= {name: _named(value) for name in ("training", "generate") if (value := getattr(flags, name)) is not None}
+    return _show(compare(theirs, ours, _inputs(flags), **options), flags)
 
 
 def dump(arguments: list[str]) -> int:
@@ -140,8 +145,7 @@ def check(arguments: list[str]) -> int:
 
     reference = load(flags.folder)
     model, call = _model(flags.jax)
-    judging = {"rules": _rules(flags), "tier": flags.tier} | _checks(flags)
-    return _show(check(reference, model, call_jax=call, **judging), flags)
+    return _show(check(reference, model, call_jax=call, **_judging(flags)), flags)
 
 
 def explain(arguments: list[str]) -> int:
@@ -191,8 +195,8 @@ def _show(report: "Report", flags: Writing) -> int:
     return report.exit_code
 
 
-def _checks(flags: Judging) -> dict[str, Any]:
-    return {"checks": flags.checks} if flags.checks else {}
+def _judging(flags: Judging) -> dict[str, Any]:
+    return {"rules": _rules(flags), "tier": flags.tier} | ({"checks": flags.checks} if flags.checks else {})
 
 
 def _rules(flags: Judging) -> "Family | None":

@@ -6,7 +6,7 @@ A model initialised the usual way hides dropped biases and gains at any toleranc
 import copy
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -124,23 +124,8 @@ def widen(tree: PyTree) -> PyTree:
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Every float leaf in another type."""
-    leaves, restore = floating(tree)
-    return restore([jnp.asarray(np.asarray(leaf).astype(dtype)) for leaf in leaves])  # on the host nothing is compiled
-
-
-def floating(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], PyTree]]:
-    """The float leaves, and what puts others in their place: a user's model may hold keys and counters too."""
-    leaves, structure = jax.tree.flatten(tree)
-    places = [i for i, leaf in enumerate(leaves) if is_weight(leaf)]
-
-    def restore(floats: list[Any]) -> PyTree:
-        whole = list(leaves)
-        for i, leaf in zip(places, floats, strict=True):
-            whole[i] = leaf
-        return jax.tree.unflatten(structure, whole)
-
-    return [leaves[i] for i in places], restore
+    """Every float leaf in another type; on the host, where nothing is compiled for it."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
 
 
 def probe(

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.inputs import floating
+from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import Record, Trace, arrays_in, axes_for, replaced
 from jaxformer.parity.watch import CALL, Site
 from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
@@ -69,13 +69,13 @@ def isolate(
     """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's."""
     records = {site: theirs[other] for site, other in pairs.items()}
     forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
-    weights, with_weights = floating(model)
+    weights, rest = parted(model)
     notes: list[_Forcing] = []
 
     def run(forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any]) -> tuple[Any, Any]:
         forcing = _Forcing(records, forced, pulls)
         notes[:] = [forcing]
-        model = with_weights(weights)
+        model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
         return forcing.total, [ours for *_, ours in forcing.found]
@@ -95,7 +95,7 @@ def isolate(
         for place, (owner, child) in forcing.senders.items()
         if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
     ]
-    return Isolated(gaps, gradient_gaps, None if own is None else with_weights(own))
+    return Isolated(gaps, gradient_gaps, own)
 
 
 def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:

@@ -10,13 +10,14 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
+from jaxformer.nn.tree import is_weight
 
 
 def parted(tree: PyTree) -> tuple[PyTree, PyTree]:
     """The float arrays, and all others: keys and counts that flax keeps in a module; None stands for what is in the other."""
 
     def part(floating: bool) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating) == floating else None, tree)
+        return jax.tree.map(lambda leaf: leaf if is_weight(leaf) == floating else None, tree)
 
     return part(True), part(False)
 

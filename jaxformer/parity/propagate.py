@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.inputs import floating
+from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import arrays_in, replaced
 from jaxformer.parity.reference import one_array
 from jaxformer.parity.watch import CALL, Site
@@ -33,12 +33,12 @@ class Run:
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> Run:
     """call(model, *inputs), and with a cotangent the gradients of the sum of output * cotangent."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
-    weights, with_weights = floating(model)
+    weights, rest = parted(model)
     order: list[Site] = []
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         noting = _Noting(probes)
-        arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], with_weights(weights)
+        arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
         with watch_jax(model, noting), jax.disable_jit():
             output = one_array(call(model, *arrays), "call_jax")
         found = noting.found | {CALL: [output]}  # its gradient is the cotangent
@@ -57,7 +57,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     return Run(
         _by_site(order, found),
         {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in pulled[0].items()},
-        with_weights(pulled[1]),
+        pulled[1],
         jax.tree.map(np.asarray, pulled[2]),
     )
 

@@ -10,7 +10,8 @@ from jax import Array
 from jaxformer.models import encoder, encoder_decoder
 from jaxformer.nn import blocks, embeddings, masks, norms
 from jaxformer.parity.injections import Injection, Mutant, instead, patch, read_as, reads_as, swapped, without
-from jaxformer.parity.mutants.parts import causal_off_by, positions_off_by
+from jaxformer.parity.mutants.attention import causal_off_by
+from jaxformer.parity.mutants.parts import positions_off_by
 
 
 def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
