@@ -153,6 +153,17 @@ def test_one_line_and_how_far_it_came(sides, case):
     assert report.verdict == f"COULD NOT COMPARE: forward: {said}"
 
 
+def test_generation_that_fails_says_so(sides):
+    def fails(model):
+        raise RuntimeError("no tokens")
+
+    call = linen_call(1e-5)
+    report = compare(
+        sides[0], sides[1], (X,), rules=MINE, call_jax=call, checks=("weights",), tier="A", generate=(fails, fails)
+    )
+    assert report.verdict == "COULD NOT COMPARE: generate: RuntimeError: no tokens"
+
+
 def test_the_torch_model_is_left_as_it_was(sides):
     model = TorchNet()
     model.drop.p = 0.0

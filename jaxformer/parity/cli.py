@@ -117,7 +117,7 @@ def compare(arguments: list[str]) -> int:
     ours, call_jax = _model(flags.jax)
     from jaxformer.parity.comparison import compare
 
-    options = _judging(flags) | {"call_torch": call_torch, "call_jax": call_jax}
+    options: dict[str, Any] = _judging(flags) | {"call_torch": call_torch, "call_jax": call_jax}
     options |= {name: _named(value) for name in ("training", "generate") if (value := getattr(flags, name)) is not None}
     return _show(compare(theirs, ours, _inputs(flags), **options), flags)
 

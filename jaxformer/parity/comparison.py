@@ -1,6 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
@@ -67,7 +67,8 @@ def compare(
         if generate is not None:
             yield compare_generation(torch_model, loaded.like, *generate, loaded.family), {}
 
-    return _collected(stages(), checks, tier)
+    later = [name for name, wanted in (("train", training), ("generate", generate)) if wanted is not None]
+    return _collected(stages(), checks, tier, later)
 
 
 def listen(
@@ -99,8 +100,8 @@ def check(
     return _collected(stages(), checks, tier)
 
 
-def _collected(stages: Found, checks: tuple[str, ...], tier: Tier) -> Report:
-    """The report; the first stage that cannot be done is the last."""
+def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequence[str] = ()) -> Report:
+    """The report; the first stage that cannot be done is the last, under the name of what was next."""
     if not checks:
         raise InputError(f"checks is empty; give some of {', '.join(CHECKS)}")
     for name in checks:
@@ -112,7 +113,8 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier) -> Report:
             report = replace(report, stages=[*report.stages, stage], **more)
     except Exception as error:
         done = {stage.name for stage in report.stages}
-        name = next((name for name in CHECKS if name in checks and name not in done), *list(NARROW[tier])[-1:])
+        planned = [*(name for name in CHECKS if name in checks), *NARROW[tier], *later]
+        name = next((name for name in planned if name not in done), planned[-1])
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
         failed = Stage(name, "failed", says.strip().splitlines()[0])
         report = replace(report, stages=[*report.stages, failed])
