@@ -1,16 +1,19 @@
-"""What several tests compile is compiled once a session, and every process keeps to one thread of torch's."""
+"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, which takes a third of the time
+away. `benchmarks` measures programs as users run them. Every process keeps to one thread of torch's."""
 
 import os
 import tempfile
 
 import pytest
 
+QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process sets the environment that workers and commands inherit, and that jax and torch read at their import."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("XLA_FLAGS", QUICKLY)
     if FOLDER not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)
         os.environ |= {FOLDER: folder.name, LEAST: "0.2"}

@@ -198,7 +198,7 @@ def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
 @pytest.mark.parametrize(
     ("checks", "said"),
     [
-        ((), "checks is empty; give some of weights, forward, local, gradients, activation gradients, sensitivity"),
+        ((), "checks is empty; give a tuple of some of weights, forward, local, gradients, activation gradients, sensitivity"),
         (("foward",), "checks = 'foward' is not known; did you mean 'forward'?"),
     ],
 )

@@ -88,6 +88,13 @@ def test_different_and_explained_again(parity, tmp_path):
     assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("mutants", "--help")])
+def test_usage(parity, arguments):
+    code, said = parity(*arguments)
+    assert not code
+    assert said[0].startswith("usage: jaxformer parity ")
+
+
 @pytest.mark.optimizers
 def test_trained_and_written(parity):
     sides = "ported_models:torch_model", "ported_models:jax_model", "--inputs", "ported_models:tokens", "--checks", "weights"
@@ -117,11 +124,10 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "parity command = '' is not known; choose one of compare, dump, check, explain, mutants"),
         (("comprae",), "parity command = 'comprae' is not known; did you mean 'compare'?"),
         (MODELS, "there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function"),
         ((*MODELS, "--vocab", "0"), "vocab = 0 is out of range"),
-        ((*MODELS, "--rules", "gpt3"), "gpt3"),
+        ((*MODELS, "--vocab", "23", "--rules", "gtp2"), "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
         (("compare", "ported_models", "a:b"), "ported_models names no function; give it as package.module:function"),
         (("compare", "nowhere:a", "a:b"), "nowhere:a: there is no module nowhere; run where it lies, or install it"),
         (("compare", "ported_models:a", "a:b"), "ported_models:a: module ported_models has no a"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from jaxformer.checks import check_choice, check_size
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, JaxformerError
 from jaxformer.flags import parse
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ class Explain(Writing):
 
 def main(arguments: list[str]) -> None:
     """One of the commands below; it ends the process."""
-    check_choice("parity command", arguments[0] if arguments else "", COMMANDS)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: jaxformer parity {'|'.join(COMMANDS)} ...   (jaxformer parity COMMAND --help explains its flags)")
+        sys.exit()
+    check_choice("parity command", arguments[0], COMMANDS)
     sys.exit(COMMANDS[arguments[0]](arguments[1:]))
 
 
@@ -164,6 +167,9 @@ def explain(arguments: list[str]) -> int:
 
 def mutants(arguments: list[str]) -> int:
     """Every bug of the gate against the comparison."""
+    if arguments in (["-h"], ["--help"]):
+        print("usage: jaxformer parity mutants   (puts every bug of the gate into the JAX side; it takes minutes)")
+        return 0
     if arguments:
         raise InputError(f"unknown flag {arguments[0]}; parity mutants takes none")
     from jaxformer.parity import mutations
@@ -199,20 +205,13 @@ def _judging(flags: Judging) -> dict[str, Any]:
     return {"rules": _rules(flags), "tier": flags.tier} | ({"checks": flags.checks} if flags.checks else {})
 
 
-def _rules(flags: Judging) -> "Family | None":
-    if flags.rules is None:
-        return None
-    if ":" in flags.rules:
-        return _named(flags.rules)
-    from jaxformer.convert.families import FAMILIES
-
-    check_choice("rules", flags.rules, FAMILIES)
-    return FAMILIES[flags.rules]
+def _rules(flags: Judging) -> "Family | str | None":
+    return _named(flags.rules) if flags.rules is not None and ":" in flags.rules else flags.rules
 
 
 def _inputs(flags: Inputs) -> tuple[Any, ...]:
     if flags.inputs is not None:
-        found = _named(flags.inputs)()
+        found = _made(flags.inputs)
         return found if isinstance(found, tuple) else (found,)
     if flags.vocab is None:
         raise InputError("there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function")
@@ -226,8 +225,18 @@ def _inputs(flags: Inputs) -> tuple[Any, ...]:
 def _model(name: str) -> tuple[Any, Callable[..., Any]]:
     from jaxformer.parity.reference import apply
 
-    found = _named(name)()
+    found = _made(name)
     return found if isinstance(found, tuple) else (found, apply)
+
+
+def _made(name: str) -> Any:
+    """What the function of that name gives."""
+    try:
+        return _named(name)()
+    except JaxformerError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}") from error
 
 
 def _named(name: str) -> Any:

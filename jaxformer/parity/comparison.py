@@ -1,7 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -20,6 +19,7 @@ from jaxformer.parity.modules import Traced, over, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
 from jaxformer.parity.sensitivity import sensitivity
+from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
 from jaxformer.parity.training import compare_training
 from jaxformer.parity.watch import CALL
 
@@ -37,7 +37,7 @@ def compare(
     jax_model: Any,
     inputs: tuple[np.ndarray, ...],
     *,
-    rules: Family | None = None,
+    rules: Family | str | None = None,
     call_torch: Call = apply,
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
@@ -57,10 +57,12 @@ def compare(
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
 
+    family, arrays = checked_sides(torch_model, jax_model, inputs, rules, call_jax)
+
     def stages() -> Found:
         weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
-        loaded = yield from weights_stage(weights, jax_model, rules, call_jax, checks)
-        yield from judge(listen(torch_model, inputs, call_torch, tier=tier, checks=checks), loaded, checks, tier)
+        loaded = yield from weights_stage(weights, jax_model, family, call_jax, checks)
+        yield from judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier)
         if training is not None:
             course = compare_training(torch_model, loaded.like, training, loaded.family)
             yield from ((stage, {"steps": course.steps}) for stage in course.stages)
@@ -75,7 +77,7 @@ def listen(
     torch_model: Any, inputs: tuple[np.ndarray, ...], call: Call = apply, *, tier: Tier = "B", checks: tuple[str, ...] = CHECKS
 ) -> Reference:
     """All that the checks want to know of torch: the half of `compare` that needs it. ParityError where it cannot say."""
-    with _evaluating(torch_model):
+    with evaluating(torch_model):
         backward = any("gradients" in name for name in checks)
         reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
         unnoticed = tuple(sensitivity(torch_model, inputs, call)) if "sensitivity" in checks else None
@@ -86,15 +88,17 @@ def check(
     reference: Reference,
     jax_model: Any,
     *,
-    rules: Family | None = None,
+    rules: Family | str | None = None,
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
     tier: Tier = "B",
 ) -> Report:
     """The same against what torch said before (see `dump`): torch is not needed."""
 
+    family = checked_jax(jax_model, rules, call_jax)
+
     def stages() -> Found:
-        loaded = yield from weights_stage(reference.weights, jax_model, rules, call_jax, checks)
+        loaded = yield from weights_stage(reference.weights, jax_model, family, call_jax, checks)
         yield from judge(reference, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -102,8 +106,10 @@ def check(
 
 def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequence[str] = ()) -> Report:
     """The report; the first stage that cannot be done is the last, under the name of what was next."""
-    if not checks:
-        raise InputError(f"checks is empty; give some of {', '.join(CHECKS)}")
+    if not checks or isinstance(checks, str):
+        raise InputError(f"checks is {repr(checks) if checks else 'empty'}; give a tuple of some of {', '.join(CHECKS)}")
+    if set(checks) == {"sensitivity"} and tier == "A":
+        raise InputError("checks = ('sensitivity',) compares nothing in tier A; add others, or leave checks out")
     for name in checks:
         check_choice("checks", name, CHECKS)
     check_choice("tier", tier, get_args(Tier))
@@ -127,16 +133,11 @@ def weights_stage(
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
     family = matched(weights, jax_model) if rules is None else rules
     loaded = to_jax(weights, jax_model, family)
-    stage = judged_weights(weights, Subject(jax_model, call, family))
+    stage = judged_weights(weights, Subject(jax_model, call, family), alone=set(checks) <= {"weights", "sensitivity"})
     if "weights" in checks:
         yield stage, {}
     same = stage.status == "equal" and not abstract(jax_model)
     return Subject(jax_model if same else loaded, call, family)
-
-
-def abstract(tree: Any) -> bool:
-    """Whether it has shapes alone."""
-    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree))
 
 
 def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
@@ -152,8 +153,10 @@ def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
     return found.family
 
 
-def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject) -> Stage:
-    """Bit for bit."""
+def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone: bool) -> Stage:
+    """Bit for bit; `alone` if nothing else will be judged."""
+    if abstract(subject.like) and alone:
+        return Stage("weights", "failed", "the JAX model has shapes alone; give one with weights, or check more than weights")
     if abstract(subject.like):
         return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
     held = to_torch(subject.like, subject.family)
@@ -161,8 +164,11 @@ def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject) -> Stage
     if changed:
         first = changed[0]
         says = f"{len(changed)} of {len(weights)} tensors differ, first {first}"
-        far = difference(first, held[first], weights[first])
-        return Stage("weights", "different", f"{says} ({far}); torch's are used below")
+        try:
+            says += f" ({difference(first, held[first], weights[first])})"
+        except ParityError as error:
+            says += f" ({error})"
+        return Stage("weights", "different", f"{says}; torch's are used below")
     return Stage("weights", "equal", f"{len(weights)} of {len(weights)} tensors used once, bitwise equal")
 
 
@@ -175,7 +181,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         rows = table(traced)
         more = {"modules": rows, **unpaired(traced), "environment": environment() | dict(reference.environment)}
         if "forward" in checks:
-            yield forward_stage(rows), more
+            yield forward_stage(traced, rows), more
         if "local" in checks:
             guilty = sum(over(row.local, "activation") for row in rows)
             yield Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty"), more
@@ -201,9 +207,14 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
             yield Stage(name, "different", str(error)), {}
 
 
-def forward_stage(rows: list[Module]) -> Stage:
+def forward_stage(traced: Traced, rows: list[Module]) -> Stage:
     """The output, and where the first difference begins."""
     output = next(row for row in rows if row.jax == CALL.path).propagated
+    (ours,), (theirs,) = traced.ours.outputs[CALL], traced.reference.calls[CALL].output
+    if ours.shape != theirs.shape:
+        return Stage("forward", "different", f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch")
+    if not np.isfinite(theirs).any():
+        return Stage("forward", "failed", "torch's output holds no finite number; give other inputs, or other weights")
     if not any(over(row.propagated, "activation") for row in rows):
         return Stage("forward", "equal", f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e})")
     return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}")
@@ -213,6 +224,10 @@ def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str
     """Of every weight and every float input."""
     ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
     ours = {name: ours[name] for name in traced.reference.gradients}
+    blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
+    if blind and not any(row.guilty for row in rows):
+        says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
+        return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), {}
     try:
         nulls = check_gradients(ours, traced.reference.gradients)
     except ParityError as error:
@@ -260,24 +275,3 @@ def environment() -> dict[str, str]:
         "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
         "jax matmul precision": f"highest in float64, {precision} below",
     }
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; one that was about to drop units is refused."""
-    from torch import nn
-
-    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-    for path, module in model.named_modules():
-        if isinstance(module, kinds) and module.training and module.p > 0:
-            raise ParityError(
-                f"the torch model is in training mode and {path} drops units (p = {module.p}); call .eval() on it, or compare "
-                "training"
-            )
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

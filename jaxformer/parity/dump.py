@@ -18,7 +18,7 @@ import safetensors.numpy
 from jaxformer.errors import InputError
 from jaxformer.parity.records import Record
 from jaxformer.parity.reference import Reference
-from jaxformer.parity.watch import Site
+from jaxformer.parity.watch import CALL, Site
 
 FORMAT = 1
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
@@ -33,10 +33,14 @@ def save(reference: Reference, folder: Path) -> None:
         raise InputError(f"{folder} exists already; remove it, or give another name")
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
-    (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
-    os.replace(unfinished, folder)
+    try:
+        unfinished.mkdir(parents=True)
+        safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
+        (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
+        os.replace(unfinished, folder)
+    except OSError as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise InputError(f"{folder} cannot be written: {error.strerror or error}; give another name") from None
 
 
 def load(folder: Path) -> Reference:
@@ -88,6 +92,8 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         values = [tuple(arrays[name] for name in names[part]) for part in PARTS[:2]]
         gradients = [tuple(arrays.get(name) for name in names[part]) for part in PARTS[2:]]
         calls[Site(call["path"], call["call"])] = Record(*values, *gradients)
+    if CALL not in calls:
+        raise KeyError(f"the call {CALL.path}")
     return Reference(
         inputs=tuple(arrays[f"input/{i}"] for i in range(manifest["inputs"])),
         output=arrays["output"],

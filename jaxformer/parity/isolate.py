@@ -158,9 +158,9 @@ class _Forcing:
             if place not in self.forced:
                 put.append(jnp.asarray(theirs, array.dtype))
                 continue
-            instead = jnp.transpose(self.forced[place], axes).astype(array.dtype)
+            instead = jnp.transpose(self.forced[place], axes).reshape(array.shape).astype(array.dtype)
             if place in self.pulls:
-                self.total += (array * jnp.transpose(self.pulls[place], axes)).sum()
+                self.total += (array * jnp.transpose(self.pulls[place], axes).reshape(array.shape)).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             else:
                 instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
@@ -173,7 +173,7 @@ def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any) -> tuple[int
     their sense may differ."""
     for i, array in theirs:
         if _kind(array.dtype) == _kind(ours.dtype) != "bool_" and (axes := axes_for(array, ours.shape)) is not None:
-            return i, axes, array.transpose(axes)
+            return i, axes, array.transpose(axes).reshape(ours.shape)
     return None
 
 

@@ -20,7 +20,7 @@ from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
 from jaxformer.parity.propagate import Run, propagate
-from jaxformer.parity.records import Record, Trace
+from jaxformer.parity.records import Record, Trace, aligned
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.watch import CALL, Site
@@ -69,7 +69,8 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
 
 def propagated(ours: Run, reference: Reference, pair: tuple[Site, Site]) -> Error:
     """The largest difference of what a call gives along the normal run."""
-    errors = [error(j, t) for j, t in zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)]
+    outputs = zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)
+    errors = [error(j, aligned(t, j.shape)) for j, t in outputs]
     return max(errors, key=lambda found: found.relative, default=EQUAL)
 
 
@@ -167,7 +168,7 @@ def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Err
     """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
     floats = [array for array, given in zip(record.output_gradients, record.output, strict=False) if given.dtype.kind == "f"]
     pairs = [(j, t) for j, t in zip(ours or [], floats, strict=False) if t is not None]
-    return max((error(j, t, noise) for j, t in pairs), key=lambda found: found.peak, default=None)
+    return max((error(j, aligned(t, j.shape), noise) for j, t in pairs), key=lambda found: found.peak, default=None)
 
 
 def by_head(traced: Traced, site: Site) -> list[float]:

@@ -13,11 +13,13 @@ from jaxformer.parity.watch import Site
 
 
 def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
-    """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's."""
+    """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's. Linen's variables
+    hold their parameters under 'params', which no module's path has."""
     for start in rules.stacks:
         if name.startswith(start):
-            return [f"{start}{layer}.{name.removeprefix(start)}" for layer in range(leaf.shape[0])]
-    return [name]
+            start, rest = start.removeprefix("params."), name.removeprefix(start)
+            return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
+    return [name.removeprefix("params.")]
 
 
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:

@@ -69,6 +69,11 @@ def run_torch(
     with torch.set_grad_enabled(gradients), saying("torch in float64"), watch_torch(wide, recorder) if watch else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch")
+        if gradients and not output.requires_grad:
+            raise ParityError(
+                "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
+                "the checks of gradients"
+            )
         cotangent = np.random.default_rng(seed).standard_normal(output.shape)
         found = _gradients(output, cotangent, leaves) if gradients else {}
     heads = {path: n for path, each in wide.named_modules() if watch and (n := _heads(each))}

@@ -145,7 +145,9 @@ class Report:
 
     def why(self, module: Module) -> str:
         """A guilty module's cause; where none is known, what is over which line."""
-        return module.cause or "; ".join(map(str, self.findings(module)))
+        small = module.cause == "" and 1e-10 < module.local.relative < 1e-6
+        hint = " (float32's size: does something compute in float32, or hold a constant in it?)" if small else ""
+        return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
     def to_json(self) -> str:
         """Everything, as strict JSON; `from_json` reads it again."""

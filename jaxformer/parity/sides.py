@@ -1,0 +1,85 @@
+"""The two models that are to be compared, and what is not one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen
+
+from jaxformer.checks import check_choice
+from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.rules import Family
+from jaxformer.errors import InputError, ParityError
+from jaxformer.parity.inputs import is_torch
+from jaxformer.parity.measure import host
+from jaxformer.parity.reference import Call, apply
+
+
+def checked_sides(
+    torch_model: Any, jax_model: Any, inputs: Any, rules: Family | str | None, call_jax: Call
+) -> tuple[Family | None, tuple[np.ndarray, ...]]:
+    """The rules and the inputs as arrays; InputError for what is no model, no rules or no inputs."""
+    from torch import nn
+
+    if not isinstance(torch_model, nn.Module):
+        raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")
+    for name, tensor in torch_model.named_parameters():
+        if str(tensor.dtype) != "torch.float32":
+            raise InputError(f"the torch model holds {str(tensor.dtype)[6:]}, first {name}; give it in float32: model.float()")
+    if not isinstance(inputs, (tuple, list)):
+        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays, (x,) for one")
+    arrays = tuple(np.asarray(host(array)) for array in inputs)
+    for i, array in enumerate(arrays):
+        if array.dtype.kind not in "fiub" or not array.ndim:
+            raise InputError(f"input {i} is a {type(inputs[i]).__name__}; give arrays of numbers with at least one axis")
+        if not array.size:
+            raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
+    return checked_jax(jax_model, rules, call_jax), arrays
+
+
+def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
+    """The rules; InputError for what is no JAX model, and rules that are none."""
+    if is_torch(jax_model) or isinstance(jax_model, linen.Module):
+        kind = "torch" if is_torch(jax_model) else "Linen"
+        raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
+    if isinstance(jax_model, Mapping) and call_jax is apply:
+        raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
+    if isinstance(rules, str):
+        check_choice("rules", rules, FAMILIES)
+        return FAMILIES[rules]
+    if rules is not None and not isinstance(rules, Family):
+        raise InputError(f"rules is a {type(rules).__name__}; give a Family, or one of {', '.join(FAMILIES)}")
+    if rules is None and abstract(jax_model):
+        raise InputError("the JAX model has shapes alone, and no values to match; give rules")
+    return rules
+
+
+def abstract(tree: Any) -> bool:
+    """Whether it has shapes alone."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree))
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """A torch model in inference mode, and as it was afterwards; one that was about to drop units is refused."""
+    from torch import nn
+
+    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    for path, module in model.named_modules():
+        if isinstance(module, kinds) and module.training and module.p > 0:
+            raise ParityError(
+                f"the torch model is in training mode and {path} drops units (p = {module.p}); call .eval() on it, or compare "
+                "training"
+            )
+    modes = {module: module.training for module in model.modules()}
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for buffer, before in buffers.items():
+            buffer.copy_(before)
+        for module, training in modes.items():
+            module.training = training
