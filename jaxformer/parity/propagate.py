@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.errors import ParityError
 from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import arrays_in, replaced
 from jaxformer.parity.reference import one_array
@@ -43,6 +44,8 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
             output = one_array(call(model, *arrays), "call_jax")
         found = noting.found | {CALL: [output]}  # its gradient is the cotangent
         order[:] = found
+        if cotangent is not None and output.shape != cotangent.shape:
+            raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch")
         pull = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
         return (output * pull).sum(), list(found.values())
 

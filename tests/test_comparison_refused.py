@@ -1,0 +1,221 @@
+"""What is no model, no rules or no inputs is refused in one line; and what cannot be judged is never called equal."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import linen, nnx
+
+from jaxformer.convert.rules import Family, Rule, to_jax
+from jaxformer.errors import JaxformerError
+from jaxformer.parity.comparison import CHECKS, compare
+
+X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
+RULES = Family("mine", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
+
+
+class Theirs(torch.nn.Module):
+    def __init__(self, heads: int = 2):
+        super().__init__()
+        self.q, self.o = torch.nn.Linear(6, 6), torch.nn.Linear(6, 4)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.count += 1
+        return self.o(torch.tanh(self.q(x)))
+
+
+class Ours(nnx.Module):
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.q, self.o = nnx.Linear(6, 6, rngs=rngs), nnx.Linear(6, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.o(jnp.tanh(self.q(x)))
+
+
+def ported(theirs: Theirs) -> Ours:
+    """With torch's weights."""
+    return to_jax(dict(theirs.named_parameters()), Ours(), RULES)
+
+
+def with_nan() -> Theirs:
+    theirs = Theirs()
+    theirs.o.weight.data[0] = torch.nan
+    return theirs
+
+
+def shapes(make: Any) -> Any:
+    return jax.eval_shape(make)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no torch model": ({"torch_model": None}, "the torch model is a NoneType; give a torch.nn.Module"),
+    "half precision": (
+        {"torch_model": Theirs().bfloat16()},
+        "the torch model holds bfloat16, first q.weight; give it in float32: model.float()",
+    ),
+    "torch twice": (
+        {"jax_model": Theirs()},
+        "the JAX model is a torch module; give an NNX module, or parameters and call_jax(params, *inputs)",
+    ),
+    "a Linen module": (
+        {"jax_model": linen.Dense(4)},
+        "the JAX model is a Linen module; give an NNX module, or parameters and call_jax(params, *inputs)",
+    ),
+    "parameters alone": ({"jax_model": {}}, "the JAX model is a tree of parameters; give call_jax(params, *inputs) too"),
+    "shapes alone": (
+        {"jax_model": shapes(Ours), "rules": None},
+        "the JAX model has shapes alone, and no values to match; give rules",
+    ),
+    "unknown rules": ({"rules": "gtp2"}, "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
+    "rules that are none": (
+        {"rules": 3},
+        "rules is a int; give a Family, or one of twin, gpt2, bert, torch_encoder, torch_transformer",
+    ),
+    "an array for inputs": ({"inputs": X}, "inputs is a ndarray; give a tuple of arrays, (x,) for one"),
+    "no array": ({"inputs": (None,)}, "input 0 is a NoneType; give arrays of numbers with at least one axis"),
+    "an empty batch": ({"inputs": (X[:0],)}, "input 0 is empty: its shape is [0, 5, 6]; give it some rows"),
+    "a check for checks": (
+        {"checks": "forward"},
+        f"checks is 'forward'; give a tuple of some of {', '.join(CHECKS)}",
+    ),
+    "nothing to compare": (
+        {"checks": ("sensitivity",)},
+        "checks = ('sensitivity',) compares nothing in tier A; add others, or leave checks out",
+    ),
+}
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    changes, said = REFUSED[case]
+    given = {"torch_model": Theirs(), "jax_model": Ours(), "inputs": (X,), "rules": RULES, "tier": "A"} | changes
+    with pytest.raises(JaxformerError) as refused:
+        compare(given.pop("torch_model"), given.pop("jax_model"), given.pop("inputs"), **given)
+    assert str(refused.value) == said
+
+
+NOT_COMPARED = {
+    "shapes, and only weights": (
+        Theirs,
+        {"jax_model": shapes(Ours), "checks": ("weights",)},
+        "COULD NOT COMPARE: weights: the JAX model has shapes alone; give one with weights, or check more than weights",
+    ),
+    "NaN": (
+        with_nan,
+        {},
+        "COULD NOT COMPARE: gradients: torch's own are NaN or infinite in 3 of 5 tensors, first input 0; give inputs and "
+        "weights without, or leave the gradients out",
+    ),
+    "detached": (
+        Theirs,
+        {"call_torch": lambda model, x: model(x).detach()},
+        "COULD NOT COMPARE: forward: no gradient comes from what call_torch gives: it is detached, or holds no floats; leave "
+        "out the checks of gradients",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_COMPARED)
+def test_not_compared(case):
+    make, changes, said = NOT_COMPARED[case]
+    given = {"jax_model": Ours(), "rules": RULES, "tier": "A"} | changes
+    report = compare(make(), given.pop("jax_model"), (X,), **given)
+    assert report.exit_code == 2, str(report)
+    assert report.verdict == said
+
+
+def test_outputs_of_other_shapes():
+    for checks, word in ((CHECKS, "COULD NOT COMPARE"), (("weights", "forward"), "DIFFERENT")):
+        options = {"rules": RULES, "call_jax": lambda model, x: model(x)[:, :2], "checks": checks, "tier": "A"}
+        report = compare(theirs := Theirs(), ported(theirs), (X,), **options)
+        assert report.stages[1].says == "the output is [3, 2, 4] in jax and [3, 5, 4] in torch"
+        assert report.verdict.startswith(word)
+
+
+def test_buffers_of_torch_are_as_before():
+    theirs = Theirs()
+    compare(theirs, Ours(), (X,), rules=RULES, checks=("weights", "forward"))
+    assert int(theirs.count) == 0
+
+
+class General(linen.Module):
+    """Heads have an axis of their own."""
+
+    factor: float = 1.0
+
+    @linen.compact
+    def __call__(self, x):
+        q = linen.DenseGeneral((2, 3), name="q")(x)
+        return linen.DenseGeneral(4, axis=(-2, -1), name="o")(jnp.tanh(q) * self.factor)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_split_and_merged_axes_are_the_same_array(factor):
+    theirs = Theirs()
+    q, o = ((layer.weight.detach().numpy().T, layer.bias.detach().numpy()) for layer in (theirs.q, theirs.o))
+    params = {
+        "q": {"kernel": jnp.asarray(q[0].reshape(6, 2, 3)), "bias": jnp.asarray(q[1].reshape(2, 3))},
+        "o": {"kernel": jnp.asarray(o[0].reshape(2, 3, 4)), "bias": jnp.asarray(o[1])},
+    }
+    for tree, unpack in ((params, lambda tree: tree), ({"params": params}, lambda tree: tree["params"])):
+        report = compare(
+            theirs,
+            tree,
+            (X,),
+            call_jax=lambda tree, x, unpack=unpack: General(factor).apply({"params": unpack(tree)}, x),
+            tier="A",
+        )
+        assert [module.jax for module in report.guilty] == ([] if factor == 1 else [""]), str(report)
+        assert {"q", "o"} <= {module.jax for module in report.modules}
+
+
+@dataclass(frozen=True)
+class Both:
+    x: Any
+    label: str
+
+
+class Inner(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        return Both(torch.tanh(self.q(x)), "hidden")
+
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.o = Inner(), torch.nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.o(self.inner(x).x)
+
+
+class OurInner(nnx.Module):
+    def __init__(self):
+        self.q = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return Both(jnp.tanh(self.q(x)) * 1.01, "hidden")
+
+
+class OurOuter(nnx.Module):
+    def __init__(self):
+        self.inner, self.o = OurInner(), nnx.Linear(6, 4, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.o(replace(self.inner(x), label="read").x)
+
+
+def test_what_dataclasses_carry_is_seen():
+    report = compare(Outer(), OurOuter(), (X,), rules=RULES, tier="A")
+    assert [module.jax for module in report.guilty] == ["inner"], str(report)
