@@ -148,7 +148,7 @@ def test_linen_with_heads_apart_and_layers_scanned():
     assert isinstance(rule.layout, Axes)
     assert dict(found.stacks) == {"params.Layers.": ""}
     pairs = parameter_pairs(tree, found)
-    assert pairs["params.Layers.2.LayerNorm_1.scale"] == "layers.2.norm2.weight"
+    assert pairs["Layers.2.LayerNorm_1.scale"] == "layers.2.norm2.weight"
 
 
 def test_fresh_biases_and_gains_are_matched_where_names_are_plain():

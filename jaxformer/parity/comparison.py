@@ -61,7 +61,7 @@ def compare(
 
     def stages() -> Found:
         weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
-        loaded = yield from weights_stage(weights, jax_model, family, call_jax, checks)
+        loaded = yield from weights_stage(weights, jax_model, family, call_jax, checks, tier)
         yield from judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier)
         if training is not None:
             course = compare_training(torch_model, loaded.like, training, loaded.family)
@@ -98,7 +98,7 @@ def check(
     family = checked_jax(jax_model, rules, call_jax)
 
     def stages() -> Found:
-        loaded = yield from weights_stage(reference.weights, jax_model, family, call_jax, checks)
+        loaded = yield from weights_stage(reference.weights, jax_model, family, call_jax, checks, tier)
         yield from judge(reference, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -128,12 +128,13 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
 
 
 def weights_stage(
-    weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...]
+    weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
     family = matched(weights, jax_model) if rules is None else rules
     loaded = to_jax(weights, jax_model, family)
-    stage = judged_weights(weights, Subject(jax_model, call, family), alone=set(checks) <= {"weights", "sensitivity"})
+    alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
+    stage = judged_weights(weights, Subject(jax_model, call, family), alone=alone)
     if "weights" in checks:
         yield stage, {}
     same = stage.status == "equal" and not abstract(jax_model)
