@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxformer.errors import InputError
 from jaxformer.parity.render.terminal import show
-from jaxformer.parity.report import Error, Report, Stage
+from jaxformer.parity.report import Error, Module, Report, Stage
 from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
 
 
@@ -182,3 +182,10 @@ def test_markdown_escapes_what_means_something():
 def test_markdown_has_gradients_where_there_are_some():
     assert "| propagated | local | gradient | local gradient |" in backward().to_markdown()
     assert "gradient |" not in equal().to_markdown()
+
+
+@pytest.mark.parametrize(("off", "hinted"), [(2e-8, True), (3e-4, False)])
+def test_a_difference_of_float32s_size_is_said_to_be_one(off, hinted):
+    local = Module("norm", "norm", Error(off, off), Error(off, off), "output", guilty=True)
+    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules guilty")], [local])
+    assert ("(float32's size: does something compute in float32" in report.verdict) == hinted
