@@ -5,14 +5,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
+from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, probe
 from parity_tests.helpers import B, D, T, V, checks, gpt_config, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
 from torch_ref.nn.embeddings import InputEmbedding as TorchInputEmbedding
 
+KEY = jax.random.key(5)
 IDS, _ = probe(V, B, T, seed=0)
 PLACES = {
     "one row": np.arange(T, dtype=np.int32)[None] + 2,
@@ -72,6 +75,47 @@ def shared_twins():
     ours = {"embed": InputEmbedding(RICH, None), "token": Embedding(V, D)}
     theirs = nn.ModuleDict({"embed": TorchInputEmbedding(RICH, None), "token": TorchEmbedding(V, D)})
     return twins(ours, theirs, IDS, PLACES["one row"], call=with_shared)
+
+
+LONGEST = gpt_config(context=5000, embedding_dropout=0.3)
+EVERY_PLACE = np.arange(5000, dtype=np.int32)[None]
+LONG_IDS = np.random.default_rng(2).integers(0, V, (2, 5000), np.int32)
+long_tables = pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+
+
+@checks
+@long_tables
+def test_a_table_of_5000_positions_with_the_same_units_dropped(positions, check):
+    run_check(check, *long_twins(positions))
+
+
+@functools.cache
+def long_twins(positions):
+    config = replace(LONGEST, positions=positions)
+    ours, theirs = InputEmbedding(config, V), TorchInputEmbedding(config, V).train()
+    draw = with_masks(lambda model, *arrays: model(*arrays, key=KEY))
+    _, masks = draw(excite(ours, seed=3), jnp.asarray(LONG_IDS), jnp.asarray(EVERY_PLACE))
+
+    def call(model, *arrays):
+        if isinstance(model, InputEmbedding):
+            return model(*arrays, key=KEY)
+        with feed_masks(masks):
+            return model(*arrays)
+
+    return twins(ours, theirs, LONG_IDS, EVERY_PLACE, call=call)
+
+
+@long_tables
+@pytest.mark.parametrize(("token", "place"), [(V, 0), (0, 5000)], ids=["token", "position"])
+def test_what_no_table_holds(positions, token, place):
+    """A row of NaN, and torch's IndexError; the rows around it are as they are."""
+    config = replace(LONGEST, positions=positions)
+    ids, places = np.array([[1, token, 2]], np.int32), np.array([[4999, place, 3]], np.int32)
+    rows = excite(InputEmbedding(config, V), seed=1)(jnp.asarray(ids), jnp.asarray(places))
+    assert np.isnan(rows[0, 1]).all()
+    assert np.isfinite(rows[0, ::2]).all()
+    with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+        TorchInputEmbedding(config, V)(torch.from_numpy(ids), torch.from_numpy(places))
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks"])

@@ -32,7 +32,14 @@ class Embedding(nnx.Module):
 class InputEmbedding(nnx.Module):
     """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only.
 
-    With no vocab_size it has no token embedding of its own: a call is given the one it shares.
+    With no vocab_size it has no token embedding of its own: a call is given the one it shares. An id or a position that no
+    table holds gives NaN; there are `context` positions. It can be used alone, with the weights of a model's:
+
+        config = GPTConfig(vocab_size=30522, context=5000, d_model=64, n_layers=1, n_heads=1, d_ff=0, embedding_dropout=0.1)
+        x = init(config, key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
+
+    Of the configuration it reads context, d_model, positions, position_offset, the fields that begin with embedding_, and
+    those of the norm.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
