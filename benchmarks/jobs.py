@@ -47,13 +47,13 @@ def make_job(name: str, data: str, change: Callable[[Any], Any]) -> Job:
 def shakespeare(preset: str, data: str, change: Callable[[Any], Any]) -> Job:
     """A GPT on the characters of a text."""
     from jaxformer.data.corpora import read_corpus
-    from jaxformer.data.tokenizers import CharacterTokenizer
+    from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.data.windows import cover, draw_windows, split
     from jaxformer.training.step import make_evaluate
     from train.shakespeare import PRESETS, loss
 
     recipe, text = change(PRESETS[preset]), read_corpus(data)
-    tokenizer = CharacterTokenizer.of(text)
+    tokenizer = Tokenizer.characters(text)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
     context = recipe.model.context
     training, validation = split(tokenizer.encode(text), context)

@@ -68,7 +68,7 @@ def generate(arguments: list[str]) -> None:
         source, n_tokens = words.encode(flags.prompt)[None], min(flags.tokens, model.config.context)
         print(words.decode(translate(model, source, n_tokens, start=SOS, eos=EOS, sampling=sampling, key=key)[0]))
     else:
-        prompt = words.start if flags.prompt is None else flags.prompt
+        prompt = words.opening if flags.prompt is None else flags.prompt
         print(prompt + words.decode(generate(model, words.encode(prompt, name="prompt")[None], flags.tokens, key, sampling)[0]))
 
 

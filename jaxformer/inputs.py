@@ -1,5 +1,9 @@
-"""Token ids are checked here, on the host, before an array reaches a device: there, bad ids clamp or wrap without a word."""
+"""Token ids are checked here, on the host, before an array reaches a device: there, bad ids clamp or wrap without a word.
 
+Texts are checked before they become ids.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -93,3 +97,20 @@ def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask
     found = tuple(mask.shape)
     if len(found) != 4 or any(size not in (1, wanted) for size, wanted in zip(found, shape, strict=True)):
         raise InputError(f"{name} has shape {found}; give {shape} (batch, heads, queries, keys), or 1 for any of them")
+
+
+def check_text(text: object, *, name: str) -> None:
+    """A string that has a UTF-8 form."""
+    if not isinstance(text, str):
+        raise InputError(f"{name} is a {type(text).__name__}; give a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"character {text[error.start]!r} (position {error.start})"
+        raise InputError(f"{name}: {found} is half a surrogate pair and has no UTF-8 form; remove it") from None
+
+
+def check_several(texts: object, *, name: str) -> None:
+    """Several texts: one string would pass for a list of its characters."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise InputError(f"{name} is a {type(texts).__name__}; give a list of strings")

@@ -124,7 +124,7 @@ def test_no_heavy_import_at_module_top():
 GROUND = ("checks", "config", "settings", "errors", "inputs", "presets", "initialisers")
 
 
-@pytest.mark.parametrize("name", [*GROUND, "flags", "recipes", "training/runs"])
+@pytest.mark.parametrize("name", [*GROUND, "flags", "recipes", "data/tokenizers", "training/runs"])
 def test_the_ground_imports_no_jax(name):
     assert not roots(reached(ROOT / f"jaxformer/{name}.py")) & {"jax", "jaxlib", "flax", "optax", "orbax", "tyro"}
 
@@ -163,8 +163,13 @@ def loaded(statement: str) -> set[str]:
     return roots(set(done.stdout.split()))
 
 
-def test_importing_the_configuration_loads_no_jax():
-    assert not loaded("import jaxformer.config, jaxformer.flags, jaxformer.recipes") & {"jax", "jaxlib", "flax", "optax"}
+def test_importing_the_configuration_or_the_tokenizers_loads_no_jax():
+    assert not loaded("import jaxformer.config, jaxformer.flags, jaxformer.recipes, jaxformer.data.tokenizers") & {
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+    }
 
 
 def test_the_pytest_plugin_loads_nothing_heavy():

@@ -10,26 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data.corpora import CORPORA, FOLDER, read_corpus, read_text
-from jaxformer.data.tokenizers import CharacterTokenizer
+from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.errors import InputError
 from jaxformer.settings import IGNORE_INDEX
-
-
-@given(st.text(min_size=1))
-def test_tokenizer_round_trip(text):
-    tokenizer = CharacterTokenizer.of(text)
-    ids = tokenizer.encode(text)
-    assert ids.dtype == np.int32
-    assert tokenizer.decode(ids) == text
-    assert sorted(set(ids.tolist())) == list(range(tokenizer.vocab_size))
-    assert list(tokenizer.characters) == sorted(set(text))
-
-
-def test_unknown_character():
-    tokenizer = CharacterTokenizer.of("naive")
-    with pytest.raises(InputError, match=r"^prompt: character 'ï' \(position 2\) is not in this model's vocabulary of 5 "):
-        tokenizer.encode("naïve", name="prompt")
 
 
 def test_text_file(tmp_path):
@@ -97,7 +81,7 @@ def test_download_that_fails(tmp_path, monkeypatch, fault, said):
 
 def test_tiny_shakespeare(tiny_shakespeare):
     text = read_corpus(str(tiny_shakespeare))
-    tokenizer = CharacterTokenizer.of(text)
+    tokenizer = Tokenizer.characters(text)
     assert len(text) == 1_115_394
     assert tokenizer.vocab_size == 65
     train, validate = split(tokenizer.encode(text), 256)

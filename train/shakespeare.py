@@ -15,7 +15,7 @@ from jaxformer.checks import check_size
 from jaxformer.config import GPTConfig
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.data.corpora import read_corpus
-from jaxformer.data.tokenizers import CharacterTokenizer
+from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.flags import run
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> None:
     """Read the flags and the text, train, save, and show what was learned."""
     recipe = read_recipe(PRESETS, arguments, prog="python -m train.shakespeare")
     text = read_corpus(recipe.data)
-    tokenizer = CharacterTokenizer.of(text)
+    tokenizer = Tokenizer.characters(text)
     splits = split(tokenizer.encode(text), recipe.model.context)
     out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
@@ -110,13 +110,13 @@ def main(arguments: list[str]) -> None:
 
 
 def train(
-    recipe: Shakespeare, tokenizer: CharacterTokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
+    recipe: Shakespeare, tokenizer: Tokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
 ) -> tuple[RunFolder, GPT]:
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
-    text = {"characters": tokenizer.characters, "sha256": digest(splits)}
+    text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = begin(recipe, text, state)
     begun = int(state.step)
     console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
@@ -174,9 +174,9 @@ def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
     )
 
 
-def write(model: GPT, tokenizer: CharacterTokenizer, characters: int, seed: int) -> str:
+def write(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
     """A sample from the start of a text."""
-    prompt = tokenizer.encode(tokenizer.start)[None]
+    prompt = tokenizer.encode(tokenizer.opening)[None]
     return tokenizer.decode(generate(model, prompt, characters, jax.random.key(seed))[0])
 
 

@@ -1,44 +1,290 @@
-"""Text <-> token ids."""
+"""Text <-> token ids: characters, byte-level BPE, and WordPiece as BERT has it, on the `tokenizers` library.
 
+tokenizer = Tokenizer.train_bpe(texts, 8000)       # or Tokenizer.wordpiece(Path("vocab.txt")), Tokenizer.characters(text)
+ids, valid, types = tokenizer.batch(texts, longest=128)
+text = tokenizer.decode(ids[0])
+tokenizer.save(Path("tokenizer.json"))             # transformers.PreTrainedTokenizerFast(tokenizer_file=...) reads it
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import tokenizers
+from jaxtyping import Bool, Int, Int32
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from jaxformer.checks import check_flag, check_size
+from jaxformer.data.corpora import read_text
 from jaxformer.errors import InputError
+from jaxformer.inputs import check_several, check_text
+
+BPE_SPECIAL = ("<pad>", "<s>", "</s>")
+"""Ids 0 to 2; the 256 bytes come after them, then what was merged."""
+WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+"""Lines that a vocab.txt must hold; [MASK] is a special token too where it is there."""
 
 
-@dataclass(frozen=True)
-class CharacterTokenizer:
-    """One id a character, in the order of `characters`."""
+class Batch(NamedTuple):
+    """Texts as rows of ids, padded on the right to the longest row."""
 
-    characters: str
+    ids: Int32[np.ndarray, "B T"]
+    """Token ids; padding is `pad`, or 0 where there is no such token (then decode `ids[row][valid[row]]`)."""
+    valid: Bool[np.ndarray, "B T"]
+    """True = a token, False = padding."""
+    types: Int32[np.ndarray, "B T"]
+    """1 for the second text of a pair and the end after it, else 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """Text to ids and ids to text, alike for every kind.
+
+    Special tokens written out in a text are text, and never get the special ids; only WordPiece reads `[MASK]` and the like as
+    the tokens, as BERT's tokenizer does. A backend from elsewhere is taken over: by itself it truncates and pads no more.
+    """
+
+    backend: tokenizers.Tokenizer
+
+    def __post_init__(self) -> None:
+        vocabulary = self.backend.get_vocab()
+        if not vocabulary or sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise InputError(f"the tokenizer's {len(vocabulary)} tokens do not have the ids from 0 on, one each")
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self.backend.encode_special_tokens = not isinstance(self.backend.model, models.WordPiece)
 
     @classmethod
-    def of(cls, text: str) -> "CharacterTokenizer":
-        """The distinct characters of a text, sorted."""
-        return cls("".join(sorted(set(text))))
+    def characters(cls, text: str) -> "Tokenizer":
+        """One id a character: the distinct ones of a text, sorted. No special tokens, no padding token."""
+        check_text(text, name="text")
+        if not text:
+            raise InputError("text is empty; give one with every character that is to have an id")
+        backend = tokenizers.Tokenizer(models.BPE({character: i for i, character in enumerate(sorted(set(text)))}, []))
+        backend.decoder = decoders.Fuse()
+        backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+        return cls(backend)
+
+    @classmethod
+    def train_bpe(cls, texts: Iterable[str], vocab_size: int) -> "Tokenizer":
+        """Byte-pair encoding of UTF-8 bytes (Radford et al. 2019): every text has ids, and they give exactly the text back.
+
+        `<pad>`, `<s>` and `</s>` are ids 0 to 2, then come the 256 bytes, then the pairs that the texts hold most often. The
+        vocabulary gets smaller than `vocab_size` where the texts have no more pairs to merge. The same texts, in whatever
+        order, give the same tokenizer.
+        """
+        check_size("vocab_size", vocab_size, least=len(BPE_SPECIAL) + 256)
+        check_several(texts, name="texts")
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=list(BPE_SPECIAL),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        backend.train_from_iterator(_checked(texts), trainer)
+        return cls(_framed(backend, "<s>", "</s>"))
+
+    @classmethod
+    def wordpiece(
+        cls, path: Path, *, lowercase: bool = True, strip_accents: bool | None = None, chinese: bool = True
+    ) -> "Tokenizer":
+        """BERT's WordPiece (Devlin et al. 2019) from a `vocab.txt`: a token a line, its id the number of lines before it.
+
+        `lowercase` is for uncased models. Accents go where letters are lowered, unless `strip_accents` says otherwise.
+        `chinese` makes every Chinese character a word. A word of more than 100 characters, or one that no pieces make up, is
+        [UNK].
+        """
+        check_flag("lowercase", lowercase)
+        check_flag("chinese", chinese)
+        if strip_accents is not None:
+            check_flag("strip_accents", strip_accents)
+        vocabulary = _read_vocabulary(path)
+        backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+        backend.normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
+        )
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix="##")
+        backend.add_special_tokens([token for token in (*WORDPIECE_SPECIAL, "[MASK]") if token in vocabulary])
+        return cls(_framed(backend, "[CLS]", "[SEP]"))
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """A tokenizer.json that `save` or transformers wrote; InputError where it is none."""
+        text = read_text(path)
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library's panics are no Exception
+            reason = str(error).split("\n")[0]
+            raise InputError(f"{path} is no tokenizer.json, or a damaged one: {reason}; write it again with save") from None
+        try:
+            return cls(backend)
+        except InputError as error:
+            raise InputError(f"{path}: {error}; write the file again with save") from None
+
+    def save(self, path: Path) -> None:
+        """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
+        unfinished = path.with_name(path.name + ".unfinished")
+        try:
+            unfinished.write_text(self.backend.to_str(pretty=True), encoding="utf-8")
+            os.replace(unfinished, path)
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
 
     @property
     def vocab_size(self) -> int:
         """Number V of ids."""
-        return len(self.characters)
+        return self.backend.get_vocab_size()
 
     @property
-    def start(self) -> str:
-        """What a text begins after: a line break, or the first character where there is none."""
-        return "\n" if "\n" in self.characters else self.characters[0]
+    def pad(self) -> int | None:
+        """The id of padding, None where there is no such token."""
+        return self._id("[PAD]", "<pad>")
 
-    def encode(self, text: str, *, name: str = "text") -> np.ndarray:
-        """int32 ids; InputError names the first character that has none."""
-        ids = {character: i for i, character in enumerate(self.characters)}
-        for place, character in enumerate(text):
-            if character not in ids:
+    @property
+    def start(self) -> int | None:
+        """The id before a text, None where there is no such token."""
+        return self._id("[CLS]", "<s>")
+
+    @property
+    def end(self) -> int | None:
+        """The id after a text, None where there is no such token."""
+        return self._id("[SEP]", "</s>")
+
+    @cached_property
+    def alphabet(self) -> str | None:
+        """Every character that has an id, in the order of ids; None where tokens are more than characters."""
+        vocabulary = self.backend.get_vocab()
+        plain = isinstance(self.backend.model, models.BPE) and self.backend.pre_tokenizer is None
+        if not plain or any(len(token) > 1 for token in vocabulary):
+            return None
+        return "".join(sorted(vocabulary, key=vocabulary.__getitem__))
+
+    @property
+    def opening(self) -> str:
+        """What a text without a start token begins after: a line break, or the first character where there is none."""
+        return "\n" if self._id("\n") is not None else self.decode([0])
+
+    def encode(self, text: str, *, special: bool = False, name: str = "text") -> Int32[np.ndarray, " T"]:
+        """The ids of a text; with `special`, between start and end. InputError names the first character that has no id."""
+        return np.array(self._encode([text], [name], special)[0].ids, np.int32)
+
+    def encode_all(self, texts: Sequence[str], *, special: bool = False) -> list[Int32[np.ndarray, " _"]]:
+        """The ids of each text, on all cores; with TOKENIZERS_PARALLELISM=false in the environment, on one."""
+        return [np.array(row.ids, np.int32) for row in self._encode(texts, _names("texts", texts), special)]
+
+    def batch(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, special: bool = True, longest: int | None = None
+    ) -> Batch:
+        """The ids of texts, or of each text and its pair, as rows of at most `longest` tokens.
+
+        A text that is too long loses its end. Of two the longer one is cut until they fit: then both, to equal parts, of which
+        the longer text keeps the odd token (the second, where both are as long).
+        """
+        names, parts = ("texts",) if pairs is None else ("texts", "pairs"), [texts] if pairs is None else [texts, pairs]
+        rows = [self._encode(part, _names(name, part), special=False) for name, part in zip(names, parts, strict=True)]
+        if not rows[0]:
+            raise InputError("texts holds no text; give at least one")
+        if len(rows[0]) != len(rows[-1]):
+            raise InputError(f"texts holds {len(rows[0])} texts, pairs {len(rows[-1])}; give a pair to each text")
+        if longest is not None:
+            self._truncate(rows, longest, self.backend.num_special_tokens_to_add(pairs is not None) if special else 0)
+        seconds = repeat(None) if pairs is None else rows[1]
+        return self._pad([self.backend.post_process(*both, special) for both in zip(rows[0], seconds, strict=False)])
+
+    def decode(self, ids: Int[np.ndarray, " T"] | Sequence[int]) -> str:
+        """The text of these ids, special tokens left out: what was encoded, but for WordPiece, which loses spaces."""
+        found = np.asarray(ids)
+        if found.size and not np.issubdtype(found.dtype, np.integer):
+            raise InputError(f"ids: type {found.dtype}; give integers")
+        if found.ndim != 1:
+            raise InputError(f"ids: shape {found.shape}; give one row")
+        if (bad := np.flatnonzero((found < 0) | (found >= self.vocab_size))).size:
+            raise InputError(f"ids[{bad[0]}] = {found[bad[0]]} is out of range; give ids from 0 to {self.vocab_size - 1}")
+        return self.backend.decode(found.tolist())
+
+    def _id(self, *tokens: str) -> int | None:
+        return next((i for token in tokens if (i := self.backend.token_to_id(token)) is not None), None)
+
+    def _encode(self, texts: Sequence[str], names: Sequence[str], special: bool) -> list[tokenizers.Encoding]:
+        for name, text in zip(names, texts, strict=True):
+            check_text(text, name=name)
+            if self.alphabet is not None and (unknown := set(text).difference(self.alphabet)):
+                place, character = next((i, character) for i, character in enumerate(text) if character in unknown)
                 raise InputError(
                     f"{name}: character {character!r} (position {place}) is not in this model's vocabulary of "
                     f"{self.vocab_size} characters"
                 )
-        return np.array([ids[character] for character in text], np.int32)
+        return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
 
-    def decode(self, ids: np.ndarray) -> str:
-        """The text of these ids."""
-        return "".join(self.characters[i] for i in ids)
+    def _truncate(self, rows: list[list[tokenizers.Encoding]], longest: int, special: int) -> None:
+        check_size("longest", longest)
+        if longest < special + len(rows):
+            raise InputError(f"longest = {longest} leaves a text no room for a token; give {special + len(rows)} or more")
+        for row in zip(*rows, strict=True):
+            for part, kept in zip(row, _shares([len(part) for part in row], longest - special), strict=True):
+                part.truncate(kept)
+
+    def _pad(self, rows: list[tokenizers.Encoding]) -> Batch:
+        lengths = np.array([len(row) for row in rows])
+        valid = np.arange(lengths.max()) < lengths[:, None]
+        ids, types = np.full(valid.shape, self.pad or 0, np.int32), np.zeros(valid.shape, np.int32)
+        ids[valid] = [i for row in rows for i in row.ids]
+        types[valid] = [i for row in rows for i in row.type_ids]
+        return Batch(ids, valid, types)
+
+
+def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.Tokenizer:
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}",
+        pair=f"{start} $A {end} $B:1 {end}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (start, end)],
+    )
+    return backend
+
+
+def _shares(lengths: list[int], room: int) -> list[int]:
+    """How many tokens each text may keep where there is room for so many."""
+    if len(lengths) == 1:
+        return [room]
+    less = min(*lengths, room // 2)
+    return [less, room - less] if lengths[0] <= lengths[1] else [room - less, less]
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    lines = [line.rstrip() for line in read_text(path).removesuffix("\n").split("\n")]
+    vocabulary: dict[str, int] = {}
+    for i, token in enumerate(lines):
+        if vocabulary.setdefault(token, i) != i:
+            raise InputError(f"{path}: lines {vocabulary[token] + 1} and {i + 1} are both {token!r:.40}; keep one of them")
+    if missing := [token for token in WORDPIECE_SPECIAL if token not in vocabulary]:
+        raise InputError(f"{path} is no WordPiece vocabulary: it has no line {missing[0]}; give BERT's vocab.txt")
+    return vocabulary
+
+
+def _names(name: str, texts: Sequence[str]) -> list[str]:
+    check_several(texts, name=name)
+    return [f"{name}[{i}]" for i in range(len(texts))]
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    some = False
+    for i, text in enumerate(texts):
+        check_text(text, name=f"texts[{i}]")
+        some = some or bool(text)
+        yield text
+    if not some:
+        raise InputError("texts holds no text to learn from; give some")

@@ -11,18 +11,18 @@ import jax
 from jaxformer.config import EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Task
-from jaxformer.data.tokenizers import CharacterTokenizer
-from jaxformer.errors import CheckpointError, ConfigError
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.models import Model, build
 from jaxformer.training.runs import RunFolder
 
 
-def load_trained(path: Path) -> tuple[Model, CharacterTokenizer | Task]:
+def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
     """The model of a run folder with its trained weights, and how its ids are read and written."""
     run = RunFolder.open(path)
     try:
         config, words = describe(run.config)
-    except (KeyError, TypeError, ConfigError) as error:
+    except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {error}") from None
     if words.vocab_size != config.vocab_size:
         found = f"its model has {config.vocab_size} symbols, its task or text {words.vocab_size}"
@@ -32,14 +32,14 @@ def load_trained(path: Path) -> tuple[Model, CharacterTokenizer | Task]:
     return load_weights(run.weights, jax.eval_shape(lambda: build(config))), words
 
 
-def describe(config: dict[str, Any]) -> tuple[GPTConfig, CharacterTokenizer] | tuple[EncoderDecoderConfig, Task]:
-    """The model and the symbols that a run's config.json names; KeyError, TypeError or ConfigError where it names none."""
+def describe(config: dict[str, Any]) -> tuple[GPTConfig, Tokenizer] | tuple[EncoderDecoderConfig, Task]:
+    """The model and the symbols that a run's config.json names; KeyError, TypeError or ValueError where it names none."""
     recipe = config["recipe"]
     if "task" in recipe:
         if recipe["task"] not in list(TASKS):
             raise TypeError(f"its task {recipe['task']!r:.30} is none of {', '.join(TASKS)}")
         return EncoderDecoderConfig(**recipe["model"]), TASKS[recipe["task"]]
     characters = config["characters"]
-    if not isinstance(characters, str) or len(set(characters)) != len(characters):
-        raise TypeError("its characters are no text of distinct ones")
-    return GPTConfig(**recipe["model"]), CharacterTokenizer(characters)
+    if not isinstance(characters, str) or "".join(sorted(set(characters))) != characters:
+        raise TypeError("its characters are no text of distinct ones in order")
+    return GPTConfig(**recipe["model"]), Tokenizer.characters(characters)
