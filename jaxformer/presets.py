@@ -143,6 +143,23 @@ BIG = replace(
 )
 """Its big model."""
 
+TRANSLATION = replace(
+    BASE,
+    vocab_size=8000,
+    context=128,
+    d_model=256,
+    n_layers=3,
+    n_heads=8,
+    d_ff=512,
+    norm_position="pre",
+    attention_dropout=0.0,
+    residual_dropout=0.2,
+    feed_forward_dropout=0.0,
+    embedding_dropout=0.2,
+    embedding_std=256**-0.5,
+)
+"""For tens of thousands of short sentence pairs, on a laptop: pre-norm, everything tied."""
+
 COPY = replace(BASE, vocab_size=13, context=16, d_model=64, n_layers=2, n_heads=4, d_ff=128, embedding_std=0.125)
 """The same in small, for copying a few digits."""
 
@@ -155,6 +172,7 @@ PRESETS: dict[str, ModelConfig] = {
     "reverse": REVERSE,
     "shared": SHARED,
     "transformer.copy": COPY,
+    "transformer.translation": TRANSLATION,
     "transformer.base": BASE,
     "transformer.big": BIG,
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
 
 from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import CheckpointError, ConfigError, InputError
@@ -83,8 +83,15 @@ def from_dict(kind: type[R], values: Any) -> R:
         if isinstance(hint, type) and is_dataclass(hint):
             made[name] = from_dict(hint, value)
         else:
-            made[name] = Path(value) if hint == Path | None and value is not None else value
+            made[name] = restored(hint, value)
     return kind(**made)
+
+
+def restored(hint: Any, value: Any) -> Any:
+    """A value as the dataclass has it: json knows neither paths nor tuples."""
+    if hint == Path | None and value is not None:
+        return Path(value)
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
 def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder, Any]:
@@ -95,7 +102,7 @@ def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder,
 
     folder = RunFolder.open(recipe.out)
     if any(folder.config.get(name) != value for name, value in facts.items()):
-        raise InputError(f"{recipe.data} is not the text that {recipe.out} began with; give the same text")
+        raise InputError(f"--data is not what {recipe.out} began with; give the same text")
     state = load_state(folder.checkpoints, state)
     if recipe.steps <= int(state.step):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")

@@ -8,7 +8,7 @@ from jaxformer.errors import ConfigError
 
 Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
-ScheduleName = Literal["constant", "step", "noam", "cosine"]
+ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
 MOST_PENALTY = 10.0
 """Far beyond use, and far from where float32 would overflow."""
@@ -53,13 +53,14 @@ class ScheduleConfig:
     """How the learning rate changes, as a factor of the optimizer's."""
 
     name: ScheduleName = "constant"
-    """constant; step: times `decay` every `decay_every`; noam: the paper's; cosine: warm-up, then a half cosine."""
+    """constant; step: times `decay` every `decay_every`; noam: the paper's; inverse_root: the same with its peak at 1; cosine:
+    warm-up, then a half cosine."""
     decay: float = 0.5
     """step: the factor."""
     decay_every: int = 1000
     """step: its period, in optimizer steps."""
     warmup: int = 0
-    """noam, cosine: steps until the peak."""
+    """noam, inverse_root, cosine: steps until the peak."""
     d_model: int = 512
     """noam: width of the model, in units."""
     last: int = 1000
@@ -73,7 +74,7 @@ class ScheduleConfig:
         check_number("floor", self.floor, 0)
         check_size("decay_every", self.decay_every)
         check_size("d_model", self.d_model)
-        check_size("warmup", self.warmup, least=1 if self.name == "noam" else 0)
+        check_size("warmup", self.warmup, least=1 if self.name in ("noam", "inverse_root") else 0)
         check_size("last", self.last)
         if self.name == "cosine" and self.last <= self.warmup:
             raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")

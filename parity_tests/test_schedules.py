@@ -17,6 +17,7 @@ CONFIGS = {
     "constant": ScheduleConfig(),
     "step": ScheduleConfig(name="step", decay=0.3, decay_every=9),
     "noam": ScheduleConfig(name="noam", warmup=20, d_model=24),
+    "inverse_root": ScheduleConfig(name="inverse_root", warmup=20),
     "cosine": ScheduleConfig(name="cosine", warmup=7, last=60, floor=0.1),
 }
 

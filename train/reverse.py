@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
@@ -19,14 +18,13 @@ from jaxformer.decoding import translate
 from jaxformer.errors import InputError
 from jaxformer.flags import run
 from jaxformer.models import EncoderDecoder, init
-from jaxformer.nn.masks import ids_to_valid, padding_mask
 from jaxformer.nn.tree import count_parameters
 from jaxformer.presets import COPY, REVERSE
 from jaxformer.recipes import Recipe, begin, read_recipe, saved
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.loop import Plan, clock, fit
-from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.plots import can_plot, plot_attention, plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.step import make_train_steps, train_state
@@ -136,7 +134,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     console.print(headline(recipe, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 
     def loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None):
-        return pair_loss(model, batch, key, recipe.smoothing)
+        return pair_loss(model, batch, key, pad=PAD, smoothing=recipe.smoothing)
 
     def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
@@ -162,25 +160,11 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     return folder, state.model
 
 
-def predict(model: EncoderDecoder, batch: Pairs, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """Logits of every target token but the first, and these tokens."""
-    mask = padding_mask(ids_to_valid(jnp.asarray(batch.source), PAD))
-    return model(batch.source, batch.target[:, :-1], source_mask=mask, key=key), jnp.asarray(batch.target[:, 1:])
-
-
-def pair_loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None, smoothing: float = 0.0):
-    """Cross-entropy of the target: its sum and its count, padding left out."""
-    logits, targets = predict(model, batch, key)
-    return cross_entropy(logits, targets, ignore_index=PAD, smoothing=smoothing, spread="others_but_padding")
-
-
 @jax.jit
 def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
     """The mean loss of a target token, and the part of them that is the likeliest one."""
-    logits, targets = predict(model, batch, None)
-    total, count = cross_entropy(logits, targets, ignore_index=PAD)
-    right = (logits.argmax(-1) == targets) & (targets != PAD)
-    return {"val_loss": total / count, "accuracy": right.sum() / count}
+    total, right, count = pair_sums(model, batch, pad=PAD)
+    return {"val_loss": total / count, "accuracy": right / count}
 
 
 def headline(recipe: Reverse, model: EncoderDecoder) -> str:

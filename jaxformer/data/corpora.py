@@ -1,7 +1,9 @@
-"""Texts by name, or from a file."""
+"""Files by name, from a folder, the cache or the network; and text files of the user's own."""
 
 import difflib
+import gzip
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,37 +11,72 @@ from jaxformer.errors import InputError
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """Where a public text lies, and what it must hash to."""
+class Source:
+    """Where a public file lies, and what it must hash to."""
 
     file: str
+    """Its place in the folder and in the cache."""
     url: str
     sha256: str
 
 
-CORPORA = {
-    "tinyshakespeare": Corpus(
-        "tinyshakespeare.txt",
-        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+def _multi30k(split: str, language: str, sha256: str) -> Source:
+    file = f"{split}.{language}.gz"
+    return Source(
+        f"multi30k/{file}", f"https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/{file}", sha256
     )
+
+
+CORPORA: dict[str, dict[str, Source]] = {
+    "tinyshakespeare": {
+        "text": Source(
+            "tinyshakespeare.txt",
+            "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+            "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        )
+    },
+    "multi30k-de-en": {
+        "train.source": _multi30k("train", "de", "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6"),
+        "train.target": _multi30k("train", "en", "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f"),
+        "validation.source": _multi30k("val", "de", "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a"),
+        "validation.target": _multi30k("val", "en", "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
+        "test.source": _multi30k("test_2016_flickr", "de", "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8"),
+        "test.target": _multi30k("test_2016_flickr", "en", "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9"),
+    },
 }
+"""What a corpus is made of: one text, or sources and targets line by line."""
 FOLDER = "JAXFORMER_DATA"
 """Environment variable: a folder that is looked into before the network."""
 
 
+def find(name: str, part: str) -> Path:
+    """The part of a corpus by name, or the file of that path; InputError where it is neither."""
+    if part in CORPORA.get(name, {}):
+        return fetch(CORPORA[name][part])
+    path = Path(name)
+    if path.is_file():
+        return path
+    fitting = [corpus for corpus, parts in CORPORA.items() if part in parts]
+    near = difflib.get_close_matches(name, fitting, 1)
+    hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(fitting)}"
+    raise InputError(f"data: {name} is neither a file nor a corpus; {hint}")
+
+
 def read_corpus(name: str) -> str:
     """The text of a corpus by name, or of a file by path."""
-    return read_text(fetch(name) if name in CORPORA else _file(name))
+    return read_text(find(name, "text"))
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file; InputError says which byte is not."""
+    """A UTF-8 file, unpacked where its name ends in .gz; InputError says which byte is not UTF-8."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        packed = path.read_bytes()
+        text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert the file first") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be unpacked: {str(error) or 'its end is missing'}; pack the file again") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if not text:
@@ -47,33 +84,23 @@ def read_text(path: Path) -> str:
     return text
 
 
-def fetch(name: str) -> Path:
-    """The corpus on disk: from the folder named by JAXFORMER_DATA, else from the cache, else downloaded once."""
-    corpus = CORPORA[name]
+def fetch(source: Source) -> Path:
+    """The file on disk: from the folder named by JAXFORMER_DATA, else from the cache, else downloaded once."""
     if folder := os.environ.get(FOLDER):
-        path = Path(folder) / corpus.file
+        path = Path(folder) / source.file
         if path.is_file():
             return path
     import pooch
 
-    cache = pooch.os_cache("jaxformer")
+    cache, name = pooch.os_cache("jaxformer"), source.file.replace("/", "-")
     try:
         pooch.get_logger().disabled = True
-        return Path(pooch.retrieve(corpus.url, f"sha256:{corpus.sha256}", fname=corpus.file, path=cache, progressbar=False))
+        return Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", fname=name, path=cache, progressbar=False))
     except ValueError:
-        raise InputError(f"{corpus.url} does not have the wanted sha256 {corpus.sha256}; give --data FILE") from None
+        raise InputError(f"{source.url} does not have the wanted sha256 {source.sha256}; give --data FILE") from None
     except OSError:
-        host = corpus.url.split("/")[2]
+        host = source.url.split("/")[2]
         raise InputError(
-            f"{name} is not in the cache and {host} cannot be reached; give --data FILE, or set {FOLDER} to a folder that "
-            f"holds {corpus.file}"
+            f"{source.file} is not in the cache and {host} cannot be reached; give --data FILE, or set {FOLDER} to a folder "
+            f"that holds it"
         ) from None
-
-
-def _file(name: str) -> Path:
-    path = Path(name)
-    if path.is_file():
-        return path
-    near = difflib.get_close_matches(name, CORPORA, 1)
-    hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(CORPORA)}"
-    raise InputError(f"data: {name} is neither a file nor a corpus; {hint}")

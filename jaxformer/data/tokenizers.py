@@ -6,6 +6,7 @@ text = tokenizer.decode(ids[0])
 tokenizer.save(Path("tokenizer.json"))             # transformers.PreTrainedTokenizerFast(tokenizer_file=...) reads it
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -40,6 +41,14 @@ class Batch(NamedTuple):
     """True = a token, False = padding."""
     types: Int32[np.ndarray, "B T"]
     """1 for the second text of a pair and the end after it, else 0."""
+
+
+class Frame(NamedTuple):
+    """The ids that stand around a text."""
+
+    start: int
+    end: int
+    pad: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +146,17 @@ class Tokenizer:
         """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
         unfinished = path.with_name(path.name + ".unfinished")
         try:
-            unfinished.write_text(self.backend.to_str(pretty=True), encoding="utf-8")
+            unfinished.write_text(self._json(), encoding="utf-8")
             os.replace(unfinished, path)
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
             raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of what `save` writes."""
+        return hashlib.sha256(self._json().encode()).hexdigest()
 
     @property
     def vocab_size(self) -> int:
@@ -163,6 +177,14 @@ class Tokenizer:
     def end(self) -> int | None:
         """The id after a text, None where there is no such token."""
         return self._id("[SEP]", "</s>")
+
+    @property
+    def frame(self) -> Frame:
+        """Start, end and padding, for sequence to sequence; InputError where one of them is missing."""
+        start, end, pad = self.start, self.end, self.pad
+        if start is None or end is None or pad is None:
+            raise InputError("the tokenizer has no tokens for start, end and padding; sequence to sequence needs all three")
+        return Frame(start, end, pad)
 
     @cached_property
     def alphabet(self) -> str | None:
@@ -215,6 +237,9 @@ class Tokenizer:
         if (bad := np.flatnonzero((found < 0) | (found >= self.vocab_size))).size:
             raise InputError(f"ids[{bad[0]}] = {found[bad[0]]} is out of range; give ids from 0 to {self.vocab_size - 1}")
         return self.backend.decode(found.tolist())
+
+    def _json(self) -> str:
+        return self.backend.to_str(pretty=True)
 
     def _id(self, *tokens: str) -> int | None:
         return next((i for token in tokens if (i := self.backend.token_to_id(token)) is not None), None)

@@ -5,9 +5,11 @@ Runs are trained on one side: the twin has none.
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
+from jaxformer.errors import InputError
 from jaxformer.training.runs import RunFolder
 
 
@@ -51,3 +53,22 @@ def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], t
     figure.supylabel("target token written")
     figure.suptitle(f"cross-attention of {run.path.name}")
     figure.savefig(run.path / "attention.png", dpi=120)
+
+
+def plot_alignment(path: Path, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
+    """Write one map of `T S` weights as a picture, tokens at both edges."""
+    if not can_plot():
+        return
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.5 + 0.35 * len(source), 1.5 + 0.3 * len(target)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(weights, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axes.set_xticks(range(len(source)), source, rotation=90)
+    axes.set_yticks(range(len(target)), target)
+    axes.set(xlabel="source token read", ylabel="target token written")
+    figure.colorbar(image, label="attention")
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}; name a .png file") from None

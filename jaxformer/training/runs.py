@@ -13,6 +13,7 @@ from typing import Any
 from jaxformer.errors import CheckpointError, InputError
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
+TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ class RunFolder:
     def weights(self) -> Path:
         """The trained weights."""
         return self.path / WEIGHTS
+
+    @property
+    def tokenizer(self) -> Path:
+        """How texts become ids, where the run has a tokenizer of its own."""
+        return self.path / TOKENIZER
+
+    @property
+    def evaluated(self) -> Path:
+        """Weights by step, to be averaged."""
+        return self.path / EVALUATED
 
     @property
     def checkpoints(self) -> Path:

@@ -12,7 +12,7 @@ Schedule = Callable[[Any], Any]
 
 def make_schedule(config: ScheduleConfig) -> Schedule:
     """The factor of the learning rate for step 0, 1, 2, ..."""
-    return {"constant": constant, "step": step_decay, "noam": noam, "cosine": warmup_cosine}[config.name](config)
+    return SCHEDULES[config.name](config)
 
 
 def constant(config: ScheduleConfig) -> Schedule:
@@ -31,6 +31,16 @@ def noam(config: ScheduleConfig) -> Schedule:
     def factor(step):
         s = _real(step) + 1
         return config.d_model**-0.5 * jnp.minimum(s**-0.5, s * config.warmup**-1.5)
+
+    return factor
+
+
+def inverse_root(config: ScheduleConfig) -> Schedule:
+    """min(s / warmup, sqrt(warmup / s)) with s = step + 1: `noam` with its peak at 1, whatever the model's width."""
+
+    def factor(step):
+        s = _real(step) + 1
+        return jnp.minimum(s / config.warmup, (config.warmup / s) ** 0.5)
 
     return factor
 
@@ -55,3 +65,6 @@ def warmup_cosine(config: ScheduleConfig) -> Schedule:
 def _real(step):
     """The step as a float of the default width."""
     return jnp.asarray(step, jnp.result_type(float))
+
+
+SCHEDULES = {"constant": constant, "step": step_decay, "noam": noam, "inverse_root": inverse_root, "cosine": warmup_cosine}

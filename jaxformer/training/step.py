@@ -38,16 +38,45 @@ def train_state(model: PyTree, optimizer: optax.GradientTransformation) -> Train
 
 
 def train_step(
-    state: TrainState, batch: Any, key: PRNGKeyArray | None, *, loss: Loss, optimizer: optax.GradientTransformation
+    state: TrainState,
+    batch: Any,
+    key: PRNGKeyArray | None,
+    *,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    parts: int = 1,
 ) -> tuple[TrainState, Float[Array, ""]]:
-    """One step down the gradient of the mean loss; the state after it, and the loss before it."""
+    """One step down the gradient of the mean loss; the state after it, and the loss before it.
 
-    def mean_loss(model: PyTree) -> Float[Array, ""]:
-        return mean(*loss(model, batch, key))
-
-    value, gradient = jax.value_and_grad(mean_loss)(state.model)
+    The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
+    """
+    gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
+    value, gradient = gradient_of(loss, state.model, batch, key)
     updates, moments = optimizer.update(gradient, state.moments, state.model)
     return TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments), value
+
+
+def whole_gradient(loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], PyTree]:
+    """The mean loss of a batch and its gradient."""
+    return jax.value_and_grad(lambda model: mean(*loss(model, batch, key)))(model)
+
+
+def gradient_in_parts(
+    loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None, *, parts: int
+) -> tuple[Float[Array, ""], PyTree]:
+    """The same, part after part: sums are added up and divided once, so that every target counts alike."""
+    stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(parts, -1, *leaf.shape[1:]), batch)
+    keys = None if key is None else jax.random.split(key, parts)
+
+    def add(sums: PyTree, part: tuple[Any, PRNGKeyArray | None]) -> tuple[PyTree, None]:
+        (total, count), gradient = jax.value_and_grad(lambda model: loss(model, *part), has_aux=True)(model)
+        return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
+
+    zero = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: (*loss(model, batch, key), model))
+    )
+    (total, count, gradient), _ = jax.lax.scan(add, zero, (stacked, keys))
+    return mean(total, count), jax.tree.map(lambda leaf: mean(leaf, count.astype(leaf.dtype)), gradient)
 
 
 def step_keys(seed: PRNGKeyArray, step: Array) -> tuple[PRNGKeyArray, PRNGKeyArray]:
@@ -73,6 +102,26 @@ def make_train_steps(
             return state, total + value
 
         state, total = jax.lax.fori_loop(0, n, one, (state, jnp.zeros(())))
+        return state, total / n
+
+    return run
+
+
+def make_shaped_train_steps(
+    loss: Loss, optimizer: optax.GradientTransformation, batch: Callable[[int], Any], *, parts: int = 1
+) -> Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]:
+    """As `make_train_steps`, for batches of several shapes that `batch(step)` makes on the host: one compilation a shape."""
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def one(state: TrainState, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Float[Array, ""]]:
+        _, dropout_key = step_keys(seed, state.step)
+        return train_step(state, batch, dropout_key, loss=loss, optimizer=optimizer, parts=parts)
+
+    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Float[Array, ""]]:
+        first, total = int(state.step), jnp.zeros(())
+        for step in range(first, first + int(n)):
+            state, value = one(state, batch(step), seed)
+            total = total + value
         return state, total / n
 
     return run

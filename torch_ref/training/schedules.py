@@ -10,7 +10,7 @@ Schedule = Callable[[int], float]
 
 def make_schedule(config: ScheduleConfig) -> Schedule:
     """The factor of the learning rate for step 0, 1, 2, ..."""
-    return {"constant": constant, "step": step_decay, "noam": noam, "cosine": warmup_cosine}[config.name](config)
+    return SCHEDULES[config.name](config)
 
 
 def constant(config: ScheduleConfig) -> Schedule:
@@ -33,6 +33,16 @@ def noam(config: ScheduleConfig) -> Schedule:
     return factor
 
 
+def inverse_root(config: ScheduleConfig) -> Schedule:
+    """min(s / warmup, sqrt(warmup / s)) with s = step + 1: `noam` with its peak at 1, whatever the model's width."""
+
+    def factor(step: int) -> float:
+        s = step + 1
+        return min(s / config.warmup, (config.warmup / s) ** 0.5)
+
+    return factor
+
+
 def warmup_cosine(config: ScheduleConfig) -> Schedule:
     """(step + 1) / (warmup + 1) up to the peak, then a half cosine to the floor, and there it stays."""
 
@@ -43,3 +53,6 @@ def warmup_cosine(config: ScheduleConfig) -> Schedule:
         return config.floor + (1 - config.floor) * 0.5 * (1 + math.cos(math.pi * part))
 
     return factor
+
+
+SCHEDULES = {"constant": constant, "step": step_decay, "noam": noam, "inverse_root": inverse_root, "cosine": warmup_cosine}

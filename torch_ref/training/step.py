@@ -1,6 +1,7 @@
 """One optimizer step, and the loss over a whole split."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +17,45 @@ Loss = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 
 
 def train_step(
-    model: nn.Module, batch: Any, *, loss: Loss, optimizer: Optimizer, scheduler: LambdaLR, clip_norm: float | None = None
+    model: nn.Module,
+    batch: Any,
+    *,
+    loss: Loss,
+    optimizer: Optimizer,
+    scheduler: LambdaLR,
+    clip_norm: float | None = None,
+    parts: int = 1,
 ) -> Tensor:
-    """One step down the gradient of the mean loss; the loss before it."""
+    """One step down the gradient of the mean loss; the loss before it.
+
+    The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
+    """
     optimizer.zero_grad(set_to_none=True)
-    value = mean(*loss(model, batch))
-    value.backward()
+    value = (whole_gradient_ if parts == 1 else partial(gradient_in_parts_, parts=parts))(loss, model, batch)
     clip_(model, clip_norm)
     optimizer.step()
     scheduler.step()
+    return value
+
+
+def whole_gradient_(loss: Loss, model: nn.Module, batch: Any) -> Tensor:
+    """The mean loss of a batch; its gradient is left on the parameters."""
+    value = mean(*loss(model, batch))
+    value.backward()
     return value.detach()
+
+
+def gradient_in_parts_(loss: Loss, model: nn.Module, batch: Any, *, parts: int) -> Tensor:
+    """The same, part after part: sums are added up and divided once, so that every target counts alike."""
+    total, count = torch.zeros(()), torch.zeros(())
+    for part in zip(*(leaf.chunk(parts) for leaf in batch), strict=True):
+        part_total, part_count = loss(model, part)
+        part_total.backward()
+        total, count = total + part_total.detach(), count + part_count
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad = mean(parameter.grad, count)
+    return mean(total, count)
 
 
 @torch.no_grad()

@@ -1,0 +1,131 @@
+"""Pairs of token ids as batches of few shapes and little padding: a batch is a pure function of (seed, step)."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxformer.data.tasks import Pairs
+from jaxformer.errors import InputError
+
+GRAIN = 2
+"""Widths of what a model reads are multiples of this many tokens: XLA compiles and runs odd ones more slowly."""
+UNREAD = np.array([0, 1])
+"""A target's last token is only predicted."""
+
+
+class Bucket(NamedTuple):
+    """Pairs that share a batch shape."""
+
+    members: Int[np.ndarray, " X"]
+    """Their numbers."""
+    rows: int
+    """Pairs a batch."""
+    widths: tuple[int, int]
+    """Tokens of a source and of a target."""
+
+    @property
+    def batches(self) -> int:
+        """Batches that hold every member once; the last one may have empty rows."""
+        return -(-len(self.members) // self.rows)
+
+
+class Buckets:
+    """All pairs in batches of at most `budget` tokens, padding and both sides counted, of at most `shapes` shapes.
+
+    Every epoch visits each pair once, in another order. Lengths are rounded up, then the two shapes that cost the least
+    padding are made one, until few enough are left. `parts` divides the rows of every batch.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        pad: int,
+        budget: int,
+        shapes: int,
+        parts: int = 1,
+    ):
+        self.sources, self.targets, self.pad = sources, targets, pad
+        lengths = np.array([(len(source), len(target)) for source, target in zip(sources, targets, strict=True)])
+        if (longest := _rounded(lengths).sum(1).max()) > budget:
+            raise InputError(f"a pair takes {longest} tokens, more than a batch of {budget} holds; give a larger budget")
+        self.lengths = lengths
+        self.buckets = [_bucket(members, lengths, budget, parts) for members in _grouped(lengths, shapes)]
+        order = lru_cache(maxsize=2)(self._order)
+        self.epoch_order = order
+
+    @cached_property
+    def steps(self) -> int:
+        """Batches an epoch."""
+        return sum(bucket.batches for bucket in self.buckets)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens an epoch, of both sides, without padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def padding(self) -> float:
+        """The part of all tokens in an epoch's batches that is padding."""
+        return 1 - self.tokens / sum(bucket.batches * bucket.rows * sum(bucket.widths) for bucket in self.buckets)
+
+    def batch(self, seed: int, step: int) -> Pairs:
+        """The batch of a step."""
+        number, members = self.epoch_order(seed, step // self.steps)[step % self.steps]
+        return self._filled(self.buckets[number], members)
+
+    def epoch(self, seed: int = 0, epoch: int = 0) -> Iterator[Pairs]:
+        """Every batch of an epoch."""
+        return (self.batch(seed, epoch * self.steps + step) for step in range(self.steps))
+
+    def _order(self, seed: int, epoch: int) -> list[tuple[int, np.ndarray]]:
+        """Bucket and members of every batch of an epoch."""
+        random = np.random.default_rng((seed, epoch))
+        batches = [
+            (number, members)
+            for number, bucket in enumerate(self.buckets)
+            for members in np.array_split(random.permutation(bucket.members), bucket.batches)
+        ]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def _filled(self, bucket: Bucket, members: np.ndarray) -> Pairs:
+        sides = []
+        for texts, width in zip((self.sources, self.targets), bucket.widths, strict=True):
+            side = np.full((bucket.rows, width), self.pad, np.int32)
+            for row, member in zip(side, members, strict=False):
+                row[: len(texts[member])] = texts[member]
+            sides.append(side)
+        return Pairs(*sides)
+
+
+def _bucket(members: np.ndarray, lengths: np.ndarray, budget: int, parts: int) -> Bucket:
+    """As many rows as the budget allows, spread evenly over the batches that takes."""
+    source, target = (int(width) for width in _rounded(lengths[members].max(0)))
+    most = max(1, budget // (source + target))
+    rows = -(-len(members) // -(-len(members) // most))
+    return Bucket(members, rows + -rows % parts, (source, target))
+
+
+def _rounded(lengths: np.ndarray) -> np.ndarray:
+    """Lengths of sources and targets, the next widths up."""
+    return -(-(lengths - UNREAD) // GRAIN) * GRAIN + UNREAD
+
+
+def _grouped(lengths: np.ndarray, shapes: int) -> list[np.ndarray]:
+    """The numbers of the pairs of each shape."""
+    cells, cell, counts = np.unique(_rounded(lengths), axis=0, return_inverse=True, return_counts=True)
+    group = np.arange(len(cells))
+    while len(alive := np.unique(group)) > shapes:
+        widths, count = cells[alive], counts[alive]
+        size = widths.sum(1) * count
+        together = np.maximum(widths[:, None], widths).sum(2) * (count[:, None] + count)
+        cost = (together - size[:, None] - size).astype(float)
+        np.fill_diagonal(cost, np.inf)
+        keep, gone = alive[list(np.unravel_index(cost.argmin(), cost.shape))]
+        cells[keep], counts[keep] = np.maximum(cells[keep], cells[gone]), counts[keep] + counts[gone]
+        group[group == gone] = keep
+    return [np.flatnonzero(group[cell.reshape(-1)] == number) for number in np.unique(group)]

@@ -1,0 +1,40 @@
+"""The mean of a run's newest weights (checkpoint averaging: Vaswani et al. 2017, section 6.1).
+
+Runs are trained on one side: the twin has none.
+"""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from jaxformer.convert.safetensors_io import load_weights, save_weights
+from jaxformer.errors import CheckpointError
+
+SUFFIX = ".safetensors"
+
+
+def keep_weights(folder: Path, step: int, model: PyTree, newest: int) -> None:
+    """Write the weights of a step; of the others only the newest stay, and none of a later step."""
+    folder.mkdir(exist_ok=True)
+    save_weights(folder / f"{step}{SUFFIX}", model)
+    before = [kept for kept in kept_steps(folder) if kept <= step]
+    for stale in set(kept_steps(folder)) - set(before[-newest:]):
+        (folder / f"{stale}{SUFFIX}").unlink()
+
+
+def kept_steps(folder: Path) -> list[int]:
+    """The steps whose weights are there, in order."""
+    return sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+
+
+def average_weights(folder: Path, like: PyTree) -> PyTree:
+    """The mean of all kept weights; CheckpointError where there are none."""
+    steps = kept_steps(folder)
+    if not steps:
+        raise CheckpointError(f"{folder} holds no weights to average")
+    total = load_weights(folder / f"{steps[0]}{SUFFIX}", like)
+    for step in steps[1:]:
+        total = jax.tree.map(jnp.add, total, load_weights(folder / f"{step}{SUFFIX}", like))
+    return jax.tree.map(lambda leaf: leaf / len(steps), total)

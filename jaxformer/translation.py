@@ -1,0 +1,124 @@
+"""Source texts -> target texts, with a trained model and its tokenizer."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.decoding import translate, translate_beam
+from jaxformer.errors import InputError
+from jaxformer.models import EncoderDecoder
+from jaxformer.settings import BeamConfig
+
+ROWS = 64
+"""Most sources that are translated at once."""
+TooLong = Literal["cut", "refuse"]
+
+
+class Translation(NamedTuple):
+    """A target, and how likely its search found it."""
+
+    text: str
+    score: float
+    """log-probability / length^length_penalty."""
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A model with the tokenizer that it was trained with."""
+
+    model: EncoderDecoder
+    tokenizer: Tokenizer
+    too_long: TooLong = "cut"
+    """What happens to a source that is longer than the model's table of positions."""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.vocab_size != self.model.config.vocab_size:
+            raise InputError(
+                f"the tokenizer has {self.tokenizer.vocab_size} tokens, the model {self.model.config.vocab_size}: it is not "
+                f"the one that this model was trained with"
+            )
+
+    def greedy(self, texts: Sequence[str]) -> list[str]:
+        """The targets that take the likeliest token at each place; an empty text has an empty one."""
+        return self._in_batches(texts, self._greedy, "")
+
+    def beam(self, texts: Sequence[str], beam: BeamConfig = BeamConfig()) -> list[list[Translation]]:
+        """The `n_best` targets of each text that a beam finds, the best first; an empty text has as many empty ones."""
+        return self._in_batches(texts, lambda ids, valid: self._beam(ids, valid, beam), [Translation("", 0.0)] * beam.n_best)
+
+    def alignment(self, text: str, target: str) -> tuple[np.ndarray, list[str], list[str]]:
+        """What each token of a target looks at in its source, `T S`: the last layer's cross-attention, averaged over heads;
+        and the tokens of both, the ends among them."""
+        (source,) = self._encode([text])
+        ids = self.tokenizer.encode(target)[: self.model.config.context - 1]
+        read = np.concatenate([[self.tokenizer.frame.start], ids]).astype(np.int32)
+        maps = jax.jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
+        weights = np.asarray(maps.cross[-1, 0]).mean(0)
+        return weights, [*self._pieces(source[:-1]), "</s>"], [*self._pieces(ids), "</s>"]
+
+    def _pieces(self, ids: np.ndarray) -> list[str]:
+        return [self.tokenizer.decode([int(i)]) for i in ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of sources, each with the end behind it; one that is too long is cut, or refused."""
+        most, end, cut = self.model.config.context - 1, self.tokenizer.frame.end, 0
+        rows = self.tokenizer.encode_all(texts)
+        for text, row in zip(texts, rows, strict=True):
+            if len(row) > most:
+                if self.too_long == "refuse":
+                    raise InputError(f"{text[:40]!r}... has {len(row)} tokens; this model reads at most {most}")
+                cut += 1
+        if cut:
+            warnings.warn(f"{cut} of {len(texts)} sources are longer than {most} tokens and were cut there", stacklevel=4)
+        return [np.append(row[:most], end).astype(np.int32) for row in rows]
+
+    def _in_batches(self, texts: Sequence[str], decode: Any, empty: Any) -> list[Any]:
+        """Whatever `decode` gives for each text, in their order: sources of like lengths go together."""
+        rows = self._encode(texts)
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        results: list[Any] = [empty] * len(texts)
+        for chunk in _chunks(sorted(filled, key=lambda i: len(rows[i]))):
+            ids, valid = _padded([rows[i] for i in chunk], self.tokenizer.frame.pad)
+            for i, result in zip(chunk, decode(ids, valid), strict=False):
+                results[i] = result
+        return results
+
+    def _greedy(self, ids: np.ndarray, valid: np.ndarray) -> list[str]:
+        start, end, _ = self.tokenizer.frame
+        return [self._text(row) for row in translate(self.model, ids, self._room(ids), start=start, eos=end, valid=valid)]
+
+    def _beam(self, ids: np.ndarray, valid: np.ndarray, beam: BeamConfig) -> list[list[Translation]]:
+        start, end, _ = self.tokenizer.frame
+        found = translate_beam(self.model, ids, self._room(ids), beam, start=start, eos=end, valid=valid)
+        return [
+            [Translation(self._text(row), float(score)) for row, score in zip(*source, strict=True)]
+            for source in zip(found.tokens, found.scores, strict=True)
+        ]
+
+    def _room(self, ids: np.ndarray) -> int:
+        """The most tokens that a target may have: twice the source's, and some."""
+        return min(self.model.config.context, 2 * ids.shape[1] + 10)
+
+    def _text(self, ids: np.ndarray) -> str:
+        """A target up to its end, on one line."""
+        ends = np.flatnonzero(ids == self.tokenizer.frame.end)
+        return " ".join(self.tokenizer.decode(ids[: ends[0]] if ends.size else ids).split("\n")).strip()
+
+
+def _chunks(order: list[int]) -> Iterator[list[int]]:
+    return (order[first : first + ROWS] for first in range(0, len(order), ROWS))
+
+
+def _padded(rows: list[np.ndarray], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as one array, its height a power of two so that few shapes are compiled; the rows more repeat the last one."""
+    rows = rows + [rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))
+    lengths = np.array([len(row) for row in rows])
+    valid = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(valid.shape, pad, np.int32)
+    ids[valid] = np.concatenate(rows)
+    return ids, valid
