@@ -18,6 +18,7 @@ from jaxformer.parity.measure import LINES, check_gradients, difference, host
 from jaxformer.parity.modules import Traced, over, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
+from jaxformer.parity.seen import is_seen
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
 from jaxformer.parity.training import compare_training
@@ -263,7 +264,9 @@ def unpaired(traced: Traced) -> dict[str, list[str]]:
     known = set(traced.pairs.values())
     return {
         "jax_only": [str(site) for site in traced.ours.outputs if site not in traced.pairs],
-        "torch_only": [str(site) for site in traced.reference.calls if site not in known],
+        "torch_only": [
+            str(site) for site, record in traced.reference.calls.items() if site not in known and not is_seen(site, record)
+        ],
     }
 
 

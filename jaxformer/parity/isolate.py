@@ -65,15 +65,17 @@ def isolate(
     pairs: Mapping[Site, Site],
     *,
     gradients: bool,
+    counted: Mapping[Site, np.ndarray],
 ) -> Isolated:
-    """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's."""
+    """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's. Of those in `counted`,
+    only the entries that are True there count."""
     records = {site: theirs[other] for site, other in pairs.items()}
     forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
     weights, rest = parted(model)
     notes: list[_Forcing] = []
 
     def run(forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any]) -> tuple[Any, Any]:
-        forcing = _Forcing(records, forced, pulls)
+        forcing = _Forcing(records, forced, pulls, counted)
         notes[:] = [forcing]
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
@@ -112,8 +114,14 @@ def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Pl
 class _Forcing:
     """Puts torch's arrays in place of ours, and notes both."""
 
-    def __init__(self, records: Mapping[Site, Record], forced: Mapping[Place, Any], pulls: Mapping[Place, Any]):
-        self.records, self.forced, self.pulls = records, forced, pulls
+    def __init__(
+        self,
+        records: Mapping[Site, Record],
+        forced: Mapping[Place, Any],
+        pulls: Mapping[Place, Any],
+        counted: Mapping[Site, np.ndarray],
+    ):
+        self.records, self.forced, self.pulls, self.counted = records, forced, pulls, counted
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
         """Calls without an argument: it cannot be told whose code uses what they give."""
@@ -154,7 +162,11 @@ class _Forcing:
             i, axes, theirs = found
             left = [(j, other) for j, other in left if j > i]
             place = Place(site, part, i)
-            self.found.append((*maker, theirs, array))
+            counts, noted = None, array
+            if site in self.counted:
+                counts = self.counted[site].transpose(axes).reshape(array.shape)
+                theirs, noted = np.where(counts, theirs, 0), jnp.where(counts, array, 0)
+            self.found.append((*maker, theirs, noted))
             if place not in self.forced:
                 put.append(jnp.asarray(theirs, array.dtype))
                 continue
@@ -163,6 +175,7 @@ class _Forcing:
                 self.total += (array * jnp.transpose(self.pulls[place], axes).reshape(array.shape)).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             else:
+                instead = instead if counts is None else jnp.where(counts, instead, jax.lax.stop_gradient(array))
                 instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
             put.append(instead)
         return replaced(value, ours, put)
