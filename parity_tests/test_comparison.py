@@ -86,6 +86,11 @@ PLANTED = {
         [f"{block}.attention" for block in BLOCKS],
         "torch scale 1/sqrt(head width); jax scale 1/sqrt(d_model)",
     ),
+    "heads split alone the other way": (
+        patched(attention, "split_heads", lambda f: lambda x, n: x.reshape(*x.shape[:-1], -1, n).swapaxes(-1, -2)),
+        [f"{block}.attention" for block in BLOCKS],
+        "torch heads laid out head by head; jax heads laid out interleaved where they are split",
+    ),
     "no mask": (
         patched(attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q, k, None)),
         [f"{block}.attention" for block in BLOCKS],
