@@ -89,6 +89,15 @@ def test_the_guilty_one_is_named(sides, kind):
     assert report.verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
 
 
+def test_rules_for_a_part_of_the_weights(sides):
+    model, params = sides
+    some = Family("some", {}, tuple(rule for rule in MINE.rules if "norm" not in rule.jax))
+    report = compare(model, params, (X,), rules=some, call_jax=KINDS["function"](1e-5), checks=("weights", "forward"), tier="A")
+    assert report.status == "equal", str(report)
+    assert report.stages[0].says.endswith("bitwise equal; 2 JAX tensors without a rule were matched by values")
+    assert "norm" in {module.jax for module in report.modules}
+
+
 def test_what_is_done_around_the_model_is_the_callers(sides):
     model, params = sides
     report = compare(model, params, (X,), rules=MINE, call_jax=lambda params, x: linen_call(1e-5)(params, x) * 2, tier="A")

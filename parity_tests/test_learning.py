@@ -89,10 +89,12 @@ def rate(step: Any) -> Any:
     return RATE * jnp.minimum(1.0, (step + 1) / 5)
 
 
-def optimizer(*, decay: float | None = 0.01, epsilon: float = 1e-8, clipping: Any = clip, mean: bool = True) -> Any:
+def optimizer(
+    *, decay: float | None = 0.01, epsilon: float = 1e-8, root: float = 0.0, clipping: Any = clip, mean: bool = True
+) -> Any:
     """torch's own, piece by piece."""
     decayed = {} if decay is None else {"weight_decay": decay}
-    inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, **decayed))
+    inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, eps_root=root, **decayed))
     return optax.MultiSteps(inner, PARTS, use_grad_mean=mean, accumulator_dtype=None)
 
 
@@ -165,9 +167,14 @@ def test_linens_parameters_and_a_key_for_dropout():
 
 TRAPS = {
     "optax decays by 1e-4 by default": (optimizer(decay=None), "optimizer", "jax decays weights by 0.0099 less"),
-    "Adam's epsilon": (optimizer(epsilon=1e-7), "optimizer", "the gradients are equal"),
+    "Adam's epsilon": (optimizer(epsilon=1e-7), "optimizer", "torch epsilon 1e-08; jax epsilon 1e-07 (residual "),
+    "Adam's epsilon in the root": (
+        optimizer(epsilon=0.0, root=1e-8),
+        "optimizer",
+        "outside the root; jax epsilon's place in the root",
+    ),
     "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
-    "coupled decay": (coupled(), "optimizer", "the gradients are equal"),
+    "coupled decay": (coupled(), "optimizer", "torch weight decay decoupled; jax weight decay coupled (residual "),
     "gradients summed": (optimizer(mean=False), "train", "max/rms"),
 }
 
@@ -228,6 +235,14 @@ def test_sgd_with_gradients_summed_moves_twice_as_far():
     )
     assert outcome(course(replace(base, jax_optimizer=sgd(True)))) == dict.fromkeys(("loss", "optimizer", "train"), "equal")
     assert "jax moves 2 times as far" in course(replace(base, jax_optimizer=sgd(False))).stages[1].says
+
+
+def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
+    base = replace(FEW, torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE), torch_schedule=None)
+    inner = optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE))
+    wrong = optax.MultiSteps(inner, PARTS, accumulator_dtype=None)
+    found = course(replace(base, jax_optimizer=wrong, jax_schedule=None))
+    assert "torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual " in found.stages[1].says
 
 
 REFUSED = {

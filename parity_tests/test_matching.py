@@ -13,14 +13,14 @@ import torch_ref.models
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.layouts import find_layout, fingerprint
-from jaxformer.convert.rules import Axes, Part, to_jax, to_torch
+from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT, build
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.checks import load_torch, same_bits
 from jaxformer.parity.comparison import compare
 from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.matching import Matching, match
+from jaxformer.parity.matching import Matching, fill_in, match
 from jaxformer.parity.pairing import parameter_pairs
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
@@ -212,6 +212,39 @@ def test_tied_weights_go_by_name():
     one = match(weights, {"wte": {"embedding": table}})
     assert one.family.rule("wte.embedding").torch == "wte.weight"
     assert one.unmatched_torch == {"lm_head.weight": ()}
+
+
+LEAVES = (Rule("kernel", "weight", "transposed"), Rule("bias", "bias"))
+
+
+def test_what_rules_leave_over_is_matched_by_values():
+    """One name has no rule; another has one that leads nowhere; a stack lies beside layers that the rules stack."""
+    kernels = np.stack([noise(D, F, seed=i) for i in range(2)])
+    extra = np.stack([noise(F, seed=i) for i in (3, 4)])
+    tree = {"h": {"up": {"kernel": kernels}, "gain": extra}, "head": {"kernel": noise(D, V)}, "shift": noise(V, seed=5)}
+    rules = Family("mine", {"h.": "layers.{layer}."}, LEAVES)
+    weights = {f"layers.{i}.up.weight": kernels[i].T for i in range(2)}
+    weights |= {f"layers.{i}.scale": extra[i] for i in range(2)}
+    weights |= {"out.weight": tree["head"]["kernel"].T, "out.offset": tree["shift"]}
+    held = to_torch(tree, fill_in(rules, weights, tree))
+    assert set(held) == set(weights)
+    assert all(same_bits(held[name], array) for name, array in weights.items())
+
+
+def test_what_values_leave_over_too_is_refused_with_the_nearest_name():
+    tree = {"a": {"kernel": noise(D, F)}, "b": {"kernel": noise(D, F, seed=1)}, "c": {"kernel": noise(D, F, seed=2)}}
+    weights = {name: tree[own]["kernel"].T for name, own in (("a.weight", "a"), ("other.weight", "b"), ("cc.weight", "c"))}
+    weights["cc.weight"] = 2 * weights["cc.weight"]
+    with pytest.raises(ConversionError, match=r"1 missing, first c.weight \(is it cc.weight\?\); 1 left over"):
+        to_jax(weights, tree, fill_in(Family("mine", {}, LEAVES), weights, tree))
+
+
+def test_a_match_never_overrules_a_rule():
+    """Were it the first rule, `gain` would be found for `norm.gain` too."""
+    tree = {"gain": noise(D), "norm": {"gain": noise(D, seed=1)}}
+    weights = {"g": tree["gain"], "norm.weight": tree["norm"]["gain"]}
+    rules = Family("mine", {}, (Rule("norm.gain", "norm.weight"),))
+    assert fill_in(rules, weights, tree) == rules
 
 
 def test_one_bit_less_is_no_match_and_the_nearest_name_is_told():

@@ -4,7 +4,7 @@ import pytest
 
 from jaxformer.parity.mutants import MUTANTS
 from jaxformer.parity.mutations import SEARCHES, TRAININGS, red_without_a_bug, try_mutant
-from jaxformer.parity.outcomes import verdict
+from jaxformer.parity.outcomes import line, verdict
 
 pytestmark = pytest.mark.optimizers
 CASES = (*TRAININGS, *SEARCHES)
@@ -21,3 +21,4 @@ def test_every_mutant_of_training_and_decoding_is_killed(capsys):
         print(f"\n{verdict(outcomes).splitlines()[-1]}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
     assert not any(outcome.guilty or outcome.mutant.guilty for outcome in outcomes)
+    assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []

@@ -11,11 +11,13 @@ from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.torch_encoder import attention_rules
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.models import GPT, Encoder
+from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
 from jaxformer.parity.comparison import CHECKS, compare
 from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.report import Report
+from jaxformer.parity.watch_jax import tap
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 
@@ -31,8 +33,17 @@ def valid(length: int, seed: int) -> np.ndarray:
     return probe(V, B, length, seed)[1]
 
 
+@pytest.fixture(autouse=True)
+def _tapped(monkeypatch):
+    """Our attention shows its scores, before they are masked, and its weights."""
+    softmax = attention.masked_softmax
+    monkeypatch.setattr(attention, "masked_softmax", lambda s, mask: tap("weights", softmax(tap("scores", s), mask)))
+
+
 def check(report: Report) -> None:
     assert report.status == "equal", str(report)
+    assert not [name for name in report.jax_only if "scores" in name or "weights" in name]
+    assert {"scores", "weights"} <= {module.torch.rpartition(".")[2] for module in report.modules}
     assert [stage.name for stage in report.stages] == [*CHECKS, "float32"]
 
 

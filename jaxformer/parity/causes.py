@@ -19,6 +19,8 @@ EXPLAINED = 1e-12
 FAR, NEAR = 3, 2
 """In how many choices torch may differ from what is usual, and ours from torch."""
 
+Found = tuple[dict[str, str], float]
+"""What was chosen, and how far it is off."""
 Hints = dict[Hypothesis, tuple[Mapping[str, str], Mapping[str, str]]]
 """What explained torch and us before: layers repeat, and so do their bugs."""
 
@@ -35,16 +37,20 @@ def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hin
         torch_hint, jax_hint = (offered(hint, choices) for hint in hints.get(hypothesis, (usual, {})))
         if not (found := search(hypothesis, choices, torch_hint or usual, theirs, FAR)):
             continue
-        torch_chose, one = found
+        torch_chose, _ = explained = found
         starts = [start for start in (jax_hint, torch_chose) if start]
-        if found := next((found for start in starts if (found := search(hypothesis, choices, start, ours, NEAR))), None):
-            jax_chose, other = found
-            differing = [what for what in choices if torch_chose[what] != jax_chose[what]]
-            sides = [", ".join(f"{what} {chose[what]}" for what in differing) for chose in (torch_chose, jax_chose)]
-            if differing:
-                hints[hypothesis] = torch_chose, jax_chose
-                return f"torch {sides[0]}; jax {sides[1]} (residual {max(one, other):.0e})"
+        found = next((found for start in starts if (found := search(hypothesis, choices, start, ours, NEAR))), None)
+        if found and (said := apart(choices, explained, found)):
+            hints[hypothesis] = torch_chose, found[0]
+            return said
     return explain_sum(evidence, ours, theirs)
+
+
+def apart(choices: Choices, theirs: Found, ours: Found) -> str:
+    """In which choices both sides differ; '' if in none."""
+    differing = [what for what in choices if theirs[0][what] != ours[0][what]]
+    sides = [", ".join(f"{what} {chose[what]}" for what in differing) for chose, _ in (theirs, ours)]
+    return f"torch {sides[0]}; jax {sides[1]} (residual {max(theirs[1], ours[1]):.0e})" if differing else ""
 
 
 def offered(hint: Mapping[str, str], choices: Choices) -> Mapping[str, str]:
@@ -53,9 +59,7 @@ def offered(hint: Mapping[str, str], choices: Choices) -> Mapping[str, str]:
     return hint if fits else {}
 
 
-def search(
-    hypothesis: Hypothesis, choices: Choices, start: Mapping[str, str], wanted: np.ndarray, most: int
-) -> tuple[dict[str, str], float] | None:
+def search(hypothesis: Hypothesis, choices: Choices, start: Mapping[str, str], wanted: np.ndarray, most: int) -> Found | None:
     """The combination nearest to a first one that gives the array, and how far it is off."""
     for chosen in near(choices, start, most):
         with np.errstate(all="ignore"):

@@ -13,11 +13,12 @@ from jaxformer.errors import ConversionError, InputError, JaxformerError, Parity
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.learning import Learning
-from jaxformer.parity.matching import match
+from jaxformer.parity.matching import fill_in, match
 from jaxformer.parity.measure import LINES, check_gradients, difference, host
 from jaxformer.parity.modules import Traced, over, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Module, Report, Stage
+from jaxformer.parity.seen import is_seen
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
 from jaxformer.parity.training import compare_training
@@ -48,7 +49,7 @@ def compare(
     """A torch module against a JAX model on the same `inputs`.
 
     The JAX model is a Flax NNX module, or the parameters that `call_jax` gives to a Linen module or a plain function (see
-    `tap`). `rules` say which tensors are the same; without any, those that hold the same values are (see `match`).
+    `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
     With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
@@ -131,10 +132,15 @@ def weights_stage(
     weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
-    family = matched(weights, jax_model) if rules is None else rules
+    if rules is None:
+        family = matched(weights, jax_model)
+    else:
+        family = rules if abstract(jax_model) else fill_in(rules, weights, jax_model)
     loaded = to_jax(weights, jax_model, family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
     stage = judged_weights(weights, Subject(jax_model, call, family), alone=alone)
+    if rules is not None and (more := len(family.rules) - len(rules.rules)):
+        stage = replace(stage, says=f"{stage.says}; {more} JAX tensors without a rule were matched by values")
     if "weights" in checks:
         yield stage, {}
     same = stage.status == "equal" and not abstract(jax_model)
@@ -263,7 +269,9 @@ def unpaired(traced: Traced) -> dict[str, list[str]]:
     known = set(traced.pairs.values())
     return {
         "jax_only": [str(site) for site in traced.ours.outputs if site not in traced.pairs],
-        "torch_only": [str(site) for site in traced.reference.calls if site not in known],
+        "torch_only": [
+            str(site) for site, record in traced.reference.calls.items() if site not in known and not is_seen(site, record)
+        ],
     }
 
 

@@ -9,6 +9,7 @@ from jaxformer.parity.hypotheses import Evidence
 from jaxformer.parity.isolate import Gap
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace
+from jaxformer.parity.seen import is_seen
 from jaxformer.parity.watch import CALL, Site
 
 Parameters = Mapping[str, np.ndarray]
@@ -18,6 +19,7 @@ def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Ma
     """Its inputs, its children's outputs so far, and its weights."""
     owner = pairs[gap.owner]
     calls = list(theirs)[: list(theirs).index(pairs[gap.child] if gap.child else owner)]
+    calls = [site for site in calls if not is_seen(site, theirs[site])]
     inside = [site for site in calls if owner == CALL or (site.path != owner.path and below(site.path, owner.path))]
     children = [site for site in inside if not any(other != site and below(site.path, other.path) for other in inside)]
     given = theirs[owner].inputs

@@ -166,7 +166,12 @@ def attention_choices(evidence: Evidence) -> Choices:
     return {
         "(query, key, value)": sources,
         "heads": {str(n): n for n in (*HEADS, 1) if q.shape[-1] % n == 0},
-        "heads laid out": {"head by head": False, "interleaved": True},
+        "heads laid out": {
+            "head by head": (False, False),
+            "interleaved": (True, True),
+            "interleaved where they are split": (True, False),
+            "interleaved where they are merged": (False, True),
+        },
         "key heads": {"repeated": False, "tiled": True} if k.shape != q.shape else {"as many": False},
         "scale": {"1/sqrt(head width)": "head width", "1/sqrt(d_model)": "d_model", "1": "none"},
         "mask": masks(evidence.masks),
@@ -212,7 +217,7 @@ HEADS = (2, 3, 4, 6, 8, 12, 16, 20, 24, 25, 32, 40, 48, 64)
 
 def attend(**chosen: Any) -> np.ndarray:
     """Scaled dot-product attention in the variants chosen."""
-    (q, k, v), n, interleaved = chosen["(query, key, value)"], chosen["heads"], chosen["heads laid out"]
+    (q, k, v), n, (interleaved, merged) = chosen["(query, key, value)"], chosen["heads"], chosen["heads laid out"]
     width = q.shape[-1] // n
     qh, kh, vh = (split(x, x.shape[-1] // width, interleaved) for x in (q, k, v))
     groups = qh.shape[1] // kh.shape[1]
@@ -226,7 +231,7 @@ def attend(**chosen: Any) -> np.ndarray:
     weights = np.exp(scores - np.where(np.isfinite(top), top, 0))
     total = weights.sum(chosen["softmax over"], keepdims=True)
     gathered = np.where(total > 0, weights / total, empty) @ vh
-    return gathered.transpose((0, 2, 3, 1) if interleaved else (0, 2, 1, 3)).reshape(*q.shape[:2], -1)
+    return gathered.transpose((0, 2, 3, 1) if merged else (0, 2, 1, 3)).reshape(*q.shape[:2], -1)
 
 
 def split(x: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:

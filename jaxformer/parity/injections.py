@@ -34,7 +34,8 @@ class Mutant:
     """The last parts of the paths of the modules it lies in, which have to be named, and no others; '' where there is not one
     kind of module. A regular expression, as `cause` is."""
     cause: str = ""
-    """What every one of their causes has to say; '' where no cause can be found, which counts as not right."""
+    """What every one of their causes has to say, or the whole run's; '' where none can be found, which counts as not
+    right where modules are named."""
 
 
 def config(**fields: Any) -> Injection:

@@ -7,7 +7,7 @@ All of it is one pass: torch's arrays are put in place of ours wherever a paired
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -55,6 +55,8 @@ class Isolated:
     gradient_gaps: list[Gap]
     weights: Any
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
+    masks: Mapping[Site, list[np.ndarray]] = field(default_factory=dict)
+    """What our modules were given that may be a mask."""
 
 
 def isolate(
@@ -65,26 +67,28 @@ def isolate(
     pairs: Mapping[Site, Site],
     *,
     gradients: bool,
+    counted: Mapping[Site, np.ndarray],
 ) -> Isolated:
-    """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's."""
+    """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's. Of those in `counted`,
+    only the entries that are True there count."""
     records = {site: theirs[other] for site, other in pairs.items()}
     forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
     weights, rest = parted(model)
     notes: list[_Forcing] = []
 
     def run(forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any]) -> tuple[Any, Any]:
-        forcing = _Forcing(records, forced, pulls)
+        forcing = _Forcing(records, forced, pulls, counted)
         notes[:] = [forcing]
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
-        return forcing.total, [ours for *_, ours in forcing.found]
+        return forcing.total, ([ours for *_, ours in forcing.found], list(forcing.masks.values()))
 
     if gradients:
         both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
-        (_, found), (back, own) = both(forced, weights, pulls)
+        (_, (found, masks)), (back, own) = both(forced, weights, pulls)
     else:
-        (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
+        (_, (found, masks)), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
     (forcing,) = notes
     gaps = [
         Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array)
@@ -95,7 +99,7 @@ def isolate(
         for place, (owner, child) in forcing.senders.items()
         if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
     ]
-    return Isolated(gaps, gradient_gaps, own)
+    return Isolated(gaps, gradient_gaps, own, dict(zip(forcing.masks, jax.device_get(masks), strict=True)))
 
 
 def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
@@ -112,13 +116,20 @@ def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Pl
 class _Forcing:
     """Puts torch's arrays in place of ours, and notes both."""
 
-    def __init__(self, records: Mapping[Site, Record], forced: Mapping[Place, Any], pulls: Mapping[Place, Any]):
-        self.records, self.forced, self.pulls = records, forced, pulls
+    def __init__(
+        self,
+        records: Mapping[Site, Record],
+        forced: Mapping[Place, Any],
+        pulls: Mapping[Place, Any],
+        counted: Mapping[Site, np.ndarray],
+    ):
+        self.records, self.forced, self.pulls, self.counted = records, forced, pulls, counted
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
         """Calls without an argument: it cannot be told whose code uses what they give."""
         self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
         """Owner, child, torch's array and ours."""
+        self.masks: dict[Site, list[Any]] = {}
         self.senders: dict[Place, Ends] = {}
         """Whose code sends a gradient back to a place, and to which child's output."""
         self.total = jnp.zeros(())
@@ -128,7 +139,11 @@ class _Forcing:
         """What the model itself is called with is the user's; what a module hands to another is the module's."""
         if site not in self.records:
             return arguments
-        if not arrays_in(arguments):
+        given = arrays_in(arguments)
+        self.masks[site] = [
+            array for array in given if array.dtype == bool or (_kind(array.dtype), array.ndim) == ("floating", 4)
+        ]
+        if not given:
             self.tapped.add(site)
         elif self.open:
             arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))
@@ -154,7 +169,11 @@ class _Forcing:
             i, axes, theirs = found
             left = [(j, other) for j, other in left if j > i]
             place = Place(site, part, i)
-            self.found.append((*maker, theirs, array))
+            counts, noted = None, array
+            if site in self.counted:
+                counts = self.counted[site].transpose(axes).reshape(array.shape)
+                theirs, noted = np.where(counts, theirs, 0), jnp.where(counts, array, 0)
+            self.found.append((*maker, theirs, noted))
             if place not in self.forced:
                 put.append(jnp.asarray(theirs, array.dtype))
                 continue
@@ -163,6 +182,7 @@ class _Forcing:
                 self.total += (array * jnp.transpose(self.pulls[place], axes).reshape(array.shape)).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             else:
+                instead = instead if counts is None else jnp.where(counts, instead, jax.lax.stop_gradient(array))
                 instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
             put.append(instead)
         return replaced(value, ours, put)

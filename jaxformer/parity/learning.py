@@ -20,6 +20,7 @@ from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
+from jaxformer.parity.steps import Settings, settings_of
 
 Batch = tuple[np.ndarray, ...]
 
@@ -89,6 +90,11 @@ class TorchSide:
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         groups = self.optimizer.param_groups
         return {names[parameter]: float(group["lr"]) for group in groups for parameter in group["params"]}
+
+    def settings(self) -> Settings | None:
+        """What its first step does, if that is known."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        return settings_of(self.optimizer, names, self.learning.clip_norm)
 
     def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> Moment:
         """One step down the gradient of the mean loss of these batches."""

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
 from jaxformer.convert.rules import WHOLE, Family, Layout, Part, Rule
+from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import named_weights
 from jaxformer.parity.naming import Homes, ancestors, nearest_names, nearest_pairs, parent, stack_start
 
@@ -74,6 +75,29 @@ def match(torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Matching
     search.by_siblings()
     search.by_names()
     return _matching(search.rules(), list(leaves), list(torch_weights))
+
+
+def fill_in(rules: Family, torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Family:
+    """Rules, and others before them for the tensors that they leave over on both sides, as far as `match` finds these."""
+    leaves = named_weights(jax_tree)
+    known = {name: names for name, leaf in leaves.items() if set(names := _ruled(rules, name, leaf)) & set(torch_weights)}
+    used = {torch_name for names in known.values() for torch_name in names}
+    free = {name: array for name, array in torch_weights.items() if name not in used}
+    found = match(free, {name: leaf for name, leaf in leaves.items() if name not in known}).family
+    stacks = {**dict.fromkeys([*rules.stacks, *found.stacks], ""), **rules.stacks}
+    family = Family(rules.name, stacks, (*found.rules, *rules.rules))
+    wanted = {name: (names, rules.stacked(name)) for name, names in known.items()}
+    wanted |= {rule.jax: (list(torch_names(rule)), found.stacked(rule.jax)) for rule in found.rules}
+    reached = {name: (_ruled(family, name, leaves[name]), family.stacked(name)) for name in wanted}
+    return family if reached == wanted else rules
+
+
+def _ruled(rules: Family, name: str, leaf: Any) -> list[str]:
+    """torch's names of a JAX tensor by rules; none where there is no rule."""
+    try:
+        return rules.torch_names(name, leaf.shape[0] if rules.stacked(name) else 1)
+    except ConversionError:
+        return []
 
 
 def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:

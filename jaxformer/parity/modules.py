@@ -1,7 +1,7 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
+from jaxformer.parity.given_masks import explain_masks
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
 from jaxformer.parity.loading import ready
@@ -23,6 +24,7 @@ from jaxformer.parity.propagate import Run, propagate
 from jaxformer.parity.records import Record, Trace, aligned
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
+from jaxformer.parity.seen import counted, explain_seen, last, pair_seen
 from jaxformer.parity.watch import CALL, Site
 
 EQUAL = Error(0.0, 0.0)
@@ -41,7 +43,8 @@ class Traced:
     pairs: Mapping[Site, Site]
     """Ours -> torch's."""
     isolated: Isolated
-
+    counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
+    """Of our taps that are attention's scores or weights: which entries of torch's count."""
     hints: Hints = field(default_factory=dict)
 
     @cached_property
@@ -58,19 +61,25 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
-        pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameter_pairs(model, rules)))
+        parameters = parameter_pairs(model, rules)
+        pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameters))
+        seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
+        counts = {site: counted(other, reference.calls) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, ours.outputs, pairs))
-        pairs = {**pairs, CALL: CALL}
+        pairs = {**pairs, **seen, CALL: CALL}
         isolated = Isolated([], [], None)
-        if local or gradients or any(over(propagated(ours, reference, pair), "activation") for pair in pairs.items()):
-            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients)
-    return Traced(reference, model, rules, ours, pairs, isolated)
+        if local or gradients or any(over(propagated(ours, reference, pair, counts), "activation") for pair in pairs.items()):
+            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
+    return Traced(reference, model, rules, ours, pairs, isolated, counts)
 
 
-def propagated(ours: Run, reference: Reference, pair: tuple[Site, Site]) -> Error:
+def propagated(ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray]) -> Error:
     """The largest difference of what a call gives along the normal run."""
     outputs = zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)
-    errors = [error(j, aligned(t, j.shape)) for j, t in outputs]
+    both = [(j, aligned(t, j.shape)) for j, t in outputs]
+    if pair[0] in counts:
+        both = [tuple(np.where(aligned(counts[pair[0]], j.shape), side, 0) for side in (j, t)) for j, t in both]
+    errors = [error(j, t) for j, t in both]
     return max(errors, key=lambda found: found.relative, default=EQUAL)
 
 
@@ -89,16 +98,20 @@ def table(traced: Traced) -> list[Module]:
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
     forwards, backwards = worst_values(traced), worst_gradients(traced, noise)
+    paths = {site.path for site in traced.pairs}
+    behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
     for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
         record, ours = theirs[traced.pairs[site]], traced.ours.outputs[site]
         local, gap = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
-        forward, backward = over(local, "activation"), back is not None and over(back, "gradient")
-        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]))
+        forward = over(local, "activation")
+        backward = back is not None and over(back, "gradient") and site.path not in behind
+        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]), traced.counted)
         blamed, cause = gap, why(traced, gap) if forward and gap else ""
         if backward and not forward and sent:
             blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
+        spread = (over(along, "activation") and site not in traced.counted) or not site.path
         rows.append(
             Module(
                 jax=str(site) if site.path or site.call else "",
@@ -111,10 +124,19 @@ def table(traced: Traced) -> list[Module]:
                 gradient=returned(traced.ours.gradients.get(site), record, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
-                positions=by_position(ours[0], record.output[0]) if over(along, "activation") or not site.path else [],
+                positions=by_position(ours[0], record.output[0]) if spread else [],
             )
         )
     return rows
+
+
+def holder(path: str, paths: Container[str]) -> str:
+    """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in paths:
+            return path
+    return CALL.path
 
 
 def worst_values(traced: Traced) -> Worst:
@@ -158,10 +180,14 @@ def why(traced: Traced, gap: Gap) -> str:
     """The cause, where there is a plain one."""
     if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
         return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
+    if gap.owner in traced.counted:
+        return explain_seen(last(gap.owner.path), gap.ours, gap.theirs)
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
-    return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    given = traced.reference.calls[traced.pairs[gap.owner]].inputs
+    return cause or explain_masks(traced.isolated.masks.get(gap.owner, []), given)
 
 
 def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Error | None:
@@ -172,7 +198,11 @@ def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Err
 
 
 def by_head(traced: Traced, site: Site) -> list[float]:
-    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child."""
+    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
+    and weights `B N T S`, their own."""
+    if site in traced.counted:
+        gaps = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.theirs.ndim == 4]
+        return [error(gap.ours[:, n], gap.theirs[:, n]).relative for gap in gaps for n in range(gap.theirs.shape[1])]
     n = traced.reference.heads.get(traced.pairs[site].path, 0)
     handed = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.child is not None and gap.theirs.ndim == 3]
     if not n or not handed or handed[-1].theirs.shape[-1] % n:

@@ -29,7 +29,7 @@ from jaxformer.parity.outcomes import Outcome, line, noticed, passed, verdict
 from jaxformer.parity.reference import Reference, Tier
 from jaxformer.parity.report import Module
 from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
-from jaxformer.parity.training import check_course
+from jaxformer.parity.training import SAME, check_course
 from jaxformer.parity.twin_training import Training, compare_twins
 from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 
@@ -146,8 +146,8 @@ def reference_search(case: str) -> Hypotheses:
 
 
 Checks = dict[str, Callable[[Subject], Any]]
-Judged = tuple[str | None, list[Module]]
-"""What is red first, None for nothing, and the modules that were compared."""
+Judged = tuple[str | None, list[Module], str]
+"""What is red first, None for nothing; the modules that were compared; the cause that a whole run named."""
 
 STEPS: tuple[tuple[tuple[str, ...], Tier], ...] = (
     (("weights", "forward", "local"), "A"),
@@ -176,8 +176,8 @@ def judged_model(theirs: Reference, ours: Subject) -> Judged:
     for names, tier in STEPS:
         report = check(theirs, ours.like, rules=ours.family, call_jax=ours.call, checks=names, tier=tier)
         if report.status != "equal":
-            return noticed(report), report.modules
-    return None, []
+            return noticed(report), report.modules, ""
+    return None, [], ""
 
 
 def judged_run(checks: Checks, ours: Subject) -> Judged:
@@ -185,17 +185,17 @@ def judged_run(checks: Checks, ours: Subject) -> Judged:
     for name, run in checks.items():
         try:
             run(ours)
-        except (ConversionError, ParityError):
-            return f"A {name}", []
-    return None, []
+        except (ConversionError, ParityError) as error:
+            return f"A {name}", [], str(error).partition(f"{SAME}; ")[2]
+    return None, [], ""
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
     judge, reached = comparison(mutant.case), []
     with jax.disable_jit(), mutant.inject(subject(mutant.case), lambda: reached.append(True)) as mutated:
-        killed_by, modules = judge(mutated)
-    return Outcome(mutant, killed_by, bool(reached), modules)
+        killed_by, modules, why = judge(mutated)
+    return Outcome(mutant, killed_by, bool(reached), modules, why)
 
 
 def red_without_a_bug(case: str) -> str | None:

@@ -22,6 +22,8 @@ class Outcome:
     """Whether the mutation took part in the run."""
     modules: Sequence[Module] = field(default_factory=list)
     """Those that were compared; none in a run that is compared as a whole."""
+    why: str = ""
+    """The cause that such a run named."""
 
     @property
     def killed(self) -> bool:
@@ -41,8 +43,10 @@ class Outcome:
 
     @property
     def cause_right(self) -> bool:
-        """Whether all of them were named with the bug's cause."""
+        """Whether all of them, or the whole run, were named with the bug's cause."""
         wanted = self.mutant.cause
+        if not self.mutant.guilty:
+            return bool(wanted and re.search(wanted, self.why))
         return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.guilty)
 
     def _declared(self, module: Module) -> bool:
@@ -69,9 +73,10 @@ def line(outcome: Outcome) -> str:
     fate = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
     kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.guilty))
     more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""
-    module, cause = (f"{kinds[0]}{more}", outcome.guilty[0].cause or "-") if kinds else ("-", "-")
+    module, cause = (f"{kinds[0]}{more}", outcome.guilty[0].cause or "-") if kinds else ("-", outcome.why or "-")
     if outcome.mutant.guilty:
         module = module if outcome.module_right else f"WRONG: {module}"
+    if outcome.mutant.guilty or outcome.mutant.cause:
         cause = cause if outcome.cause_right or cause == "-" else f"WRONG: {cause}"
     return f"{outcome.mutant.name:{NAME}}  {fate:22}  {module:{MODULE}}  {cause}"
 
@@ -82,23 +87,33 @@ NAME, MODULE = 48, 52
 
 def passed(outcomes: Sequence[Outcome]) -> bool:
     """Whether all are killed, all modules right, and enough causes."""
-    declared = [outcome for outcome in outcomes if outcome.mutant.guilty]
-    causes = sum(outcome.cause_right for outcome in declared)
-    named = all(outcome.module_right for outcome in declared) and causes >= LEAST_CAUSES * len(declared)
+    modules, causes = with_modules(outcomes), with_causes(outcomes)
+    right = sum(outcome.cause_right for outcome in causes)
+    named = all(outcome.module_right for outcome in modules) and right >= LEAST_CAUSES * len(causes)
     return named and all(outcome.killed for outcome in outcomes)
+
+
+def with_modules(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those whose module is declared."""
+    return [outcome for outcome in outcomes if outcome.mutant.guilty]
+
+
+def with_causes(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those, and whole runs whose cause is."""
+    return [outcome for outcome in outcomes if outcome.mutant.guilty or outcome.mutant.cause]
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
     """Three lines: modules, causes, and 'N/N mutants killed' with the survivors."""
-    declared = [outcome for outcome in outcomes if outcome.mutant.guilty]
-    modules, causes = (sum(getattr(outcome, name) for outcome in declared) for name in ("module_right", "cause_right"))
-    share = 100 * causes / len(declared) if declared else 100.0
+    modules, causes = with_modules(outcomes), with_causes(outcomes)
+    right = sum(outcome.cause_right for outcome in causes)
+    share = 100 * right / len(causes) if causes else 100.0
     survivors = [outcome.mutant.name for outcome in outcomes if not outcome.killed]
     killed = f"{len(outcomes) - len(survivors)}/{len(outcomes)} mutants killed"
     return "\n".join(
         [
-            f"module named right: {modules} of {len(declared)}",
-            f"cause named right: {causes} of {len(declared)} ({share:.0f} %)",
+            f"module named right: {sum(outcome.module_right for outcome in modules)} of {len(modules)}",
+            f"cause named right: {right} of {len(causes)} ({share:.0f} %)",
             killed + (f"; survivors: {', '.join(survivors)}" if survivors else ""),
         ]
     )

@@ -53,7 +53,7 @@ class Module:
     positions: list[float] = field(default_factory=list)
     """relL2 of its output at each position, where it has some: its axis 1 of 3 or more."""
     heads: list[float] = field(default_factory=list)
-    """relL2 of what each of its heads gathers, given torch's values, where it has heads."""
+    """relL2 of what each of its heads gathers, given torch's values, where it has heads; of scores and weights, their own."""
 
 
 @dataclass(frozen=True)

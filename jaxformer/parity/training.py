@@ -27,6 +27,7 @@ from jaxformer.parity.dropout import check_masks
 from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
 from jaxformer.parity.report import Stage, Step
+from jaxformer.parity.steps import Settings, explain_step
 
 Arrays = Mapping[str, np.ndarray]
 """By torch's names."""
@@ -38,6 +39,8 @@ LOSS = 1e-12
 """Tier A: the largest relative difference of a loss on the way."""
 RATE = 1e-13
 """Tier A: the largest difference of a learning rate, as a part of the largest of them; torch reaches some by recurrence."""
+SAME = "the gradients are equal"
+"""So the optimizers differ; what follows says in what."""
 EXPLAINED = 1e-6
 """The largest relL2 at which another step counts as explained."""
 
@@ -62,7 +65,7 @@ def compare_training(torch_model: Any, jax_model: PyTree, learning: Learning, ru
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
         theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
-        judge, drawn = Judge(weights), []
+        judge, drawn = Judge(weights, theirs.settings()), []
         for number, batches in enumerate(learning.steps()):
             masks, rates = ours.masks(number, batches), theirs.rates()
             if number < 2:
@@ -84,8 +87,10 @@ def check_course(course: Course) -> None:
 class Judge:
     """Sees both sides after each step."""
 
-    def __init__(self, weights: Arrays):
-        self.before = weights
+    def __init__(self, weights: Arrays, settings: Settings | None):
+        self.settings, self.before = settings, weights
+        self.past: list[Arrays] = []
+        """torch's gradients up to the first step that moves anything."""
         """torch's parameters."""
         self.steps: list[Step] = []
         self.rates: list[tuple[float, float]] = []
@@ -109,6 +114,8 @@ class Judge:
         losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
         if not self.steps:
             self.found["loss"] = judged("loss", losses, error, LINES["loss"][0])
+        if "optimizer" not in self.found:
+            self.past.append(theirs.gradients)
         if "optimizer" not in self.found and any(rates.values()):
             self.found["optimizer"] = self._first_move(step, rates, gaps, theirs, ours)
         if "train" not in self.found and not error <= LOSS:
@@ -153,7 +160,7 @@ class Judge:
         name, off = worst({name: part(gap, theirs.gradients[name]) for name, gap in slopes.items()})
         if not off <= LINES["gradient"][1]:
             return replace(found, says=f"{found.says}; the gradient is off already: {name}, max/rms {off:.1e}")
-        return replace(found, says=f"{found.says}; the gradients are equal{self._why(rates, theirs, ours)}")
+        return replace(found, says=f"{found.says}; {SAME}{self._why(rates, theirs, ours)}")
 
     def _why(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""
@@ -163,6 +170,10 @@ class Judge:
             return np.concatenate([((after[name] - self.before[name]) / rates[name])[own] for name, own in kept.items()])
 
         torch_moves, jax_moves = moves(theirs.parameters), moves(ours.parameters)
+        if self.settings is not None:
+            both = torch_moves, jax_moves
+            if said := explain_step(self.settings, self.past, self.before, both, kept):
+                return f"; {said}"
         decay = multiple(jax_moves - torch_moves, np.concatenate([self.before[name][own] for name, own in kept.items()]))
         if decay is not None:
             return f"; jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"

@@ -37,6 +37,9 @@ class Observer(Protocol):
         ...
 
 
+SEEN = ("scores", "weights")
+"""Below the path of what runs a softmax stand what goes into it and what comes out of it."""
+
 CALL = Site("(call)", 0)
 """The user's function that calls the model: whatever it does around the model is its own code."""
 
@@ -61,6 +64,11 @@ class Visits:
             self.open.pop()
         return self.observer.leave(site, output)
 
+    def tell(self, name: str, value: Any) -> Any:
+        """A value inside of the innermost call, as if a module of that name gave it."""
+        path = ".".join(filter(None, (self.open[-1][1] if self.open else "", name)))
+        return self.run(None, path, lambda: value, (), {})
+
 
 def public_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Methods that a class or its parents below `base` define, `__call__` among them."""
@@ -73,8 +81,11 @@ def public_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., 
 
 @contextmanager
 def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
-    """torch: every module's `forward` and public methods of its own class, in call order. Fused fast paths are off."""
+    """torch: every module's `forward` and public methods of its own class, in call order, and each softmax in one of them as
+    two calls without arguments. Fused fast paths are off."""
     import torch
+
+    from jaxformer.parity.watch_softmax import watch_softmax
 
     visits = Visits(observer)
 
@@ -86,8 +97,15 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
 
         return run
 
+    def seen(*arrays: Any) -> None:
+        """A softmax outside of the model is nobody's."""
+        if visits.open:
+            for name, array in zip(SEEN, arrays, strict=True):
+                visits.tell(name, array)
+
     with ExitStack() as stack:
         stack.enter_context(without_fast_path())
+        stack.enter_context(watch_softmax(seen))
         for path, module in model.named_modules():
             own = not type(module).__module__.startswith("torch.")
             names = dict(public_methods(type(module), torch.nn.Module)) if own else ()

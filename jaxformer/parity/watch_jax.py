@@ -31,7 +31,8 @@ def tap(path: str, value: T) -> T:
 
         x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
 
-    Outside of a comparison it does nothing. It is for models that are plain functions; modules are seen without it.
+    Inside of a module, the path begins there. Modules are seen without it; what a softmax is given and gives in any model may
+    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
     """
     return _running[-1](path, value) if _running else value
 
@@ -45,7 +46,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         return _level() == level
 
     def told(path: str, value: Any) -> Any:
-        return visits.run(None, path, lambda: value, (), {}) if here() else value
+        return visits.tell(path, value) if here() else value
 
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):

@@ -54,10 +54,30 @@ LOSSES = [
 ]
 
 OPTIMIZERS = [
-    Mutant("Adam epsilon inside the root", instead(optimizers.DIRECTIONS, adam=epsilon_in_the_root), "adam"),
-    Mutant("coupled for decoupled decay", instead(optimizers.DIRECTIONS, adamw=optimizers.DIRECTIONS["adam"]), "adamw"),
-    Mutant("decay on gains and biases", instead(optimizers, matrices=everywhere), "adamw"),
-    Mutant("clip without the 1e-6", instead(optimizers, clip=optax.clip_by_global_norm), "sgd"),
+    Mutant(
+        "Adam epsilon inside the root",
+        instead(optimizers.DIRECTIONS, adam=epsilon_in_the_root),
+        "adam",
+        cause="torch epsilon's place outside the root; jax epsilon's place in the root",
+    ),
+    Mutant(
+        "coupled for decoupled decay",
+        instead(optimizers.DIRECTIONS, adamw=optimizers.DIRECTIONS["adam"]),
+        "adamw",
+        cause="torch weight decay decoupled.*; jax weight decay coupled",
+    ),
+    Mutant(
+        "decay on gains and biases",
+        instead(optimizers, matrices=everywhere),
+        "adamw",
+        cause="torch weights decayed some; jax weights decayed all",
+    ),
+    Mutant(
+        "clip without the 1e-6",
+        instead(optimizers, clip=optax.clip_by_global_norm),
+        "sgd",
+        cause=r"torch gradients clipped by norm \+ 1e-6; jax gradients clipped by norm ",
+    ),
     Mutant("learning rate one step ahead", patch(optimizers, make_schedule=one_step_ahead), "adamw"),
     Mutant("Noam's rate one step ahead", patch(optimizers, make_schedule=one_step_ahead), "noam"),
     Mutant("encoder and decoder with one key", patch(encoder_decoder, split_key=lambda f: lambda key, n: [key] * n), "noam"),

@@ -184,11 +184,11 @@ def error_over_position(report: Report) -> Markup:
 
 
 def heads(report: Report) -> Markup:
-    """Every attention whose weights are seen."""
+    """Every attention whose heads are seen."""
     having = [module for module in report.modules if module.heads]
     if not having:
         return Markup()
-    says = "relL2 of what each head gathers, given torch's values; what is coloured is over the line."
+    says = "relL2 of what each head gathers, given torch's values, or of what it attends by; what is coloured is over the line."
     strips = scrolling("Attention heads", heat_strips(having, report.line))
     return section("heads", "Attention heads", tag("p", says, class_="quiet"), strips)
 

@@ -1,0 +1,97 @@
+"""Attention's scores and weights, where both sides show them: torch's softmaxes, and what the JAX model taps.
+
+Rows of weights without any key are left out, since models give them zeros, NaN or means of everything; of scores, so are those
+of masked keys. What is left out stays ours.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.measure import difference
+from jaxformer.parity.pairing import below
+from jaxformer.parity.records import Record, Trace, axes_for
+from jaxformer.parity.watch import SEEN, Site
+
+MASKED = -5e3
+"""A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
+EXPLAINED = 1e-12
+"""The largest relL2 at which a formula gives an array."""
+
+
+def is_seen(site: Site, record: Record) -> bool:
+    """Whether torch's call is no module's, but scores or weights."""
+    return last(site.path) in SEEN and not record.inputs
+
+
+def last(path: str) -> str:
+    """Its last part."""
+    return path.rpartition(".")[2]
+
+
+def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
+    """Our taps -> torch's scores and weights of their shape, where the modules around both share parameters, and no others do.
+
+    `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
+    """
+    taps = Counter(site.path for site in ours if last(site.path) in SEEN)
+    shown = Counter(site.path for site, record in theirs.items() if is_seen(site, record))
+    own = {path: around(path, parameters) for path in taps}
+    other = {path: around(path, {name: name for name in parameters.values()}) for path in shown}
+    fits = [(path, name) for path in own for name in other if own[path] & other[name] and last(path) == last(name)]
+    mine, others = Counter(path for path, _ in fits), Counter(name for _, name in fits)
+    pairs = {
+        Site(path, call): Site(name, call)
+        for path, name in fits
+        if mine[path] == others[name] == 1 and taps[path] == shown[name]
+        for call in range(taps[path])
+    }
+    return {site: other for site, other in pairs.items() if axes_for(theirs[other].output[0], ours[site][0].shape) is not None}
+
+
+def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
+    """torch's names of the tensors in the innermost module around a path that has some."""
+    while path:
+        path = path.rpartition(".")[0]
+        if found := frozenset(theirs for name, theirs in parameters.items() if below(name, path)):
+            return found
+    return frozenset()
+
+
+def counted(site: Site, theirs: Trace) -> np.ndarray:
+    """Which entries of torch's scores or weights are compared."""
+    path = site.path.removesuffix(last(site.path))
+    keys = theirs[Site(f"{path}{SEEN[0]}", site.call)].output[0] > MASKED
+    return keys if last(site.path) == SEEN[0] else np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
+
+
+def explain_seen(what: str, ours: np.ndarray, theirs: np.ndarray) -> str:
+    """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts."""
+    if ours.shape != theirs.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        return ""
+    if what == SEEN[0]:
+        factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
+        residual = difference("", ours, factor * theirs).relative
+        return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""
+    more, fewer = (int(((one != 0) & (two == 0)).sum()) for one, two in ((ours, theirs), (theirs, ours)))
+    said = [f"{n} keys {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
+    return f"jax attends to {' and '.join(said)}" if said else explain_factor(ours, theirs)
+
+
+def explain_factor(ours: np.ndarray, theirs: np.ndarray) -> str:
+    """Where our weights are the softmax of a multiple of torch's scores."""
+    some = theirs > 0
+    logs = [np.log(array, where=some, out=np.zeros_like(array)) for array in (ours, theirs)]
+    count = np.maximum(some.sum(-1, keepdims=True), 1)
+    mine, other = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
+    factor = float((mine * other).sum() / (np.square(other).sum() or 1.0))
+    powers = np.where(some, np.exp(factor * other), 0.0)
+    total = powers.sum(-1, keepdims=True)
+    try:
+        residual = difference("", ours, powers / np.where(total > 0, total, 1.0)).relative
+    except ParityError:
+        return ""
+    says = f"jax's weights are the softmax of {factor:.6g} times torch's scores (residual {residual:.0e})"
+    return says if residual <= EXPLAINED else ""

@@ -1,0 +1,208 @@
+"""Attention's scores and weights, where both sides show them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import linen, nnx
+from torch.nn import functional
+
+from jaxformer.nn.attention import masked_softmax
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite, probe
+from jaxformer.parity.report import Report
+from jaxformer.parity.watch_jax import tap
+
+B, T, D, N = 4, 5, 6, 2
+X, VALID = probe(None, B, T, seed=1, width=D)
+X = X - X.mean(-1, keepdims=True)
+CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
+
+
+def nan_to_zero(scores, mask):
+    return torch.nan_to_num(torch.softmax(scores.masked_fill(~mask, -math.inf), -1))
+
+
+def means(scores, mask):
+    lowest = torch.zeros_like(scores).masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return functional.softmax(scores + lowest, dim=-1) * mask.any(-1, keepdim=True)
+
+
+def method(scores, mask):
+    weights = scores.masked_fill(~mask, -1e9).softmax(dim=-1)
+    return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+EAGER = {"nan_to_zero": nan_to_zero, "means": means, "method": method}
+
+
+class TorchAttention(torch.nn.Module):
+    def __init__(self, way: str):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(D, D) for _ in range(4))
+        self.way, self.num_heads = way, N
+
+    def forward(self, x, mask):
+        q, k, v = (each(x).unflatten(-1, (N, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        if self.way == "fused":
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            y = EAGER[self.way](q @ k.mT / math.sqrt(D // N), mask) @ v
+        return self.o(y.transpose(1, 2).flatten(-2))
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self, way: str):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([TorchAttention(way) for _ in range(2)])
+
+    def forward(self, x, valid):
+        for layer in self.layers:
+            x = x + layer(x, valid[:, None, None])
+        return x
+
+
+def gathered(q, k, v, mask, *, scale=1.0, tapped=("scores", "weights"), path="", bug=lambda weights: weights):
+    """Attention `B T N H` that taps what it is asked to."""
+
+    def shown(name, x):
+        return tap(f"{path}{name}", x) if name in tapped else x
+
+    scores = shown("scores", jnp.einsum("btnh,bsnh->bnts", q, k) * (scale / math.sqrt(D // N)))
+    weights = shown("weights", bug(masked_softmax(scores, mask)))
+    return jnp.einsum("bnts,bsnh->btnh", weights, v)
+
+
+class Attention(nnx.Module):
+    def __init__(self, **how):
+        rngs = nnx.Rngs(0)
+        self.q, self.k, self.v, self.o = (nnx.Linear(D, D, rngs=rngs) for _ in range(4))
+        self.how = how
+
+    def __call__(self, x, mask):
+        q, k, v = (each(x).reshape(*x.shape[:2], N, -1) for each in (self.q, self.k, self.v))
+        return self.o(gathered(q, k, v, mask, **self.how).reshape(x.shape))
+
+
+class Net(nnx.Module):
+    def __init__(self, **how):
+        self.layers = nnx.List([Attention(**how) for _ in range(2)])
+
+    def __call__(self, x, valid):
+        for layer in self.layers:
+            x = x + layer(x, valid[:, None, None])
+        return x
+
+
+class LinenAttention(linen.Module):
+    how: dict
+
+    @linen.compact
+    def __call__(self, x, mask):
+        q, k, v = (linen.Dense(D, name=name)(x).reshape(*x.shape[:2], N, -1) for name in "qkv")
+        return linen.Dense(D, name="o")(gathered(q, k, v, mask, **self.how).reshape(x.shape))
+
+
+class LinenNet(linen.Module):
+    how: dict
+
+    @linen.compact
+    def __call__(self, x, valid):
+        for i in range(2):
+            x = x + LinenAttention(self.how, name=f"layers_{i}")(x, valid[:, None, None])
+        return x
+
+
+def as_linen(tree, x, valid, **how):
+    return LinenNet(how).apply({"params": tree}, x, valid)
+
+
+def as_function(tree, x, valid, **how):
+    for name, layer in tree.items():
+        q, k, v = ((x @ layer[i]["kernel"] + layer[i]["bias"]).reshape(*x.shape[:2], N, -1) for i in "qkv")
+        y = gathered(q, k, v, valid[:, None, None], path=f"{name}.", **how).reshape(x.shape)
+        x = x + y @ layer["o"]["kernel"] + layer["o"]["bias"]
+    return x
+
+
+def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, **how) -> Report:
+    theirs, options = excite(TorchNet(way).eval(), seed=0), {}
+    tree = {
+        f"layers_{i}": {
+            name: {"kernel": np.array(each.weight.detach().numpy().T), "bias": each.bias.detach().numpy()}
+            for name, each in layer.named_children()
+        }
+        for i, layer in enumerate(theirs.layers)
+    }
+    if kind == "nnx":
+        ours = Net(**how)
+        for i, layer in enumerate(ours.layers):
+            for name, values in tree[f"layers_{i}"].items():
+                for last, value in values.items():
+                    getattr(getattr(layer, name), last)[...] = jnp.asarray(value)
+    else:
+        ours, call = tree, {"linen": as_linen, "function": as_function}[kind]
+        options = {"call_jax": lambda tree, x, valid: call(tree, x, valid, **how)}
+    return compare(theirs, ours, (X, valid), checks=CHECKS, tier="A", **options)
+
+
+@pytest.fixture(autouse=True)
+def _flax_promotes():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def seen(report: Report) -> list[str]:
+    return [module.torch for module in report.modules if module.torch.endswith(("scores", "weights"))]
+
+
+EVERY = [f"layers.{i}.{name}" for i in range(2) for name in ("scores", "weights")]
+
+
+@pytest.mark.parametrize("way", [*EAGER, "fused"])
+def test_rows_without_keys_raise_no_alarm(way):
+    report = report_of(way)
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+    assert report.torch_only == []
+
+
+@pytest.mark.parametrize("kind", ["linen", "function"])
+def test_taps_of_other_kinds_of_models(kind):
+    report = report_of(kind=kind)
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+
+
+def test_what_jax_does_not_show_is_not_compared():
+    report = report_of(tapped=())
+    assert report.status == "equal"
+    assert seen(report) == report.torch_only == []
+
+
+BUGS = {
+    "scores of half the size": ({"scale": 0.5}, "scores", "jax's scores are 0.5 times torch's"),
+    "the same, weights alone": (
+        {"scale": 0.5, "tapped": ("weights",)},
+        "weights",
+        "jax's weights are the softmax of 0.5 times torch's scores",
+    ),
+    "a key hidden": ({"bug": lambda w: w.at[:, :, 1, 0].set(0)}, "weights", f"jax attends to {N * 2} keys fewer than torch"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_guilty_one_and_the_cause(bug):
+    how, name, cause = BUGS[bug]
+    report = report_of(**how)
+    assert [module.jax for module in report.guilty] == [f"layers.{i}.{name}" for i in range(2)], str(report)
+    assert all(module.cause.startswith(cause) for module in report.guilty), [module.cause for module in report.guilty]
+
+
+def test_a_bug_in_one_head_shows_in_that_head():
+    report = report_of(bug=lambda weights: weights.at[:, 1].multiply(1.5))
+    assert [module.heads[0] < 1e-13 < module.heads[1] for module in report.guilty] == [True, True]
+    assert [len(module.heads) for module in report.modules if module.jax.endswith("scores")] == [N, N]
