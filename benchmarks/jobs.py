@@ -3,10 +3,10 @@
 Nothing of torch is imported on the JAX side, and no JAX function runs while torch is timed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from jaxformer.checks import check_choice
 
 PRE_DRAWN = 64
 """Batches of pairs that torch gets ready-made, in turn; JAX draws each of its own inside the step."""
+SENTENCE_BATCHES = 32
+"""Batches of sentence pairs that both sides get ready-made, in turn, of every shape that is frequent."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,8 @@ class Job:
     recipe: Any
     data: np.ndarray | None
     """What the JAX side draws from."""
-    draw: Callable[[Any, Any], Any]
-    """draw(data, key) -> batch, in JAX."""
-    loss: Callable[..., Any]
-    """The loss in JAX."""
+    train_steps: Callable[[Any], Callable[..., Any]]
+    """train_steps(optimizer)(state, data, seed, n) -> (state, mean loss), in JAX."""
     evaluate: Callable[[Any], float]
     """The validation loss in JAX."""
     torch_draw: Callable[[Any], Callable[[], Any]]
@@ -36,23 +36,26 @@ class Job:
     """The loss in torch."""
     torch_evaluate: Callable[[Any], float]
     """The validation loss in torch."""
+    warmup: int = 1
+    """Steps until every shape has been seen once."""
 
 
-def make_job(name: str, data: str, change: Callable[[Any], Any]) -> Job:
+def make_job(name: str, data: str | None, change: Callable[[Any], Any]) -> Job:
     """The job of a preset, whose recipe is changed first."""
     check_choice("preset", name, JOBS)
     return JOBS[name](data, change)
 
 
-def shakespeare(preset: str, data: str, change: Callable[[Any], Any]) -> Job:
+def shakespeare(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
     """A GPT on the characters of a text."""
     from jaxformer.data.corpora import read_corpus
     from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.data.windows import cover, draw_windows, split
-    from jaxformer.training.step import make_evaluate
+    from jaxformer.training.step import make_evaluate, make_train_steps
     from train.shakespeare import PRESETS, loss
 
-    recipe, text = change(PRESETS[preset]), read_corpus(data)
+    recipe = change(PRESETS[preset])
+    text = read_corpus(data or recipe.data)
     tokenizer = Tokenizer.characters(text)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
     context = recipe.model.context
@@ -82,8 +85,7 @@ def shakespeare(preset: str, data: str, change: Callable[[Any], Any]) -> Job:
     return Job(
         recipe,
         training,
-        partial(draw_windows, batch=recipe.batch, context=context),
-        loss,
+        lambda optimizer: make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
         lambda model: make_evaluate(loss)(model, whole),
         torch_draw,
         next_token_loss,
@@ -91,53 +93,80 @@ def shakespeare(preset: str, data: str, change: Callable[[Any], Any]) -> Job:
     )
 
 
-def pairs(preset: str, data: str, change: Callable[[Any], Any]) -> Job:
+def pairs(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
     """An encoder-decoder on pairs by rule."""
     import jax
 
     from jaxformer.data.tasks import PAD, TASKS, Pairs
-    from train.reverse import HELD_OUT, PRESETS, held_out_key, measure, pair_loss
+    from jaxformer.training.pairs import pair_loss
+    from jaxformer.training.step import make_train_steps
+    from train.reverse import HELD_OUT, PRESETS, held_out_key, measure
 
     recipe = change(PRESETS[preset])
-    task = TASKS[recipe.task]
+    task, rules = TASKS[recipe.task], {"pad": PAD, "smoothing": recipe.smoothing}
     draws = jax.vmap(lambda key: task.draw(key, recipe.batch))(jax.random.split(jax.random.key(7), PRE_DRAWN))
-    ready = jax.tree.map(np.asarray, draws)
+    ready = [Pairs(*batch) for batch in zip(*jax.tree.map(np.asarray, draws), strict=True)]
     held_out = jax.tree.map(np.asarray, task.draw(held_out_key(recipe.seed), HELD_OUT))
+    loss = partial(pair_loss, **rules)
+    return Job(
+        recipe,
+        None,
+        lambda optimizer: make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch)),
+        lambda model: float(measure(model, Pairs(*held_out))["val_loss"]),
+        *torch_pairs(ready, [held_out], rules),
+    )
 
-    def torch_pairs(source, target):
+
+def sentences(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
+    """An encoder-decoder on sentence pairs, of several shapes."""
+    from jaxformer.data.parallel import read_splits
+    from jaxformer.training.pairs import pair_loss
+    from jaxformer.training.step import make_shaped_train_steps
+    from train.translate import PRESETS, make_buckets, measure, read_tokenizer
+
+    recipe = change(PRESETS[preset])
+    splits = read_splits(recipe.data if data is None else (data,))
+    tokenizer = read_tokenizer(recipe, splits.train)
+    recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+    batches, held_out = make_buckets(recipe, tokenizer, splits)
+    ready, rules = list(islice(batches.epoch(), SENTENCE_BATCHES)), {"pad": held_out.pad, "smoothing": recipe.smoothing}
+    loss = partial(pair_loss, **rules)
+    return Job(
+        recipe,
+        None,
+        lambda optimizer: make_shaped_train_steps(loss, optimizer, lambda step: ready[step % len(ready)], parts=recipe.parts),
+        lambda model: measure(model, held_out)["val_loss"],
+        *torch_pairs(ready, list(held_out.epoch()), rules),
+        warmup=len(ready),
+    )
+
+
+def torch_pairs(ready: Sequence[Any], held_out: Sequence[Any], rules: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """What torch draws, its loss, and its validation loss."""
+
+    def tensors(batch):
         import torch
 
-        return torch.from_numpy(source).long(), torch.from_numpy(target).long()
+        return tuple(torch.from_numpy(side).long() for side in batch)
 
     def torch_draw(generator):
-        batches = cycle([torch_pairs(source, target) for source, target in zip(*ready, strict=True)])
+        batches = cycle([tensors(batch) for batch in ready])
         return lambda: next(batches)
 
-    def torch_loss(model, batch, smoothing=recipe.smoothing):
-        from torch_ref.nn.masks import ids_to_valid, padding_mask
-        from torch_ref.training.losses import cross_entropy
+    def torch_loss(model, batch, **changes):
+        from torch_ref.training.pairs import pair_loss
 
-        source, target = batch
-        logits = model(source, target[:, :-1], source_mask=padding_mask(ids_to_valid(source, PAD)))
-        return cross_entropy(logits, target[:, 1:], ignore_index=PAD, smoothing=smoothing, spread="others_but_padding")
+        return pair_loss(model, batch, **(rules | changes))
 
     def torch_evaluate(model):
         from torch_ref.training.step import evaluate
 
-        return evaluate(model, [torch_pairs(*held_out)], loss=partial(torch_loss, smoothing=0.0))
+        return evaluate(model, [tensors(batch) for batch in held_out], loss=partial(torch_loss, smoothing=0.0))
 
-    return Job(
-        recipe,
-        None,
-        lambda _, key: task.draw(key, recipe.batch),
-        partial(pair_loss, smoothing=recipe.smoothing),
-        lambda model: float(measure(model, Pairs(*held_out))["val_loss"]),
-        torch_draw,
-        torch_loss,
-        torch_evaluate,
-    )
+    return torch_draw, torch_loss, torch_evaluate
 
 
 JOBS = {name: partial(shakespeare, name) for name in ("seed", "cpu", "gpu")}
 JOBS |= {f"reverse.{name}": partial(pairs, name) for name in ("quick", "original")}
 JOBS["copy"] = partial(pairs, "copy")
+JOBS |= {f"translate.{name}": partial(sentences, name) for name in ("smoke", "small", "base")}

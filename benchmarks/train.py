@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.jobs import Job, make_job
 from jaxformer.checks import check_choice, check_size
 from jaxformer.config import GPTConfig
-from jaxformer.errors import JaxformerError
+from jaxformer.errors import InputError, JaxformerError
 from jaxformer.flags import parse, run
 
 SIDES = ("jax", *(f"torch-{how}{threads}" for how in ("", "best-", "compile-") for threads in (1, 2)))
@@ -27,15 +27,16 @@ class TrainBenchmark:
     """Train a preset on every side and compare."""
 
     preset: str = "seed"
-    """Of train.shakespeare: seed, cpu or gpu; of train.reverse: reverse.quick, reverse.original or copy."""
-    data: str = "tinyshakespeare"
-    """A text file, or the name of a corpus."""
+    """Of train.shakespeare: seed, cpu or gpu; of train.reverse: reverse.quick, reverse.original or copy; of train.translate:
+    translate.smoke, translate.small or translate.base."""
+    data: str | None = None
+    """A text file, or the name of a corpus; None: the preset's."""
     seeds: tuple[int, ...] = (3, 4, 5)
     """One round of all sides for each."""
     steps: int = 5000
     """Optimizer steps."""
     batch: int | None = None
-    """Windows or pairs a step; None: the preset's."""
+    """Windows, pairs, or tokens of sentence pairs a step; None: the preset's."""
     sides: tuple[str, ...] = ("jax", "torch-1", "torch-2")
     """jax; torch-N: the twin on N threads; torch-best-N: with fused attention and a fused optimizer; torch-compile-N."""
     dropout: bool = True
@@ -83,7 +84,7 @@ def spawn(arguments: list[str], side: str, seed: int) -> dict:
 
 
 def measure(flags: TrainBenchmark) -> dict:
-    """Train one side; ms a step after a warm-up of one step, and the validation loss."""
+    """Train one side; ms a step after a warm-up, and the validation loss."""
 
     def change(recipe: Any) -> Any:
         recipe = replace(recipe, seed=flags.seeds[0], steps=flags.steps, batch=flags.batch or recipe.batch)
@@ -93,6 +94,8 @@ def measure(flags: TrainBenchmark) -> dict:
         return recipe
 
     job = make_job(flags.preset, flags.data, change)
+    if flags.steps <= job.warmup:
+        raise InputError(f"steps = {flags.steps} are all warm-up; give more than {job.warmup}")
     kind, *settings = flags.worker.split("-")
     return jax_side(job) if kind == "jax" else torch_side(job, settings)
 
@@ -105,19 +108,19 @@ def jax_side(job: Job) -> dict:
     from jaxformer.models import init
     from jaxformer.nn.tree import count_parameters
     from jaxformer.training.optimizers import make_optimizer
-    from jaxformer.training.step import make_train_steps, train_state
+    from jaxformer.training.step import train_state
 
     recipe = job.recipe
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     key = jax.random.key(recipe.seed)
     state = train_state(init(recipe.model, key), optimizer)
-    train_steps, data = make_train_steps(job.loss, optimizer, job.draw), None if job.data is None else jnp.asarray(job.data)
-    state, value = train_steps(state, data, key, 1)
+    train_steps, data = job.train_steps(optimizer), None if job.data is None else jnp.asarray(job.data)
+    state, value = train_steps(state, data, key, job.warmup)
     value.block_until_ready()
     start = time.perf_counter()
-    state, value = train_steps(state, data, key, recipe.steps - 1)
+    state, value = train_steps(state, data, key, recipe.steps - job.warmup)
     value.block_until_ready()
-    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
+    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - job.warmup)
     return {"ms": ms, "val_loss": job.evaluate(state.model), "parameters": count_parameters(state.model)}
 
 
@@ -145,10 +148,10 @@ def torch_side(job: Job, settings: list[str]) -> dict:
         "clip_norm": recipe.optimizer.clip_norm,
     }
     draw = job.torch_draw(generator)
-    fit(trained, draw, steps=1, **go)
+    fit(trained, draw, steps=job.warmup, **go)
     start = time.perf_counter()
-    fit(trained, draw, steps=recipe.steps - 1, **go)
-    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - 1)
+    fit(trained, draw, steps=recipe.steps - job.warmup, **go)
+    ms = 1e3 * (time.perf_counter() - start) / (recipe.steps - job.warmup)
     return {"ms": ms, "val_loss": job.torch_evaluate(model), "parameters": sum(p.numel() for p in model.parameters())}
 
 

@@ -1,8 +1,11 @@
 """The `jaxformer` command."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -10,9 +13,12 @@ from jaxformer import __version__
 from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import InputError
 from jaxformer.flags import parse, run
-from jaxformer.settings import SamplingConfig
+from jaxformer.settings import BeamConfig, SamplingConfig
 
 USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains its flags; jaxformer -v COMMAND shows tracebacks)"
+
+LINES = 512
+"""Lines that are read before the first of them are translated: sources of like lengths go together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +55,13 @@ def generate(arguments: list[str]) -> None:
     import jax
 
     from jaxformer.data.tasks import EOS, SOS, Task
+    from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.decoding import generate, translate
     from jaxformer.training.trained import load_trained
 
     model, words = load_trained(flags.folder)
+    if isinstance(words, Tokenizer) and words.alphabet is None:
+        raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
     seq2seq = isinstance(words, Task)
     sampling = SamplingConfig(
         temperature=(0.0 if seq2seq else 1.0) if flags.temperature is None else flags.temperature,
@@ -72,6 +81,82 @@ def generate(arguments: list[str]) -> None:
         print(prompt + words.decode(generate(model, words.encode(prompt, name="prompt")[None], flags.tokens, key, sampling)[0]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Translate:
+    """Translate texts: those given, the lines of a file, or those of standard input."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    texts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """What to translate. None: the lines of --file, or of standard input."""
+    file: Path | None = None
+    """A text file, a source in each line; may be packed as .gz."""
+    beam: int = 5
+    """Sequences that the search keeps; 1 takes the likeliest token at each place."""
+    n_best: int = 1
+    """How many translations of each source to write; more than one are written with their scores before them, and a tab."""
+    length_penalty: float = 1.0
+    """A score is the log-probability / length^this: above 1 for longer translations, 0 for none."""
+    attention: Path | None = None
+    """Draw what each token of the one translation looks at in the one source: a PNG."""
+    too_long: Literal["cut", "refuse"] = "cut"
+    """What happens to a source of more tokens than the model reads."""
+
+    def __post_init__(self) -> None:
+        check_size("beam", self.beam)
+        check_size("n_best", self.n_best)
+        if self.texts and self.file is not None:
+            raise InputError("both texts and --file are given; give one of them")
+        if self.attention is not None and len(self.texts) != 1:
+            raise InputError(f"--attention draws one source, and {len(self.texts)} are given; give one text")
+
+
+def translate(arguments: list[str]) -> None:
+    """Print the translation of each source, in their order."""
+    flags = parse(Translate, arguments, prog="jaxformer translate")
+    beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty)
+    from jaxformer.training.plots import can_plot, plot_alignment
+    from jaxformer.training.translator import load_translator
+
+    if flags.attention is not None and not can_plot():
+        raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
+    translator = load_translator(flags.folder, too_long=flags.too_long)
+    for texts in chunks(sources(flags), 1 if sys.stdin.isatty() else LINES):
+        for found in translator.beam(texts, beam):
+            for text, score in found:
+                print(text if flags.n_best == 1 else f"{score:.4f}\t{text}")
+            if flags.attention is not None:
+                plot_alignment(flags.attention, *translator.alignment(texts[0], found[0].text))
+        sys.stdout.flush()
+
+
+def sources(flags: Translate) -> Iterable[str]:
+    """The texts to translate, one after another."""
+    from jaxformer.data.parallel import lines
+
+    if flags.texts:
+        return flags.texts
+    return standard_input() if flags.file is None else lines(flags.file)
+
+
+def standard_input() -> Iterator[str]:
+    """Lines as they come; InputError names the line and the byte that is not UTF-8."""
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            where = f"standard input, line {number}"
+            raise InputError(f"{where}, is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert it first") from None
+
+
+def chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most so many texts."""
+    rest = iter(texts)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
 def parity(arguments: list[str]) -> None:
     """Compare models; see jaxformer.parity.cli."""
     from jaxformer.parity import cli
@@ -79,7 +164,7 @@ def parity(arguments: list[str]) -> None:
     cli.main(arguments)
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate, "parity": parity}
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate, "translate": translate, "parity": parity}
 
 
 def dispatch(arguments: list[str]) -> None:

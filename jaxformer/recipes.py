@@ -102,7 +102,7 @@ def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder,
 
     folder = RunFolder.open(recipe.out)
     if any(folder.config.get(name) != value for name, value in facts.items()):
-        raise InputError(f"--data is not what {recipe.out} began with; give the same text")
+        raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
     state = load_state(folder.checkpoints, state)
     if recipe.steps <= int(state.step):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")

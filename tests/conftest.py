@@ -22,13 +22,27 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def corpus(name: str) -> list[Path]:
+    """The files of a corpus on disk; nothing is downloaded for a test."""
+    folder = os.environ.get(FOLDER)
+    paths = [Path(folder or "") / source.file for source in CORPORA[name].values()]
+    for path in paths:
+        if not folder or not path.is_file():
+            pytest.skip(f"needs {path.name} in the folder named by {FOLDER}")
+    return paths
+
+
 @pytest.fixture(scope="session")
 def tiny_shakespeare() -> Path:
-    """The corpus on disk; nothing is downloaded for a test."""
-    path = Path(os.environ.get(FOLDER, "")) / CORPORA["tinyshakespeare"].file
-    if not os.environ.get(FOLDER) or not path.is_file():
-        pytest.skip(f"needs {path.name} in the folder named by {FOLDER}")
-    return path
+    """The text of the plays."""
+    return corpus("tinyshakespeare")[0]
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> str:
+    """The name of the pairs, all of which are there."""
+    corpus("multi30k-de-en")
+    return "multi30k-de-en"
 
 
 @pytest.fixture

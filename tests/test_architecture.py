@@ -23,10 +23,13 @@ NO_TWIN = {
     "nn/matmul.py": "torch's own gradient of a product is fast already",
     "nn/precision.py": "torch's own functions sum in float32 or wider",
     "nn/tree.py": "parameters by name: torch has state_dict",
+    "training/averaging.py": "runs are trained on one side",
+    "training/bleu.py": "runs are trained on one side",
     "training/checkpoint.py": "runs are trained on one side",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
     "training/trained.py": "the weights file is the twin's already",
+    "training/translator.py": "runs are trained on one side",
 }
 HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
 

@@ -52,12 +52,12 @@ def test_near_name():
 def test_the_folder_comes_before_the_network(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr("pooch.retrieve", lambda *_, **__: pytest.fail("asked the network"))
-    (tmp_path / CORPORA["tinyshakespeare"].file).write_text("First Citizen")
+    (tmp_path / CORPORA["tinyshakespeare"]["text"].file).write_text("First Citizen")
     assert read_corpus("tinyshakespeare") == "First Citizen"
 
 
 UNREACHABLE = "is not in the cache and raw.githubusercontent.com cannot be reached; give --data FILE, or set"
-WRONG = f"does not have the wanted sha256 {CORPORA['tinyshakespeare'].sha256}; give --data FILE"
+WRONG = f"does not have the wanted sha256 {CORPORA['tinyshakespeare']['text'].sha256}; give --data FILE"
 
 
 @pytest.mark.parametrize(

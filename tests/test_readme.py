@@ -24,6 +24,8 @@ SHORTENED = {
     "-m train.shakespeare": SHORT,
     "-m train.shakespeare --out runs/mine --steps 1000": SHORT,
     "-m train.shakespeare --out runs/mine --steps 2000 --resume": "--steps 45",
+    "-m train.translate": "--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300",
+    "jaxformer translate": "--beam 3",
     "jaxformer generate runs/mine": "",
     "jaxformer generate runs/reverse-0": "",
     "-m train.qa --seeds 50": "",
@@ -59,6 +61,8 @@ def test_every_command_is_known():
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("readme")
     (path / "text.txt").write_text("ROMEO: what light through yonder window breaks?\n" * 40)
+    (path / "pairs.tsv").write_text("Ein Hund.\tA dog.\n" * 40)
+    (path / "sentences.de").write_text("Ein Hund.\nHund\n")
     return path
 
 
@@ -80,7 +84,7 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     blocks = [block for kind, block in BLOCKS if kind == "python"]
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["logits"].shape == (1, 1, 65)

@@ -145,7 +145,7 @@ def test_resuming_with_another_text_is_refused(copy, text_file, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     config["recipe"]["data"] = str(other)
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"other.txt is not the text that .* began with; give the same text$"):
+    with pytest.raises(InputError, match=r"--data is not what .* began with; give the same texts$"):
         shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
 
 

@@ -1,4 +1,4 @@
-"""A model and a recipe that train in two seconds."""
+"""A model and a recipe that train in two seconds, and words of two languages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +23,16 @@ WORDS = (
     "of old",
     "kings!",
 )
+GERMAN = {
+    "Hund": "dog",
+    "Katze": "cat",
+    "Haus": "house",
+    "Baum": "tree",
+    "Mann": "man",
+    "läuft": "runs",
+    "singt": "sings",
+    "schläft": "sleeps",
+}
 TINY = {
     "--batch": 2,
     "--steps": 6,

@@ -34,7 +34,8 @@ from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.step import make_shaped_train_steps, train_state
-from jaxformer.translation import Translator
+from jaxformer.training.trained import load_tokenizer
+from jaxformer.training.translator import Translator
 
 BEAM = BeamConfig(width=5)
 """How the test set is translated in the end, beside greedily."""
@@ -134,7 +135,7 @@ def main(arguments: list[str]) -> None:
     recipe = read_recipe(PRESETS, arguments, prog="python -m train.translate")
     out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
-    tokenizer = Tokenizer.load(RunFolder.open(out).tokenizer) if recipe.resume else read_tokenizer(recipe, splits.train)
+    tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False)

@@ -3,16 +3,16 @@
 Runs are trained on one side: the twin has none.
 """
 
+import hashlib
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.config import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Task
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.errors import CheckpointError, ConfigError, InputError
+from jaxformer.errors import CheckpointError, ConfigError
 from jaxformer.models import Model, build
 from jaxformer.training.runs import RunFolder
 
@@ -21,8 +21,8 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
     """The model of a run folder with its trained weights, and how its ids are read and written."""
     run = RunFolder.open(path)
     try:
-        config, words = describe(run.config)
-    except (KeyError, TypeError, ConfigError, InputError) as error:
+        config, words = describe(run)
+    except (KeyError, TypeError, ConfigError) as error:
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {error}") from None
     if words.vocab_size != config.vocab_size:
         found = f"its model has {config.vocab_size} symbols, its task or text {words.vocab_size}"
@@ -32,14 +32,25 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
     return load_weights(run.weights, jax.eval_shape(lambda: build(config))), words
 
 
-def describe(config: dict[str, Any]) -> tuple[GPTConfig, Tokenizer] | tuple[EncoderDecoderConfig, Task]:
-    """The model and the symbols that a run's config.json names; KeyError, TypeError or ValueError where it names none."""
+def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
+    """The model and the symbols of a run; KeyError, TypeError or ConfigError where its config.json names none."""
+    config = run.config
     recipe = config["recipe"]
     if "task" in recipe:
         if recipe["task"] not in list(TASKS):
             raise TypeError(f"its task {recipe['task']!r:.30} is none of {', '.join(TASKS)}")
         return EncoderDecoderConfig(**recipe["model"]), TASKS[recipe["task"]]
+    if "tokenizer_sha256" in config:
+        return EncoderDecoderConfig(**recipe["model"]), load_tokenizer(run)
     characters = config["characters"]
-    if not isinstance(characters, str) or "".join(sorted(set(characters))) != characters:
+    if not isinstance(characters, str) or not characters or "".join(sorted(set(characters))) != characters:
         raise TypeError("its characters are no text of distinct ones in order")
     return GPTConfig(**recipe["model"]), Tokenizer.characters(characters)
+
+
+def load_tokenizer(run: RunFolder) -> Tokenizer:
+    """The tokenizer of a run; CheckpointError where the file is not the one that the run began with."""
+    tokenizer = Tokenizer.load(run.tokenizer)
+    if hashlib.sha256(run.tokenizer.read_bytes()).hexdigest() != run.config.get("tokenizer_sha256"):
+        raise CheckpointError(f"{run.tokenizer} is not the tokenizer that this run was trained with: its sha256 differs")
+    return tokenizer

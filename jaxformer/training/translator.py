@@ -1,8 +1,12 @@
-"""Source texts -> target texts, with a trained model and its tokenizer."""
+"""Source texts -> target texts, with a trained model and its tokenizer.
+
+Runs are trained on one side: the twin has none.
+"""
 
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -13,6 +17,7 @@ from jaxformer.decoding import translate, translate_beam
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.settings import BeamConfig
+from jaxformer.training.trained import load_trained
 
 ROWS = 64
 """Most sources that are translated at once."""
@@ -108,6 +113,14 @@ class Translator:
         """A target up to its end, on one line."""
         ends = np.flatnonzero(ids == self.tokenizer.frame.end)
         return " ".join(self.tokenizer.decode(ids[: ends[0]] if ends.size else ids).split("\n")).strip()
+
+
+def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:
+    """The model and the tokenizer of a run folder; InputError where the run is of another kind."""
+    model, words = load_trained(path)
+    if not isinstance(model, EncoderDecoder) or not isinstance(words, Tokenizer):
+        raise InputError(f"{path} holds a model that does not translate texts; use jaxformer generate")
+    return Translator(model, words, too_long)
 
 
 def _chunks(order: list[int]) -> Iterator[list[int]]:

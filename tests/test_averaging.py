@@ -1,0 +1,44 @@
+"""Weights of a run's newest evaluations, and their mean."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.errors import CheckpointError
+from jaxformer.models import build
+from jaxformer.nn.tree import named_leaves
+from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
+from tests.tiny import tiny_config
+
+MODEL = build(tiny_config())
+
+
+def filled(value):
+    return jax.tree.map(lambda leaf: jnp.full_like(leaf, value), MODEL)
+
+
+def test_the_newest_stay(tmp_path):
+    for step in (2, 4, 6, 10):
+        keep_weights(tmp_path / "kept", step, filled(step), newest=3)
+    assert kept_steps(tmp_path / "kept") == [4, 6, 10]
+
+
+def test_steps_that_are_taken_again_are_forgotten(tmp_path):
+    for step in (2, 4, 6):
+        keep_weights(tmp_path, step, filled(step), newest=3)
+    keep_weights(tmp_path, 4, filled(1), newest=3)
+    assert kept_steps(tmp_path) == [2, 4]
+    assert {float(leaf.max()) for leaf in named_leaves(average_weights(tmp_path, MODEL)).values()} == {1.5}
+
+
+def test_the_mean(tmp_path):
+    for step, value in ((1, 1.0), (2, 5.0), (3, 6.0)):
+        keep_weights(tmp_path, step, filled(value), newest=5)
+    for leaf in named_leaves(average_weights(tmp_path, jax.eval_shape(lambda: MODEL))).values():
+        np.testing.assert_array_equal(leaf, np.full(leaf.shape, 4.0, np.float32))
+
+
+def test_nothing_to_average(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no weights to average"):
+        average_weights(tmp_path, MODEL)
