@@ -156,7 +156,7 @@ def torch_pairs(ready: Sequence[Any], held_out: Sequence[Any], rules: Mapping[st
     def torch_loss(model, batch, **changes):
         from torch_ref.training.pairs import pair_loss
 
-        return pair_loss(model, batch, **(rules | changes))
+        return pair_loss(model, batch, **{**rules, **changes})
 
     def torch_evaluate(model):
         from torch_ref.training.step import evaluate

@@ -17,6 +17,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.data.parallel import Parallel, Splits
 from jaxformer.data.tasks import Pairs
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.decoding.prepare import bucket
 from jaxformer.models import build, init
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
@@ -154,7 +155,7 @@ def test_the_same_translations(trained, float64):
     start, end, _ = TOKENIZER.frame
     for text, ours, found in zip(texts, greedy, beams, strict=True):
         source = torch.tensor([[*TOKENIZER.encode(text).tolist(), end]])
-        room = min(trained.config.context, 2 * source.shape[1] + 10)
+        room = min(trained.config.context, 2 * bucket(source.shape[1]))
         theirs = translate(twin, source, room, start=start, eos=end)[0].tolist()
         assert ours == TOKENIZER.decode(theirs[: theirs.index(end)] if end in theirs else theirs).strip()
         tokens, scores = translate_beam(twin, source, room, beam, start=start, eos=end)[0]

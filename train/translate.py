@@ -168,14 +168,14 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {begun:,}" if begun else ""))
 
     rules = {"pad": held_out.pad, "smoothing": recipe.smoothing}
-    evaluate = partial(measure, pairs=held_out)
+    evaluate, shown = partial(measure, pairs=held_out), splits.validation.sources[: recipe.show]
 
     def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
         keep_weights(folder.evaluated, int(line["step"]), model, recipe.averaged)
         if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
             save_weights(folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
-        for source, said in zip(splits.validation.sources, translated(recipe, model, tokenizer, splits), strict=False):
+        for source, said in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
             console.print(f"        {source} -> {said}")
 
     state = fit(
@@ -226,11 +226,6 @@ def choose(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Con
         return best
     save_weights(folder.weights, mean)
     return mean
-
-
-def translated(recipe: Translate, model: EncoderDecoder, tokenizer: Tokenizer, splits: Splits) -> list[str]:
-    """A few held-out sentences, greedily."""
-    return Translator(model, tokenizer).greedy(splits.validation.sources[: recipe.show])
 
 
 def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:

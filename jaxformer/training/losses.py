@@ -56,6 +56,6 @@ def cross_entropy(
     return jnp.where(kept, loss, zero).sum(), jnp.where(kept, weight, zero).sum()
 
 
-def mean(total: Float[Array, ""], normaliser: Float[Array, ""]) -> Float[Array, ""]:
+def mean(total: Float[Array, "*shape"], normaliser: Float[Array, ""]) -> Float[Array, "*shape"]:
     """total / normaliser; 0 where there was nothing to count."""
     return total / jnp.where(normaliser == 0, jnp.ones_like(normaliser), normaliser)

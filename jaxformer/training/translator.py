@@ -4,7 +4,7 @@ Runs are trained on one side: the twin has none.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding import translate, translate_beam
+from jaxformer.decoding.prepare import bucket
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.settings import BeamConfig
@@ -83,11 +84,12 @@ class Translator:
         return [np.append(row[:most], end).astype(np.int32) for row in rows]
 
     def _in_batches(self, texts: Sequence[str], decode: Any, empty: Any) -> list[Any]:
-        """Whatever `decode` gives for each text, in their order: sources of like lengths go together."""
+        """Whatever `decode` gives for each text, in their order: sources of like lengths go together, and no text changes
+        what another gets."""
         rows = self._encode(texts)
         filled = [i for i, text in enumerate(texts) if text.strip()]
         results: list[Any] = [empty] * len(texts)
-        for chunk in _chunks(sorted(filled, key=lambda i: len(rows[i]))):
+        for chunk in _chunks({i: bucket(len(rows[i])) for i in filled}):
             ids, valid = _padded([rows[i] for i in chunk], self.tokenizer.frame.pad)
             for i, result in zip(chunk, decode(ids, valid), strict=False):
                 results[i] = result
@@ -106,8 +108,8 @@ class Translator:
         ]
 
     def _room(self, ids: np.ndarray) -> int:
-        """The most tokens that a target may have: twice the source's, and some."""
-        return min(self.model.config.context, 2 * ids.shape[1] + 10)
+        """The most tokens that a target may have: twice the source's width, which no other source decides."""
+        return min(self.model.config.context, 2 * bucket(ids.shape[1]))
 
     def _text(self, ids: np.ndarray) -> str:
         """A target up to its end, on one line."""
@@ -123,8 +125,11 @@ def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:
     return Translator(model, words, too_long)
 
 
-def _chunks(order: list[int]) -> Iterator[list[int]]:
-    return (order[first : first + ROWS] for first in range(0, len(order), ROWS))
+def _chunks(widths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Numbers of sources, those of one width together, at most ROWS of them."""
+    for width in sorted(set(widths.values())):
+        alike = [i for i in widths if widths[i] == width]
+        yield from (alike[first : first + ROWS] for first in range(0, len(alike), ROWS))
 
 
 def _padded(rows: list[np.ndarray], pad: int) -> tuple[np.ndarray, np.ndarray]:
