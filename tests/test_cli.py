@@ -156,7 +156,7 @@ def test_usage_and_version(capsys):
     dispatch(["--version"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == lines[1]
-    assert lines[0].startswith("usage: jaxformer generate|parity ...")
+    assert lines[0].startswith("usage: jaxformer generate|translate|parity ...")
     assert lines[2] == f"jaxformer {__version__}"
 
 

@@ -15,6 +15,8 @@ from jaxformer.cli import dispatch
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
+from jaxformer.models import build
+from jaxformer.nn.tree import count_parameters
 from jaxformer.training.averaging import average_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.translator import Translator, load_translator
@@ -134,6 +136,13 @@ def test_parts_are_one_batch(folder, data, tmp_path):
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
     assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("preset", train.translate.PRESETS.values(), ids=train.translate.PRESETS)
+def test_every_preset_describes_a_model(preset):
+    model = jax.eval_shape(lambda: build(preset.model))
+    assert count_parameters(model) == {"smoke": 715_776, "small": 6_002_688, "base": 52_330_496}[preset.preset]
+    assert preset.schedule.name == "noam" or preset.schedule.last == preset.steps
 
 
 @pytest.mark.parametrize(
