@@ -16,7 +16,7 @@ from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
-from jaxformer.models import GPT, build, gpt
+from jaxformer.models import GPT, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
 from jaxformer.nn.tree import map_named
 from jaxformer.parity import comparison
@@ -90,11 +90,6 @@ PLANTED = {
         patched(attention, "split_heads", lambda f: lambda x, n: x.reshape(*x.shape[:-1], -1, n).swapaxes(-1, -2)),
         [f"{block}.attention" for block in BLOCKS],
         "torch heads laid out head by head; jax heads laid out interleaved where they are split",
-    ),
-    "a mask two too wide": (
-        patched(gpt, "causal_mask", lambda f: lambda queries, keys, offset: f(queries, keys, offset + 2)),
-        [f"{block}.attention" for block in BLOCKS],
-        "the mask that it is given differs from torch's in ",
     ),
     "no mask": (
         patched(attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q, k, None)),

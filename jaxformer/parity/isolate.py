@@ -7,7 +7,7 @@ All of it is one pass: torch's arrays are put in place of ours wherever a paired
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -55,8 +55,6 @@ class Isolated:
     gradient_gaps: list[Gap]
     weights: Any
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
-    masks: Mapping[Site, list[np.ndarray]] = field(default_factory=dict)
-    """What our modules were given that may be a mask."""
 
 
 def isolate(
@@ -82,13 +80,13 @@ def isolate(
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
-        return forcing.total, ([ours for *_, ours in forcing.found], list(forcing.masks.values()))
+        return forcing.total, [ours for *_, ours in forcing.found]
 
     if gradients:
         both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
-        (_, (found, masks)), (back, own) = both(forced, weights, pulls)
+        (_, found), (back, own) = both(forced, weights, pulls)
     else:
-        (_, (found, masks)), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
+        (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
     (forcing,) = notes
     gaps = [
         Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array)
@@ -99,7 +97,7 @@ def isolate(
         for place, (owner, child) in forcing.senders.items()
         if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
     ]
-    return Isolated(gaps, gradient_gaps, own, dict(zip(forcing.masks, jax.device_get(masks), strict=True)))
+    return Isolated(gaps, gradient_gaps, own)
 
 
 def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
@@ -129,7 +127,6 @@ class _Forcing:
         """Calls without an argument: it cannot be told whose code uses what they give."""
         self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
         """Owner, child, torch's array and ours."""
-        self.masks: dict[Site, list[Any]] = {}
         self.senders: dict[Place, Ends] = {}
         """Whose code sends a gradient back to a place, and to which child's output."""
         self.total = jnp.zeros(())
@@ -139,11 +136,7 @@ class _Forcing:
         """What the model itself is called with is the user's; what a module hands to another is the module's."""
         if site not in self.records:
             return arguments
-        given = arrays_in(arguments)
-        self.masks[site] = [
-            array for array in given if array.dtype == bool or (_kind(array.dtype), array.ndim) == ("floating", 4)
-        ]
-        if not given:
+        if not arrays_in(arguments):
             self.tapped.add(site)
         elif self.open:
             arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))

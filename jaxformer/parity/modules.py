@@ -14,7 +14,6 @@ from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
-from jaxformer.parity.given_masks import explain_masks
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
 from jaxformer.parity.loading import ready
@@ -185,9 +184,7 @@ def why(traced: Traced, gap: Gap) -> str:
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
-    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
-    given = traced.reference.calls[traced.pairs[gap.owner]].inputs
-    return cause or explain_masks(traced.isolated.masks.get(gap.owner, []), given)
+    return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
 
 
 def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Error | None:
