@@ -1,12 +1,13 @@
 """Pairs in batches: every pair once an epoch, few shapes, little padding, and nothing that a step number does not decide."""
 
+import time
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from jaxformer.data.buckets import Buckets
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, JaxformerError
 
 PAD = 0
 
@@ -80,13 +81,48 @@ def test_more_shapes_pad_less():
 
 
 def test_parts_divide_every_batch():
-    batches = list(made((np.arange(3, 30), np.arange(3, 30)), parts=4).epoch())
+    batches = list(made((np.arange(3, 30), np.arange(3, 30)), parts=4, budget=300).epoch())
     assert all(len(batch.source) % 4 == 0 for batch in batches)
     assert visited(batches) == Counter(range(1, 28))
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_parts_keep_to_the_budget(parts):
+    draw = np.random.default_rng(2)
+    batches = list(made(draw.integers(3, 20, (2, 300)), budget=300, parts=parts).epoch())
+    assert max(batch.source.size + batch.target.size for batch in batches) <= 300
+    assert visited(batches) == Counter(range(1, 301))
+
+
+def test_widely_spread_lengths_are_grouped_in_no_time():
+    draw = np.random.default_rng(3)
+    start = time.process_time()
+    buckets = made(draw.integers(3, 250, (2, 5000)), budget=4096, shapes=16)
+    assert time.process_time() - start < 20
+    assert visited(buckets.epoch()) == Counter(range(1, 5001))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shapes": 0}, "shapes = 0 is out of range"),
+        ({"parts": 0}, "parts = 0 is out of range"),
+        ({"parts": 9}, "9 pairs take 135 tokens, more than a batch of 100 holds"),
+    ],
+)
+def test_sizes_that_make_no_batches(changes, said):
+    with pytest.raises(JaxformerError, match=said):
+        made(([6, 6], [9, 9]), **changes)
+
+
+@pytest.mark.parametrize("lengths", [([], []), ([3], [3, 3])])
+def test_sides_that_make_no_pairs(lengths):
+    with pytest.raises(InputError, match="give one or more, and as many of both"):
+        made(lengths)
+
+
 def test_a_pair_longer_than_the_budget():
-    with pytest.raises(InputError, match="a pair takes 105 tokens, more than a batch of 100 holds; give a larger budget"):
+    with pytest.raises(InputError, match="a pair takes 105 tokens, more than a batch of 100 holds; give a larger batch"):
         made(([3, 52], [3, 52]))
 
 

@@ -86,7 +86,7 @@ def test_a_packed_file_that_is_damaged(tmp_path):
 
 
 def test_more_than_two_names():
-    with pytest.raises(InputError, match="data: 3 names; give a corpus"):
+    with pytest.raises(InputError, match=r"data: \['a', 'b', 'c'\] is not one or two names; give a corpus"):
         read_parallel(["a", "b", "c"])
 
 
@@ -100,6 +100,25 @@ def test_a_corpus_of_another_kind_has_no_pairs():
 def test_empty_lines_are_left_out_and_said(files):
     with pytest.warns(UserWarning, match=r"train.en line 2 is empty; 2 of 4 pairs are left out$"):
         assert read_parallel(files("a\nb\n \nd\n", "e\n\n\nh\n")) == (["a", "d"], ["e", "h"])
+
+
+def test_an_empty_line_of_two_columns(tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n\nc\td\n")
+    with pytest.warns(UserWarning, match=r"pairs.tsv line 2 is empty; 1 of 3 pairs are left out$"):
+        assert read_parallel([str(tmp_path / "pairs.tsv")]) == (["a", "c"], ["b", "d"])
+
+
+def test_a_byte_order_mark_is_no_text(files):
+    assert read_parallel(files(b"\xef\xbb\xbfa\n", "b\n")) == (["a"], ["b"])
+
+
+def test_a_packed_file_by_another_name(files):
+    assert read_parallel(files(gzip.compress(b"a\n"), "b\n")) == (["a"], ["b"])
+
+
+def test_a_name_too_long_for_a_file():
+    with pytest.raises(InputError, match="is neither a file nor a corpus"):
+        read_parallel(["x" * 300])
 
 
 def test_splits_of_files(files):

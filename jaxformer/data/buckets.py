@@ -7,11 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from jaxformer.checks import check_size
 from jaxformer.data.tasks import Pairs
 from jaxformer.errors import InputError
 
 GRAIN = 2
 """Widths of what a model reads are multiples of this many tokens: XLA compiles and runs odd ones more slowly."""
+MOST_CELLS = 400
+"""Different widths that are put together pair by pair; where there are more of them, they are rounded more coarsely first."""
 UNREAD = np.array([0, 1])
 """A target's last token is only predicted."""
 
@@ -49,14 +52,18 @@ class Buckets:
         shapes: int,
         parts: int = 1,
     ):
+        for name, size in (("budget", budget), ("shapes", shapes), ("parts", parts)):
+            check_size(name, size)
+        if not len(sources) == len(targets) > 0:
+            raise InputError(f"{len(sources)} sources and {len(targets)} targets; give one or more, and as many of both")
         self.sources, self.targets, self.pad = sources, targets, pad
         lengths = np.array([(len(source), len(target)) for source, target in zip(sources, targets, strict=True)])
-        if (longest := _rounded(lengths).sum(1).max()) > budget:
-            raise InputError(f"a pair takes {longest} tokens, more than a batch of {budget} holds; give a larger budget")
+        if (longest := parts * _rounded(lengths).sum(1).max()) > budget:
+            many = "a pair takes" if parts == 1 else f"{parts} pairs take"
+            raise InputError(f"{many} {longest} tokens, more than a batch of {budget} holds; give a larger batch")
         self.lengths = lengths
         self.buckets = [_bucket(members, lengths, budget, parts) for members in _grouped(lengths, shapes)]
-        order = lru_cache(maxsize=2)(self._order)
-        self.epoch_order = order
+        self.epoch_order = lru_cache(maxsize=2)(self._order)
 
     @cached_property
     def steps(self) -> int:
@@ -105,19 +112,22 @@ class Buckets:
 def _bucket(members: np.ndarray, lengths: np.ndarray, budget: int, parts: int) -> Bucket:
     """As many rows as the budget allows, spread evenly over the batches that takes."""
     source, target = (int(width) for width in _rounded(lengths[members].max(0)))
-    most = max(1, budget // (source + target))
+    most = budget // (source + target) // parts * parts
     rows = -(-len(members) // -(-len(members) // most))
     return Bucket(members, rows + -rows % parts, (source, target))
 
 
-def _rounded(lengths: np.ndarray) -> np.ndarray:
+def _rounded(lengths: np.ndarray, grain: int = GRAIN) -> np.ndarray:
     """Lengths of sources and targets, the next widths up."""
-    return -(-(lengths - UNREAD) // GRAIN) * GRAIN + UNREAD
+    return -(-(lengths - UNREAD) // grain) * grain + UNREAD
 
 
 def _grouped(lengths: np.ndarray, shapes: int) -> list[np.ndarray]:
     """The numbers of the pairs of each shape."""
-    cells, cell, counts = np.unique(_rounded(lengths), axis=0, return_inverse=True, return_counts=True)
+    grain = GRAIN
+    while len(np.unique(_rounded(lengths, grain), axis=0)) > MOST_CELLS:
+        grain *= 2
+    cells, cell, counts = np.unique(_rounded(lengths, grain), axis=0, return_inverse=True, return_counts=True)
     group = np.arange(len(cells))
     while len(alive := np.unique(group)) > shapes:
         widths, count = cells[alive], counts[alive]

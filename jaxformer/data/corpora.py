@@ -4,6 +4,7 @@ import difflib
 import gzip
 import os
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +55,9 @@ def find(name: str, part: str) -> Path:
     if part in CORPORA.get(name, {}):
         return fetch(CORPORA[name][part])
     path = Path(name)
-    if path.is_file():
-        return path
+    with suppress(OSError):  # a name may be too long for one
+        if path.is_file():
+            return path
     fitting = [corpus for corpus, parts in CORPORA.items() if part in parts]
     near = difflib.get_close_matches(name, fitting, 1)
     hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(fitting)}"
@@ -68,10 +70,11 @@ def read_corpus(name: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file, unpacked where its name ends in .gz; InputError says which byte is not UTF-8."""
+    """A UTF-8 file, with a byte order mark or without, packed by gzip or not; InputError says which byte is not UTF-8."""
     try:
-        packed = path.read_bytes()
-        text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8")
+        found = path.read_bytes()
+        packed = path.suffix == ".gz" or found.startswith(b"\x1f\x8b")
+        text = (gzip.decompress(found) if packed else found).decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert the file first") from None
@@ -98,6 +101,8 @@ def fetch(source: Source) -> Path:
         return Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", fname=name, path=cache, progressbar=False))
     except ValueError:
         raise InputError(f"{source.url} does not have the wanted sha256 {source.sha256}; give --data FILE") from None
+    except (PermissionError, FileExistsError, NotADirectoryError):
+        raise InputError(f"{cache} cannot be written; give --data FILE, or set XDG_CACHE_HOME to another folder") from None
     except OSError:
         host = source.url.split("/")[2]
         raise InputError(

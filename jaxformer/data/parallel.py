@@ -53,8 +53,10 @@ def read_parallel(data: Sequence[str], split: str = "train") -> Parallel:
     Files are UTF-8, and may be packed as .gz. Pairs of which one side is empty are left out, with a warning. InputError names
     the file and the line that does not fit.
     """
-    if len(data) > 2:
-        raise InputError(f"data: {len(data)} names; give a corpus, one file of two columns, or a source and a target file")
+    if isinstance(data, str) or not 1 <= len(data) <= 2:
+        raise InputError(
+            f"data: {data!r:.60} is not one or two names; give a corpus, one file of two columns, or a source and a target file"
+        )
     parts = [f"{split}.source", f"{split}.target"]
     if len(data) == 2:
         paths = [find(name, part) for name, part in zip(data, parts, strict=True)]
@@ -73,7 +75,7 @@ def lines(path: Path) -> list[str]:
 
 def columns(path: Path) -> tuple[list[str], list[str]]:
     """The two columns of a file with a tab in each line."""
-    rows = [line.split("\t") for line in lines(path)]
+    rows = [line.split("\t") if line.strip() else ["", ""] for line in lines(path)]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
             raise InputError(f"{path} line {number} has {len(row)} columns; give a source, a tab and a target in each line")
