@@ -109,6 +109,8 @@ class Translate:
             raise InputError("both texts and --file are given; give one of them")
         if self.attention is not None and len(self.texts) != 1:
             raise InputError(f"--attention draws one source, and {len(self.texts)} are given; give one text")
+        if self.attention is not None and (self.attention.suffix != ".png" or not self.attention.parent.is_dir()):
+            raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that is there")
 
 
 def translate(arguments: list[str]) -> None:
@@ -121,7 +123,8 @@ def translate(arguments: list[str]) -> None:
     if flags.attention is not None and not can_plot():
         raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
     translator = load_translator(flags.folder, too_long=flags.too_long)
-    for texts in chunks(sources(flags), 1 if sys.stdin.isatty() else LINES):
+    typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
+    for texts in chunks(sources(flags), 1 if typed else LINES):
         for found in translator.beam(texts, beam):
             for text, score in found:
                 print(text if flags.n_best == 1 else f"{score:.4f}\t{text}")
@@ -141,9 +144,11 @@ def sources(flags: Translate) -> Iterable[str]:
 
 def standard_input() -> Iterator[str]:
     """Lines as they come; InputError names the line and the byte that is not UTF-8."""
+    if sys.stdin is None:
+        raise InputError("nothing to translate: standard input is closed; give texts, or --file")
     for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            yield line.decode("utf-8").rstrip("\r\n")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             where = f"standard input, line {number}"

@@ -94,8 +94,11 @@ def restored(hint: Any, value: Any) -> Any:
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
-def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder, Any]:
-    """A new run folder, or the one to resume with its last state; `facts` are what the data have to be again."""
+def begin(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
+    """A new run folder, or the one to resume with its last state; `facts` are what the data have to be again.
+
+    A run at its last step is refused, unless what comes after it is `unfinished`.
+    """
     if not recipe.resume:
         return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
     from jaxformer.training.checkpoint import load_state
@@ -104,7 +107,7 @@ def begin(recipe: Any, facts: Mapping[str, str], state: Any) -> tuple[RunFolder,
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
     state = load_state(folder.checkpoints, state)
-    if recipe.steps <= int(state.step):
+    if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
     folder.forget_after(int(state.step))
     return folder, state

@@ -30,7 +30,7 @@ from jaxformer.training.losses import mean
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.step import make_shaped_train_steps, train_state, train_step
-from jaxformer.training.translator import Translator
+from jaxformer.training.translator import SHORTEST, Translator
 from tests.tiny import GERMAN
 from torch_ref.decoding.translation import translate, translate_beam
 from torch_ref.training import losses as torch_losses
@@ -155,7 +155,7 @@ def test_the_same_translations(trained, float64):
     start, end, _ = TOKENIZER.frame
     for text, ours, found in zip(texts, greedy, beams, strict=True):
         source = torch.tensor([[*TOKENIZER.encode(text).tolist(), end]])
-        room = min(trained.config.context, 2 * bucket(source.shape[1]))
+        room = min(trained.config.context, max(SHORTEST, 2 * bucket(source.shape[1])))
         theirs = translate(twin, source, room, start=start, eos=end)[0].tolist()
         assert ours == TOKENIZER.decode(theirs[: theirs.index(end)] if end in theirs else theirs).strip()
         tokens, scores = translate_beam(twin, source, room, beam, start=start, eos=end)[0]

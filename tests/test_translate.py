@@ -129,6 +129,18 @@ def test_resumed_equals_uninterrupted(folder, data, tmp_path):
         assert digest(load_weights(one, model)) == digest(load_weights(other, model))
 
 
+def test_a_run_that_stopped_after_its_last_step_is_finished(folder, tmp_path, refusal):
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    again = ["--resume", "--out", str(run)]
+    assert "is at step 6 already" in refusal(train.translate.main, again)
+    for name in ("translations.tsv", "weights.safetensors"):
+        (run / name).unlink()
+    train.translate.main(again)
+    for name in ("translations.tsv", "weights.safetensors", "metrics.jsonl"):
+        assert (run / name).read_bytes() == (folder / name).read_bytes()
+
+
 def test_parts_are_one_batch(folder, data, tmp_path):
     train.translate.main(flags(data, out=tmp_path / "run", parts=2))
     losses = [
@@ -226,9 +238,9 @@ def test_an_alignment_is_attention_over_the_source(folder):
 
 def test_too_long_is_cut_with_one_warning(say):
     long = "Katze " * 30
-    with pytest.warns(UserWarning, match="2 of 3 sources are longer than 23 tokens and were cut there") as warned:
+    with pytest.warns(UserWarning, match="sources of more than 23 tokens are cut there") as warned:
         said = say(long, "Hund", long + "Hund")
-    assert len(warned) == 1
+    assert len({str(warning.message) for warning in warned}) == 1
     assert said[0] == said[2]
     assert said[1] == say("Hund")[0]
 
@@ -240,7 +252,8 @@ def test_too_long_is_cut_with_one_warning(say):
         (["a", "--file", "b"], "both texts and --file are given; give one of them"),
         (["--file", "nowhere"], "nowhere cannot be read: No such file or directory"),
         (["a", "b", "--attention", "x.png"], "--attention draws one source, and 2 are given; give one text"),
-        (["a", "--attention", "x.odd"], "x.odd cannot be written: "),
+        (["a", "--attention", "x.odd"], "--attention x.odd cannot be written; name a .png file in a folder that is there"),
+        (["a", "--attention", "nowhere/x.png"], "--attention nowhere/x.png cannot be written; name a .png file"),
         (["a", "--beam", "0"], "beam = 0 is out of range"),
         (["a", "--beam", "2", "--n-best", "3"], "n_best = 3 is more than width = 2"),
         (["a", "--beam", "301"], "width = 301 of the beam is more than the vocabulary of 300"),
@@ -254,6 +267,12 @@ def test_standard_input_that_is_not_utf8(folder, refusal, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hund\nK\xe4tze\n")))
     said = refusal(dispatch, ["translate", str(folder)])
     assert said == "standard input, line 2, is not UTF-8: byte 0xe4 at offset 1; convert it first"
+
+
+def test_standard_input_that_is_closed(folder, refusal, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed; give texts, or --file" in refusal(dispatch, ["translate", str(folder)])
+    dispatch(["translate", str(folder), "Hund"])
 
 
 def test_the_tokenizer_of_another_run(folder, tmp_path, refusal):

@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
     model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)
     recipe = replace(recipe, out=recipe.out or free_folder(Path("runs"), recipe.task), model=model)
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
     folder, model = train(recipe, held_out, console)
     exact = write(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)

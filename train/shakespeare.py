@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> None:
     out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
     console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))

@@ -1,6 +1,7 @@
 """Translation: trains a tokenizer and an encoder-decoder on sentence pairs, and measures BLEU."""
 
 import math
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,14 +142,14 @@ def main(arguments: list[str]) -> None:
     tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     if not can_score():
         console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
     test(recipe, folder, Translator(model, tokenizer), splits.test, console)
     console.print(f"{clock(time.perf_counter() - start)} · {saved(folder)}")
-    console.print(f'next: jaxformer translate {out} "{splits.test.sources[0]}"')
+    console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
 
 def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
@@ -164,7 +165,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
-    folder, state = begin(recipe, facts, state)
+    folder, state = begin(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not recipe.resume:
         tokenizer.save(folder.tokenizer)
     begun = int(state.step)
@@ -176,6 +177,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
         keep_weights(folder.evaluated, int(line["step"]), model, recipe.averaged)
         if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
+            save_weights(folder.best, model)
             save_weights(folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
         for source, said in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
@@ -221,14 +223,13 @@ def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
 
 def choose(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
-    best, mean = load_weights(folder.weights, model), average_weights(folder.evaluated, model)
+    best, mean = load_weights(folder.best, model), average_weights(folder.evaluated, model)
     single, averaged = evaluate(best)["val_loss"], evaluate(mean)["val_loss"]
     steps = len(kept_steps(folder.evaluated))
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
-    if averaged > single:
-        return best
-    save_weights(folder.weights, mean)
-    return mean
+    chosen = mean if averaged < single else best
+    save_weights(folder.weights, chosen)
+    return chosen
 
 
 def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
@@ -275,7 +276,12 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
     """translations.tsv: a line for each test pair, under the names of its columns."""
     rows = [columns, *zip(*columns.values(), strict=True)]
     text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
-    (folder.path / "translations.tsv").write_text(text, encoding="utf-8")
+    table_of(folder.path).write_text(text, encoding="utf-8")
+
+
+def table_of(folder: Path | None) -> Path:
+    """Where the translations of the test set are: the last thing that a run writes."""
+    return Path(folder or "") / "translations.tsv"
 
 
 if __name__ == "__main__":

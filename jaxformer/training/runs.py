@@ -70,6 +70,11 @@ class RunFolder:
         return self.path / EVALUATED
 
     @property
+    def best(self) -> Path:
+        """The evaluated weights of the lowest validation loss."""
+        return self.evaluated / f"best{Path(WEIGHTS).suffix}"
+
+    @property
     def checkpoints(self) -> Path:
         """Whole train states by step."""
         return self.path / CHECKPOINTS

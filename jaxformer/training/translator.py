@@ -22,6 +22,8 @@ from jaxformer.training.trained import load_trained
 
 ROWS = 64
 """Most sources that are translated at once."""
+SHORTEST = 64
+"""Tokens that every target may have."""
 TooLong = Literal["cut", "refuse"]
 
 
@@ -65,22 +67,21 @@ class Translator:
         read = np.concatenate([[self.tokenizer.frame.start], ids]).astype(np.int32)
         maps = jax.jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
         weights = np.asarray(maps.cross[-1, 0]).mean(0)
-        return weights, [*self._pieces(source[:-1]), "</s>"], [*self._pieces(ids), "</s>"]
+        end = self.tokenizer.backend.id_to_token(self.tokenizer.frame.end) or ""
+        return weights, [*self._pieces(source[:-1]), end], [*self._pieces(ids), end]
 
     def _pieces(self, ids: np.ndarray) -> list[str]:
         return [self.tokenizer.decode([int(i)]) for i in ids]
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of sources, each with the end behind it; one that is too long is cut, or refused."""
-        most, end, cut = self.model.config.context - 1, self.tokenizer.frame.end, 0
+        most, end = self.model.config.context - 1, self.tokenizer.frame.end
         rows = self.tokenizer.encode_all(texts)
         for text, row in zip(texts, rows, strict=True):
             if len(row) > most:
                 if self.too_long == "refuse":
                     raise InputError(f"{text[:40]!r}... has {len(row)} tokens; this model reads at most {most}")
-                cut += 1
-        if cut:
-            warnings.warn(f"{cut} of {len(texts)} sources are longer than {most} tokens and were cut there", stacklevel=4)
+                warnings.warn(f"sources of more than {most} tokens are cut there", stacklevel=1)
         return [np.append(row[:most], end).astype(np.int32) for row in rows]
 
     def _in_batches(self, texts: Sequence[str], decode: Any, empty: Any) -> list[Any]:
@@ -108,8 +109,8 @@ class Translator:
         ]
 
     def _room(self, ids: np.ndarray) -> int:
-        """The most tokens that a target may have: twice the source's width, which no other source decides."""
-        return min(self.model.config.context, 2 * bucket(ids.shape[1]))
+        """The most tokens that a target may have: SHORTEST, or twice the source's width, which no other source decides."""
+        return min(self.model.config.context, max(SHORTEST, 2 * bucket(ids.shape[1])))
 
     def _text(self, ids: np.ndarray) -> str:
         """A target up to its end, on one line."""
