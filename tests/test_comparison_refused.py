@@ -49,6 +49,25 @@ def with_nan() -> Theirs:
     return theirs
 
 
+def nothing_but_nan() -> Theirs:
+    theirs = Theirs()
+    theirs.o.bias.data[:] = torch.nan
+    return theirs
+
+
+def with_root(root: Any) -> Any:
+    """A call whose gradient is NaN on the way back, and whose output is 0 more."""
+
+    def call(model: Any, x: Any) -> Any:
+        y = model(x)
+        return y + root(y * 0)
+
+    return call
+
+
+BACKWARDS = {"call_torch": with_root(torch.sqrt), "call_jax": with_root(jnp.sqrt)}
+
+
 def shapes(make: Any) -> Any:
     return jax.eval_shape(make)
 
@@ -112,6 +131,22 @@ NOT_COMPARED = {
         {},
         "COULD NOT COMPARE: gradients: torch's own are NaN or infinite in 3 of 5 tensors, first input 0; give inputs and "
         "weights without, or leave the gradients out",
+    ),
+    "NaN on the way back": (
+        Theirs,
+        {**BACKWARDS, "checks": ("forward", "activation gradients")},
+        "COULD NOT COMPARE: activation gradients: torch's own are NaN or infinite in 3 calls of modules, first q; give inputs "
+        "and weights without, or leave the activation gradients out",
+    ),
+    "NaN alone, module by module": (
+        nothing_but_nan,
+        {"checks": ("local",)},
+        "COULD NOT COMPARE: local: torch's output holds no finite number; give other inputs, or other weights",
+    ),
+    "NaN alone, in float32": (
+        nothing_but_nan,
+        {"checks": ("weights",), "tier": "B"},
+        "COULD NOT COMPARE: float32: torch's output holds no finite number; give other inputs, or other weights",
     ),
     "detached": (
         Theirs,

@@ -29,6 +29,8 @@ CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "s
 NARROW = {"A": {}, "B": {"float32": check_output32}, "C": {"float32": check_output32, "bfloat16": check_output16}}
 """What else each tier judges."""
 
+NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
+
 Found = Iterator[tuple[Stage, dict[str, Any]]]
 """Stage after stage, each with what it adds to the report."""
 
@@ -190,12 +192,11 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         if "forward" in checks:
             yield forward_stage(traced, rows), more
         if "local" in checks:
-            guilty = sum(over(row.local, "activation") for row in rows)
-            yield Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty"), more
+            yield local_stage(traced, rows), more
         if "gradients" in checks:
             yield gradients_stage(traced, rows)
         if "activation gradients" in checks:
-            yield activation_gradients_stage(rows), more
+            yield activation_gradients_stage(traced, rows), more
     if "sensitivity" in checks and reference.unnoticed is not None:
         says = (
             f"{len(reference.unnoticed)} without influence, so not judged"
@@ -206,6 +207,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     for name, judged in NARROW[tier].items():
         if name not in reference.narrow:
             raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")
+        if not np.isfinite(reference.output).any():
+            raise InputError(NOTHING_FINITE)
         try:
             with saying(f"jax in {name}"):
                 ratio = judged(reference, subject)
@@ -221,10 +224,18 @@ def forward_stage(traced: Traced, rows: list[Module]) -> Stage:
     if ours.shape != theirs.shape:
         return Stage("forward", "different", f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch")
     if not np.isfinite(theirs).any():
-        return Stage("forward", "failed", "torch's output holds no finite number; give other inputs, or other weights")
+        return Stage("forward", "failed", NOTHING_FINITE)
     if not any(over(row.propagated, "activation") for row in rows):
         return Stage("forward", "equal", f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e})")
     return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}")
+
+
+def local_stage(traced: Traced, rows: list[Module]) -> Stage:
+    """How many modules' own code differs."""
+    guilty = sum(over(row.local, "activation") for row in rows)
+    if not guilty and not np.isfinite(traced.reference.output).any():
+        return Stage("local", "failed", NOTHING_FINITE)
+    return Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty")
 
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
@@ -242,10 +253,19 @@ def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str
     return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null"), {"unnoticed": nulls}
 
 
-def activation_gradients_stage(rows: list[Module]) -> Stage:
+def activation_gradients_stage(traced: Traced, rows: list[Module]) -> Stage:
     """Of what every module gives, along the normal run; and of what each one sends back on torch's values."""
     local = [row for row in rows if row.local_gradient is not None and over(row.local_gradient, "gradient")]
     propagated = [row for row in rows if row.gradient is not None and over(row.gradient, "gradient")]
+    blind = [
+        site
+        for site, record in traced.reference.calls.items()
+        if not all(np.isfinite(array).all() for array in record.output_gradients if array is not None)
+    ]
+    if blind and not any(row.guilty for row in rows):
+        says = f"torch's own are NaN or infinite in {len(blind)} calls of modules, first {blind[0]}"
+        says += "; give inputs and weights without, or leave the activation gradients out"
+        return Stage("activation gradients", "failed", says)
     if not local and not propagated:
         peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
         return Stage("activation gradients", "equal", f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e})")
