@@ -174,6 +174,32 @@ def test_outputs_of_other_shapes():
         assert report.verdict.startswith(word)
 
 
+class Changes(Theirs):
+    """It sets its own attributes and weights as it runs; one of its buffers is a view of a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ones", torch.ones(1).expand(4))
+
+    def forward(self, x):
+        y = super().forward(x) * self.ones
+        self.count, self.last = self.count + 1, y
+        with torch.no_grad():
+            self.o.bias.add_(1)
+        return y
+
+
+def test_a_torch_model_that_changes_as_it_runs_is_as_before():
+    theirs = Changes().train()
+    before, count = theirs.o.bias.clone(), theirs.count
+    compare(theirs, Ours(), (X,), rules=RULES, checks=("weights", "forward"))
+    assert theirs.training
+    assert theirs.count is count
+    assert int(count) == 0
+    assert torch.equal(theirs.o.bias, before)
+    assert not hasattr(theirs, "last")
+
+
 def test_buffers_of_torch_are_as_before():
     theirs = Theirs()
     compare(theirs, Ours(), (X,), rules=RULES, checks=("weights", "forward"))
