@@ -166,6 +166,12 @@ def test_not_compared(case):
     assert report.verdict == said
 
 
+def test_equal_gradients_do_not_hide_other_values():
+    options = {"rules": RULES, "call_jax": lambda model, x: model(x) + 7, "tier": "A"}
+    report = compare(theirs := Theirs(), ported(theirs), (X,), checks=("gradients", "activation gradients"), **options)
+    assert report.verdict.startswith("DIFFERENT: (call): ")
+
+
 def test_outputs_of_other_shapes():
     for checks, word in ((CHECKS, "COULD NOT COMPARE"), (("weights", "forward"), "DIFFERENT")):
         options = {"rules": RULES, "call_jax": lambda model, x: model(x)[:, :2], "checks": checks, "tier": "A"}
