@@ -202,6 +202,14 @@ def test_the_guilty_one_and_the_cause(bug):
     assert all(module.cause.startswith(cause) for module in report.guilty), [module.cause for module in report.guilty]
 
 
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_weights_that_underflow_are_no_masks(monkeypatch, scale):
+    monkeypatch.setitem(globals(), "X", X * 20)
+    report = report_of(valid=np.ones((B, T), bool), scale=scale, tapped=("weights",))
+    assert "keys" not in report.verdict
+    assert report.guilty[0].cause.startswith(f"jax's weights are the softmax of {scale:g} times torch's scores")
+
+
 def test_a_bug_in_one_head_shows_in_that_head():
     report = report_of(bug=lambda weights: weights.at[:, 1].multiply(1.5))
     assert [module.heads[0] < 1e-13 < module.heads[1] for module in report.guilty] == [True, True]

@@ -17,6 +17,8 @@ from jaxformer.parity.watch import SEEN, Site
 
 MASKED = -5e3
 """A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
+TINY = float(np.finfo(np.float32).tiny)
+"""A weight above does not underflow, in float32 neither."""
 EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
 
@@ -62,32 +64,44 @@ def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
 
 def counted(site: Site, theirs: Trace) -> np.ndarray:
     """Which entries of torch's scores or weights are compared."""
-    path = site.path.removesuffix(last(site.path))
-    keys = theirs[Site(f"{path}{SEEN[0]}", site.call)].output[0] > MASKED
+    keys = theirs[scores_of(site)].output[0] > MASKED
     return keys if last(site.path) == SEEN[0] else np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
 
 
-def explain_seen(what: str, ours: np.ndarray, theirs: np.ndarray) -> str:
-    """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts."""
-    if ours.shape != theirs.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+def scores_of(site: Site) -> Site:
+    """The scores beside a call that is scores or weights."""
+    return Site(f"{site.path.removesuffix(last(site.path))}{SEEN[0]}", site.call)
+
+
+def explain_seen(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.ndarray, *, forced: bool) -> str:
+    """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts.
+
+    `scores` are torch's. `forced` if our weights were made of these: then they are 0 elsewhere only where we mask. Else that
+    may be underflow, and nothing is said of it.
+    """
+    if not ours.shape == theirs.shape == scores.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return ""
     if what == SEEN[0]:
         factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
         residual = difference("", ours, factor * theirs).relative
         return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""
-    more, fewer = (int(((one != 0) & (two == 0)).sum()) for one, two in ((ours, theirs), (theirs, ours)))
+    more = int(((ours != 0) & (scores <= MASKED)).sum())
+    fewer = int(((ours == 0) & (theirs > TINY) & (scores > MASKED)).sum()) if forced else 0
     said = [f"{n} keys {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
-    return f"jax attends to {' and '.join(said)}" if said else explain_factor(ours, theirs)
+    return f"jax attends to {' and '.join(said)}" if said else explain_factor(ours, scores)
 
 
-def explain_factor(ours: np.ndarray, theirs: np.ndarray) -> str:
+def explain_factor(ours: np.ndarray, scores: np.ndarray) -> str:
     """Where our weights are the softmax of a multiple of torch's scores."""
-    some = theirs > 0
-    logs = [np.log(array, where=some, out=np.zeros_like(array)) for array in (ours, theirs)]
+    keys = scores > MASKED
+    some = keys & (ours > 0)
+    logs = np.log(ours, where=some, out=np.zeros_like(ours)), np.where(some, scores, 0.0)
     count = np.maximum(some.sum(-1, keepdims=True), 1)
     mine, other = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
     factor = float((mine * other).sum() / (np.square(other).sum() or 1.0))
-    powers = np.where(some, np.exp(factor * other), 0.0)
+    scaled = np.where(keys, factor * np.where(keys, scores, 0.0), -np.inf)
+    highest = scaled.max(-1, keepdims=True)
+    powers = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))
     total = powers.sum(-1, keepdims=True)
     try:
         residual = difference("", ours, powers / np.where(total > 0, total, 1.0)).relative
