@@ -183,6 +183,25 @@ def test_what_jax_does_not_show_is_not_compared():
     assert seen(report) == report.torch_only == []
 
 
+def gated(kind):
+    """A module that takes one more softmax, of another shape."""
+
+    class Gated(kind):
+        def forward(self, x, mask):
+            y = kind.forward(self, x, mask)
+            return y + 0 * y.softmax(-1)
+
+    return Gated
+
+
+@pytest.mark.parametrize("kind", [TorchAttention, TorchNet])
+def test_a_softmax_of_another_shape_is_not_in_the_way(monkeypatch, kind):
+    monkeypatch.setitem(globals(), kind.__name__, gated(kind))
+    report = report_of("means")
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+
+
 BUGS = {
     "scores of half the size": ({"scale": 0.5}, "scores", "jax's scores are 0.5 times torch's"),
     "the same, weights alone": (

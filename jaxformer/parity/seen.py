@@ -4,7 +4,6 @@ Rows of weights without any key are left out, since models give them zeros, NaN 
 of masked keys. What is left out stays ours.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,19 +37,28 @@ def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, paramete
 
     `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
     """
-    taps = Counter(site.path for site in ours if last(site.path) in SEEN)
-    shown = Counter(site.path for site, record in theirs.items() if is_seen(site, record))
-    own = {path: around(path, parameters) for path in taps}
-    other = {path: around(path, {name: name for name in parameters.values()}) for path in shown}
-    fits = [(path, name) for path in own for name in other if own[path] & other[name] and last(path) == last(name)]
-    mine, others = Counter(path for path, _ in fits), Counter(name for _, name in fits)
-    pairs = {
-        Site(path, call): Site(name, call)
-        for path, name in fits
-        if mine[path] == others[name] == 1 and taps[path] == shown[name]
-        for call in range(taps[path])
+    taps = [site for site in ours if last(site.path) in SEEN]
+    shown = [site for site, record in theirs.items() if is_seen(site, record)]
+    own = {site.path: around(site.path, parameters) for site in taps}
+    other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
+    found = {
+        site: [
+            each
+            for each in shown
+            if last(site.path) == last(each.path)
+            and own[site.path] & other[each.path]
+            and axes_for(theirs[each].output[0], ours[site][0].shape) is not None
+        ]
+        for site in taps
     }
-    return {site: other for site, other in pairs.items() if axes_for(theirs[other].output[0], ours[site][0].shape) is not None}
+    pairs = {}
+    for path in own:
+        mine = [site for site in taps if site.path == path]
+        fits = [each for each in shown if any(each in found[site] for site in mine)]
+        alone = not any(each in fits for site in taps if site.path != path for each in found[site])
+        if alone and len({each.path for each in fits}) == 1 and len(fits) == len(mine):
+            pairs |= {site: each for site, each in zip(mine, fits, strict=True) if each in found[site]}
+    return pairs
 
 
 def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
