@@ -187,12 +187,12 @@ def test_the_torch_model_is_left_as_it_was(sides):
 
 
 class Drops(nnx.Module):
-    """A module with keys and counters among its leaves."""
+    """A module with keys and counters among its leaves, which drops units until it is told not to."""
 
     def __init__(self, rngs):
         self.first, self.second = nnx.Linear(6, 8, rngs=rngs), nnx.Linear(8, 6, rngs=rngs)
         self.norm = nnx.LayerNorm(6, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.drop = nnx.Dropout(0.1, deterministic=True, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, rngs=rngs)
 
     def __call__(self, x):
         return self.norm(self.drop(self.second(jnp.tanh(self.first(x)))))

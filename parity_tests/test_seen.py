@@ -183,6 +183,25 @@ def test_what_jax_does_not_show_is_not_compared():
     assert seen(report) == report.torch_only == []
 
 
+def gated(kind):
+    """A module that takes one more softmax, of another shape."""
+
+    class Gated(kind):
+        def forward(self, x, mask):
+            y = kind.forward(self, x, mask)
+            return y + 0 * y.softmax(-1)
+
+    return Gated
+
+
+@pytest.mark.parametrize("kind", [TorchAttention, TorchNet])
+def test_a_softmax_of_another_shape_is_not_in_the_way(monkeypatch, kind):
+    monkeypatch.setitem(globals(), kind.__name__, gated(kind))
+    report = report_of("means")
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+
+
 BUGS = {
     "scores of half the size": ({"scale": 0.5}, "scores", "jax's scores are 0.5 times torch's"),
     "the same, weights alone": (
@@ -200,6 +219,14 @@ def test_the_guilty_one_and_the_cause(bug):
     report = report_of(**how)
     assert [module.jax for module in report.guilty] == [f"layers.{i}.{name}" for i in range(2)], str(report)
     assert all(module.cause.startswith(cause) for module in report.guilty), [module.cause for module in report.guilty]
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_weights_that_underflow_are_no_masks(monkeypatch, scale):
+    monkeypatch.setitem(globals(), "X", X * 20)
+    report = report_of(valid=np.ones((B, T), bool), scale=scale, tapped=("weights",))
+    assert "keys" not in report.verdict
+    assert report.guilty[0].cause.startswith(f"jax's weights are the softmax of {scale:g} times torch's scores")
 
 
 def test_a_bug_in_one_head_shows_in_that_head():

@@ -49,6 +49,25 @@ def with_nan() -> Theirs:
     return theirs
 
 
+def nothing_but_nan() -> Theirs:
+    theirs = Theirs()
+    theirs.o.bias.data[:] = torch.nan
+    return theirs
+
+
+def with_root(root: Any) -> Any:
+    """A call whose gradient is NaN on the way back, and whose output is 0 more."""
+
+    def call(model: Any, x: Any) -> Any:
+        y = model(x)
+        return y + root(y * 0)
+
+    return call
+
+
+BACKWARDS = {"call_torch": with_root(torch.sqrt), "call_jax": with_root(jnp.sqrt)}
+
+
 def shapes(make: Any) -> Any:
     return jax.eval_shape(make)
 
@@ -113,6 +132,22 @@ NOT_COMPARED = {
         "COULD NOT COMPARE: gradients: torch's own are NaN or infinite in 3 of 5 tensors, first input 0; give inputs and "
         "weights without, or leave the gradients out",
     ),
+    "NaN on the way back": (
+        Theirs,
+        {**BACKWARDS, "checks": ("forward", "activation gradients")},
+        "COULD NOT COMPARE: activation gradients: torch's own are NaN or infinite in 3 calls of modules, first q; give inputs "
+        "and weights without, or leave the activation gradients out",
+    ),
+    "NaN alone, module by module": (
+        nothing_but_nan,
+        {"checks": ("local",)},
+        "COULD NOT COMPARE: local: torch's output holds no finite number; give other inputs, or other weights",
+    ),
+    "NaN alone, in float32": (
+        nothing_but_nan,
+        {"checks": ("weights",), "tier": "B"},
+        "COULD NOT COMPARE: float32: torch's output holds no finite number; give other inputs, or other weights",
+    ),
     "detached": (
         Theirs,
         {"call_torch": lambda model, x: model(x).detach()},
@@ -131,12 +166,44 @@ def test_not_compared(case):
     assert report.verdict == said
 
 
+def test_equal_gradients_do_not_hide_other_values():
+    options = {"rules": RULES, "call_jax": lambda model, x: model(x) + 7, "tier": "A"}
+    report = compare(theirs := Theirs(), ported(theirs), (X,), checks=("gradients", "activation gradients"), **options)
+    assert report.verdict.startswith("DIFFERENT: (call): ")
+
+
 def test_outputs_of_other_shapes():
     for checks, word in ((CHECKS, "COULD NOT COMPARE"), (("weights", "forward"), "DIFFERENT")):
         options = {"rules": RULES, "call_jax": lambda model, x: model(x)[:, :2], "checks": checks, "tier": "A"}
         report = compare(theirs := Theirs(), ported(theirs), (X,), **options)
         assert report.stages[1].says == "the output is [3, 2, 4] in jax and [3, 5, 4] in torch"
         assert report.verdict.startswith(word)
+
+
+class Changes(Theirs):
+    """It sets its own attributes and weights as it runs; one of its buffers is a view of a single number."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ones", torch.ones(1).expand(4))
+
+    def forward(self, x):
+        y = super().forward(x) * self.ones
+        self.count, self.last = self.count + 1, y
+        with torch.no_grad():
+            self.o.bias.add_(1)
+        return y
+
+
+def test_a_torch_model_that_changes_as_it_runs_is_as_before():
+    theirs = Changes().train()
+    before, count = theirs.o.bias.clone(), theirs.count
+    compare(theirs, Ours(), (X,), rules=RULES, checks=("weights", "forward"))
+    assert theirs.training
+    assert theirs.count is count
+    assert int(count) == 0
+    assert torch.equal(theirs.o.bias, before)
+    assert not hasattr(theirs, "last")
 
 
 def test_buffers_of_torch_are_as_before():

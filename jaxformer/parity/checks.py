@@ -19,6 +19,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.inputs import cast, widen
+from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import Difference, check_bfloat16, check_float32, check_float64, check_gradients
 from jaxformer.parity.reference import Call, Reference, apply
 
@@ -32,8 +33,8 @@ class Subject:
     family: Family = TWIN
 
     def model(self, reference: Reference) -> PyTree:
-        """The module with the reference's weights."""
-        return to_jax(reference.weights, self.like, self.family)
+        """The module with the reference's weights, in inference mode."""
+        return ready(to_jax(reference.weights, self.like, self.family), training=False, wide=False)
 
 
 def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:

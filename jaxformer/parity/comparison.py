@@ -14,15 +14,21 @@ from jaxformer.parity.checks import Subject, check_output16, check_output32, sam
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.matching import fill_in, match
-from jaxformer.parity.measure import LINES, check_gradients, difference, host
-from jaxformer.parity.modules import Traced, over, table, trace
+from jaxformer.parity.measure import LINES, difference, host
+from jaxformer.parity.modules import Traced, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
-from jaxformer.parity.report import Module, Report, Stage
+from jaxformer.parity.report import Report, Stage
 from jaxformer.parity.seen import is_seen
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
+from jaxformer.parity.stages import (
+    NOTHING_FINITE,
+    activation_gradients_stage,
+    forward_stage,
+    gradients_stage,
+    local_stage,
+)
 from jaxformer.parity.training import compare_training
-from jaxformer.parity.watch import CALL
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""
@@ -190,12 +196,11 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         if "forward" in checks:
             yield forward_stage(traced, rows), more
         if "local" in checks:
-            guilty = sum(over(row.local, "activation") for row in rows)
-            yield Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty"), more
+            yield local_stage(traced, rows), more
         if "gradients" in checks:
             yield gradients_stage(traced, rows)
         if "activation gradients" in checks:
-            yield activation_gradients_stage(rows), more
+            yield activation_gradients_stage(traced, rows), more
     if "sensitivity" in checks and reference.unnoticed is not None:
         says = (
             f"{len(reference.unnoticed)} without influence, so not judged"
@@ -206,62 +211,14 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     for name, judged in NARROW[tier].items():
         if name not in reference.narrow:
             raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")
+        if not np.isfinite(reference.output).any():
+            raise InputError(NOTHING_FINITE)
         try:
             with saying(f"jax in {name}"):
                 ratio = judged(reference, subject)
             yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
             yield Stage(name, "different", str(error)), {}
-
-
-def forward_stage(traced: Traced, rows: list[Module]) -> Stage:
-    """The output, and where the first difference begins."""
-    output = next(row for row in rows if row.jax == CALL.path).propagated
-    (ours,), (theirs,) = traced.ours.outputs[CALL], traced.reference.calls[CALL].output
-    if ours.shape != theirs.shape:
-        return Stage("forward", "different", f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch")
-    if not np.isfinite(theirs).any():
-        return Stage("forward", "failed", "torch's output holds no finite number; give other inputs, or other weights")
-    if not any(over(row.propagated, "activation") for row in rows):
-        return Stage("forward", "equal", f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e})")
-    return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}")
-
-
-def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
-    """Of every weight and every float input."""
-    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
-    ours = {name: ours[name] for name in traced.reference.gradients}
-    blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
-    if blind and not any(row.guilty for row in rows):
-        says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
-        return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), {}
-    try:
-        nulls = check_gradients(ours, traced.reference.gradients)
-    except ParityError as error:
-        return Stage("gradients", "different", f"{error}; {_first(rows)}"), {}
-    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null"), {"unnoticed": nulls}
-
-
-def activation_gradients_stage(rows: list[Module]) -> Stage:
-    """Of what every module gives, along the normal run; and of what each one sends back on torch's values."""
-    local = [row for row in rows if row.local_gradient is not None and over(row.local_gradient, "gradient")]
-    propagated = [row for row in rows if row.gradient is not None and over(row.gradient, "gradient")]
-    if not local and not propagated:
-        peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
-        return Stage("activation gradients", "equal", f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e})")
-    says = f"{len(local)} of {len(rows) - 1} modules guilty" if local else _first(rows)
-    return Stage("activation gradients", "different", says)
-
-
-def _first(rows: list[Module]) -> str:
-    """The earliest module in torch's order whose own code differs."""
-    for row in rows:
-        if over(row.local, "activation"):
-            return f"first at {row.jax or 'the model'} (local {row.local.relative:.1e}, line {LINES['activation'][0]:.0e})"
-        if row.local_gradient is not None and over(row.local_gradient, "gradient"):
-            line = LINES["gradient"][1]
-            return f"first at {row.jax or 'the model'} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
-    return "no module's own code differs: what is between them does"
 
 
 def unpaired(traced: Traced) -> dict[str, list[str]]:

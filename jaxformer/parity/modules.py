@@ -23,7 +23,7 @@ from jaxformer.parity.propagate import Run, propagate
 from jaxformer.parity.records import Record, Trace, aligned
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
-from jaxformer.parity.seen import counted, explain_seen, last, pair_seen
+from jaxformer.parity.seen import counted, explain_seen, last, pair_seen, scores_of
 from jaxformer.parity.watch import CALL, Site
 
 EQUAL = Error(0.0, 0.0)
@@ -180,7 +180,9 @@ def why(traced: Traced, gap: Gap) -> str:
     if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
         return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
     if gap.owner in traced.counted:
-        return explain_seen(last(gap.owner.path), gap.ours, gap.theirs)
+        scores = traced.reference.calls[scores_of(traced.pairs[gap.owner])].output[0]
+        forced = scores_of(gap.owner) in traced.counted
+        return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), aligned(scores, gap.ours.shape), forced=forced)
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)

@@ -80,7 +80,7 @@ def run_torch(
     del wide
     narrow = {}
     for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
-        typed = module if name == "float32" else copy.deepcopy(module).to(getattr(torch, name))
+        typed = copy.deepcopy(module).to(getattr(torch, name))
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
             narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
     calls = {**recorder.records(), CALL: Record((), (host(output),), (), (cotangent,))} if watch else {}

@@ -4,7 +4,6 @@ Rows of weights without any key are left out, since models give them zeros, NaN 
 of masked keys. What is left out stays ours.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +16,8 @@ from jaxformer.parity.watch import SEEN, Site
 
 MASKED = -5e3
 """A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
+TINY = float(np.finfo(np.float32).tiny)
+"""A weight above does not underflow, in float32 neither."""
 EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
 
@@ -36,19 +37,28 @@ def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, paramete
 
     `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
     """
-    taps = Counter(site.path for site in ours if last(site.path) in SEEN)
-    shown = Counter(site.path for site, record in theirs.items() if is_seen(site, record))
-    own = {path: around(path, parameters) for path in taps}
-    other = {path: around(path, {name: name for name in parameters.values()}) for path in shown}
-    fits = [(path, name) for path in own for name in other if own[path] & other[name] and last(path) == last(name)]
-    mine, others = Counter(path for path, _ in fits), Counter(name for _, name in fits)
-    pairs = {
-        Site(path, call): Site(name, call)
-        for path, name in fits
-        if mine[path] == others[name] == 1 and taps[path] == shown[name]
-        for call in range(taps[path])
+    taps = [site for site in ours if last(site.path) in SEEN]
+    shown = [site for site, record in theirs.items() if is_seen(site, record)]
+    own = {site.path: around(site.path, parameters) for site in taps}
+    other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
+    found = {
+        site: [
+            each
+            for each in shown
+            if last(site.path) == last(each.path)
+            and own[site.path] & other[each.path]
+            and axes_for(theirs[each].output[0], ours[site][0].shape) is not None
+        ]
+        for site in taps
     }
-    return {site: other for site, other in pairs.items() if axes_for(theirs[other].output[0], ours[site][0].shape) is not None}
+    pairs = {}
+    for path in own:
+        mine = [site for site in taps if site.path == path]
+        fits = [each for each in shown if any(each in found[site] for site in mine)]
+        alone = not any(each in fits for site in taps if site.path != path for each in found[site])
+        if alone and len({each.path for each in fits}) == 1 and len(fits) == len(mine):
+            pairs |= {site: each for site, each in zip(mine, fits, strict=True) if each in found[site]}
+    return pairs
 
 
 def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
@@ -62,32 +72,44 @@ def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
 
 def counted(site: Site, theirs: Trace) -> np.ndarray:
     """Which entries of torch's scores or weights are compared."""
-    path = site.path.removesuffix(last(site.path))
-    keys = theirs[Site(f"{path}{SEEN[0]}", site.call)].output[0] > MASKED
+    keys = theirs[scores_of(site)].output[0] > MASKED
     return keys if last(site.path) == SEEN[0] else np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
 
 
-def explain_seen(what: str, ours: np.ndarray, theirs: np.ndarray) -> str:
-    """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts."""
-    if ours.shape != theirs.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+def scores_of(site: Site) -> Site:
+    """The scores beside a call that is scores or weights."""
+    return Site(f"{site.path.removesuffix(last(site.path))}{SEEN[0]}", site.call)
+
+
+def explain_seen(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.ndarray, *, forced: bool) -> str:
+    """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts.
+
+    `scores` are torch's. `forced` if our weights were made of these: then they are 0 elsewhere only where we mask. Else that
+    may be underflow, and nothing is said of it.
+    """
+    if not ours.shape == theirs.shape == scores.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return ""
     if what == SEEN[0]:
         factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
         residual = difference("", ours, factor * theirs).relative
         return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""
-    more, fewer = (int(((one != 0) & (two == 0)).sum()) for one, two in ((ours, theirs), (theirs, ours)))
+    more = int(((ours != 0) & (scores <= MASKED)).sum())
+    fewer = int(((ours == 0) & (theirs > TINY) & (scores > MASKED)).sum()) if forced else 0
     said = [f"{n} keys {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
-    return f"jax attends to {' and '.join(said)}" if said else explain_factor(ours, theirs)
+    return f"jax attends to {' and '.join(said)}" if said else explain_factor(ours, scores)
 
 
-def explain_factor(ours: np.ndarray, theirs: np.ndarray) -> str:
+def explain_factor(ours: np.ndarray, scores: np.ndarray) -> str:
     """Where our weights are the softmax of a multiple of torch's scores."""
-    some = theirs > 0
-    logs = [np.log(array, where=some, out=np.zeros_like(array)) for array in (ours, theirs)]
+    keys = scores > MASKED
+    some = keys & (ours > 0)
+    logs = np.log(ours, where=some, out=np.zeros_like(ours)), np.where(some, scores, 0.0)
     count = np.maximum(some.sum(-1, keepdims=True), 1)
     mine, other = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
     factor = float((mine * other).sum() / (np.square(other).sum() or 1.0))
-    powers = np.where(some, np.exp(factor * other), 0.0)
+    scaled = np.where(keys, factor * np.where(keys, scores, 0.0), -np.inf)
+    highest = scaled.max(-1, keepdims=True)
+    powers = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))
     total = powers.sum(-1, keepdims=True)
     try:
         residual = difference("", ours, powers / np.where(total > 0, total, 1.0)).relative

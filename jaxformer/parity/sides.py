@@ -74,12 +74,16 @@ def evaluating(model: Any) -> Iterator[None]:
                 "training"
             )
     modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    buffers = {module: {name: (b, None if b is None else b.clone()) for name, b in module._buffers.items()} for module in modes}
     model.eval()
     try:
         yield
     finally:
-        for buffer, before in buffers.items():
-            buffer.copy_(before)
         for module, training in modes.items():
             module.training = training
+        for module, named in buffers.items():
+            module._buffers.clear()
+            for name, (buffer, before) in named.items():
+                if buffer is not None and not ((buffer == before) | (buffer != buffer) & (before != before)).all():
+                    buffer.copy_(before)  # one that is an expanded view cannot be written, by the model neither
+                module._buffers[name] = buffer
