@@ -1,12 +1,9 @@
 """Ids as other implementations have them, texts that come back, and files that transformers reads."""
 
-import gzip
-import os
 import subprocess
 import sys
 import unicodedata
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from jaxformer.data.corpora import FOLDER
+from jaxformer.data.parallel import read_parallel
 from jaxformer.data.tokenizers import Tokenizer
 from tests.tricky import ENGLISH, KINDS, TRICKY, every_kind, small_bpe, write_vocabulary
 
@@ -169,20 +166,13 @@ def test_bpe_of_the_same_texts_is_the_same():
     assert Tokenizer.train_bpe(iter(ENGLISH[::-1]), 300).backend.to_str() == small_bpe().backend.to_str()
 
 
-@pytest.fixture(scope="module")
-def multi30k():
-    folder = Path(os.environ.get(FOLDER, "")) / "multi30k"
-    if not os.environ.get(FOLDER) or not folder.is_dir():
-        pytest.skip(f"needs multi30k in the folder named by {FOLDER}")
-    return [line for name in ("de", "en") for line in gzip.open(folder / f"val.{name}.gz", "rt", encoding="utf-8")]
-
-
 def test_bpe_of_real_sentences(multi30k):
-    tokenizer = Tokenizer.train_bpe(multi30k, 4000)
-    rows = tokenizer.encode_all(multi30k)
+    texts = [text for side in read_parallel([multi30k], "validation") for text in side]
+    tokenizer = Tokenizer.train_bpe(texts, 4000)
+    rows = tokenizer.encode_all(texts)
     assert tokenizer.vocab_size == 4000
-    assert [tokenizer.decode(row) for row in rows] == multi30k
-    assert sum(map(len, rows)) < sum(map(len, multi30k)) / 3.5
+    assert [tokenizer.decode(row) for row in rows] == texts
+    assert sum(map(len, rows)) < sum(map(len, texts)) / 3.5
 
 
 @settings(deadline=None)

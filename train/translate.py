@@ -223,11 +223,10 @@ def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
 
 def choose(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
-    best, mean = load_weights(folder.best, model), average_weights(folder.evaluated, model)
-    single, averaged = evaluate(best)["val_loss"], evaluate(mean)["val_loss"]
-    steps = len(kept_steps(folder.evaluated))
+    mean, single = average_weights(folder.evaluated, model), min(line["val_loss"] for line in folder.metrics)
+    averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
-    chosen = mean if averaged < single else best
+    chosen = mean if averaged < single else load_weights(folder.best, model)
     save_weights(folder.weights, chosen)
     return chosen
 
