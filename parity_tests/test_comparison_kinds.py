@@ -109,10 +109,10 @@ def test_a_cast_is_named(sides):
     model, params = sides
 
     def call(params, x):
-        return jnp.asarray(linen_call(1e-5)(params, x), jnp.float32)
+        return jnp.asarray(linen_call(1e-5)(params, x), jnp.bfloat16)
 
     report = compare(model, params, (X,), rules=MINE, call_jax=call, tier="A")
-    assert report.verdict == "DIFFERENT: (call): jax gives float32 in a float64 run: something casts"
+    assert report.verdict == "DIFFERENT: (call): jax gives bfloat16 in a float64 run: something casts"
 
 
 class Refuses(torch.nn.Module):

@@ -95,12 +95,12 @@ def optimizer(
     """torch's own, piece by piece."""
     decayed = {} if decay is None else {"weight_decay": decay}
     inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, eps_root=root, **decayed))
-    return optax.MultiSteps(inner, PARTS, use_grad_mean=mean, accumulator_dtype=None)
+    return optax.MultiSteps(inner, PARTS, use_grad_mean=mean)
 
 
 def coupled() -> Any:
     inner = optax.chain(clip(CLIP), optax.add_decayed_weights(0.01), optax.scale_by_adam(), optax.scale_by_learning_rate(rate))
-    return optax.MultiSteps(inner, PARTS, accumulator_dtype=None)
+    return optax.MultiSteps(inner, PARTS)
 
 
 def batches(n: int = STEPS * PARTS) -> list[tuple[np.ndarray, ...]]:
@@ -224,7 +224,7 @@ def test_a_tensor_that_torch_has_frozen():
 
 def test_sgd_with_gradients_summed_moves_twice_as_far():
     def sgd(mean):
-        return optax.MultiSteps(optax.sgd(RATE), PARTS, use_grad_mean=mean, accumulator_dtype=None)
+        return optax.MultiSteps(optax.sgd(RATE), PARTS, use_grad_mean=mean)
 
     base = replace(
         FEW,
@@ -240,7 +240,7 @@ def test_sgd_with_gradients_summed_moves_twice_as_far():
 def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
     base = replace(FEW, torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE), torch_schedule=None)
     inner = optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE))
-    wrong = optax.MultiSteps(inner, PARTS, accumulator_dtype=None)
+    wrong = optax.MultiSteps(inner, PARTS)
     found = course(replace(base, jax_optimizer=wrong, jax_schedule=None))
     assert "torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual " in found.stages[1].says
 
@@ -248,13 +248,13 @@ def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
 REFUSED = {
     "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
     "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),
-    "float32 in the loss": (
-        {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.float32))},
-        r"loss: jax gave float32\[\]; tier A compares one float64 number",
+    "bfloat16 in the loss": (
+        {"learning": replace(FEW, jax_loss=lambda *given: jax_loss(*given).astype(jnp.bfloat16))},
+        r"loss: jax gave bfloat16\[\]; tier A compares one float64 number",
     ),
-    "float32 in the optimizer": (
-        {"learning": replace(FEW, jax_optimizer=optax.MultiSteps(optax.sgd(RATE), PARTS))},
-        "keeps acc_grads.* in float32, tier A compares float64; give optax.MultiSteps accumulator_dtype=None",
+    "bfloat16 in the optimizer": (
+        {"learning": replace(FEW, jax_optimizer=optax.MultiSteps(optax.sgd(RATE), PARTS, accumulator_dtype=jnp.bfloat16))},
+        "keeps acc_grads.* in bfloat16, tier A compares float64",
     ),
 }
 

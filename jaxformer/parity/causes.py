@@ -66,7 +66,7 @@ def search(hypothesis: Hypothesis, choices: Choices, start: Mapping[str, str], w
             try:
                 array = hypothesis.compute(**{what: choices[what][name] for what, name in chosen.items()})
                 residual = difference("", array, wanted).relative
-            except (ValueError, ParityError):
+            except (ArithmeticError, ValueError, ParityError):  # sizes that do not go together
                 continue
         if residual <= EXPLAINED:
             return chosen, residual

@@ -34,7 +34,7 @@ class Subject:
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""
-        return ready(to_jax(reference.weights, self.like, self.family), training=False, wide=False)
+        return ready(to_jax(reference.weights, self.like, self.family), training=False)
 
 
 def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError
+from jaxformer.parity.float64 import jax_float64, torch_float64
 from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
 from jaxformer.parity.report import Stage
@@ -51,14 +52,11 @@ def compare_generation(
     wide = tier == "A"
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
     theirs = copy.deepcopy(torch_model).eval()
-    with torch.no_grad():
+    with torch.no_grad(), torch_float64() if wide else nullcontext():
         reference = _written("torch", torch_generate(theirs.double() if wide else theirs))
-    with ExitStack() as stack:
-        if wide:
-            stack.enter_context(jax.enable_x64(True))
-        if tier != "C":
-            stack.enter_context(jax.default_matmul_precision("highest"))
-        ours = ready(joined(*load_jax(jax_model, weights, rules, wide=wide)), training=False, wide=wide)
+    precise = {"A": jax_float64(), "B": jax.default_matmul_precision("highest"), "C": nullcontext()}
+    with precise[tier]:
+        ours = ready(joined(*load_jax(jax_model, weights, rules, wide=wide)), training=False)
         return judge(reference, _written("jax", jax_generate(ours)), tier)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.measure import host
 
 MARGIN = 10.0
@@ -36,7 +37,7 @@ class Run:
         """What the model gives."""
         import torch
 
-        with torch.no_grad():
+        with torch.no_grad(), torch_float64():
             return np.atleast_1d(host(self.call(self.model, *inputs)))
 
     def moved(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
@@ -64,7 +65,7 @@ class Run:
         rows, inputs = self.finite_rows()
         parameters = {name: p.requires_grad_() for name, p in self.model.named_parameters() if p.is_floating_point()}
         floats = {i: t.clone().requires_grad_() for i, t in enumerate(inputs) if t.is_floating_point()}
-        with torch.enable_grad(), self.lookups(inputs) as looked:
+        with torch.enable_grad(), torch_float64(), self.lookups(inputs) as looked:
             output = self.call(self.model, *(floats.get(i, tensor) for i, tensor in enumerate(inputs)))
         noise = torch.from_numpy(np.random.default_rng(0).standard_normal(tuple(output.shape))).to(output.device)
         sources = [*parameters.values(), *floats.values(), *(found for _, found, _ in looked)]

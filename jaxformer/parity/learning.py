@@ -18,6 +18,7 @@ from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
 from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
+from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
 from jaxformer.parity.steps import Settings, settings_of
@@ -105,7 +106,7 @@ class TorchSide:
         for batch, drawn in zip(batches, masks, strict=True):
             tensors = [torch.from_numpy(array) for array in batch]
             integers = (torch.int8, torch.int16, torch.int32)
-            with feed_masks(drawn):
+            with torch_float64(), feed_masks(drawn):
                 value = self.learning.torch_loss(
                     self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
                 )
@@ -132,7 +133,7 @@ class JaxSide:
 
         def loss(parameters: PyTree, number: Any, arrays: tuple[Any, ...]) -> jax.Array:
             """The keys that lie in the model, or else the one that is given, are others for each number."""
-            whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True, wide=True)
+            whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
             return learning.jax_loss(whole, *arrays, **key)
 
@@ -177,8 +178,7 @@ def _wide_state(moments: PyTree) -> PyTree:
     """The optimizer's state with int64 counts: what divides an int32 count, as most schedules do, goes on in float32."""
     for name, leaf in named_leaves(moments).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != jnp.float64:
-            hint = "; give optax.MultiSteps accumulator_dtype=None" if "acc_grads" in name else ""
-            raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64{hint}")
+            raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64; give it no type")
     return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, moments)
 
 

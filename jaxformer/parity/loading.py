@@ -1,7 +1,6 @@
 """A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +35,8 @@ def load_jax(model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *,
     return loaded, rest
 
 
-def ready(model: PyTree, *, training: bool, wide: bool) -> PyTree:
-    """An NNX module, in place: in its mode, and computing in float64 where it was told float32, as flax's Embed is.
-
-    Other trees have no mode; the functions that use them have.
-    """
+def ready(model: PyTree, *, training: bool) -> PyTree:
+    """An NNX module in its mode, in place. Other trees have none; the functions that use them have."""
     if isinstance(model, nnx.Module):
         model.train() if training else model.eval()
-        module: Any
-        for _, module in nnx.iter_modules(model):
-            if wide and getattr(module, "dtype", None) == jnp.float32:
-                module.dtype = jnp.float64
     return model

@@ -14,6 +14,7 @@ from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
+from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
 from jaxformer.parity.loading import ready
@@ -55,8 +56,8 @@ class Traced:
 def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local: bool, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
     asked for, the second is left out where that is equal."""
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"), saying("jax in float64"):
-        wide = ready(widen(model), training=False, wide=True)
+    with jax_float64(), saying("jax in float64"):
+        wide = ready(widen(model), training=False)
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
+from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
 from jaxformer.parity.watch import CALL, Site, watch_torch, without_fast_path
@@ -66,7 +67,8 @@ def run_torch(
     import torch
 
     wide, tensors, recorder = copy.deepcopy(module).double(), _tensors(inputs, torch.float64), Recorder()
-    with torch.set_grad_enabled(gradients), saying("torch in float64"), watch_torch(wide, recorder) if watch else nullcontext():
+    watching = watch_torch(wide, recorder) if watch else nullcontext()
+    with torch.set_grad_enabled(gradients), saying("torch in float64"), torch_float64(), watching:
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch")
         if gradients and not output.requires_grad:

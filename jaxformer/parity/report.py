@@ -146,7 +146,7 @@ class Report:
     def why(self, module: Module) -> str:
         """A guilty module's cause; where none is known, what is over which line."""
         small = module.cause == "" and 1e-10 < module.local.relative < 1e-6
-        hint = " (float32's size: does something compute in float32, or hold a constant in it?)" if small else ""
+        hint = " (float32's size: does a side hold a constant in float32?)" if small else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
     def to_json(self) -> str:

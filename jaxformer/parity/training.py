@@ -15,7 +15,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -24,6 +23,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
 from jaxformer.parity.dropout import check_masks
+from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
 from jaxformer.parity.report import Stage, Step
@@ -62,7 +62,7 @@ def compare_training(torch_model: Any, jax_model: PyTree, learning: Learning, ru
     A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. What torch drops out is
     what JAX drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
     """
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+    with jax_float64():
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
         theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
         judge, drawn = Judge(weights, theirs.settings()), []

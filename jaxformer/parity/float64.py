@@ -1,0 +1,59 @@
+"""float64 throughout: where a model casts to float32 on its way, as RMS norms and stock attention do, a comparison in float64
+goes on in float64. So rounding is not taken for a bug. Casts to narrower types are the model's own, and stay.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive, jaxprs_in_params, primitives
+
+TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
+"""JAX's operations that are told the type of what they give."""
+NARROW, WIDE = np.dtype(np.float32), np.dtype(np.float64)
+WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
+
+
+@contextmanager
+def jax_float64() -> Iterator[None]:
+    """JAX, while it traces: float64 is on, products are exact to it, what is told to give float32 gives float64, and a float32
+    constant beside a float64 array is widened."""
+    bind = Primitive.bind
+
+    def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
+        if operation in TYPED:
+            how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
+        if {NARROW, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
+            args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == NARROW else arg for arg in args)
+        return bind(operation, *args, **how)
+
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", widened):
+        yield
+
+
+@contextmanager
+def torch_float64() -> Iterator[None]:
+    """torch, while it runs: what is told to give float32 gives float64, and so does what is told nothing."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            how = kwargs or {}
+            if isinstance(dtype := how.get("dtype"), torch.dtype):
+                how = how | {"dtype": wider.get(dtype, dtype)}
+            return operation(*args, **how)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Wide():
+            yield
+    finally:
+        torch.set_default_dtype(before)
