@@ -9,6 +9,7 @@ from flax import linen, nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.parity.comparison import CHECKS, compare
+from jaxformer.parity.inputs import excite
 from jaxformer.parity.watch_jax import tap
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
@@ -201,3 +202,68 @@ class Drops(nnx.Module):
 def test_random_state_in_a_module_is_no_weight(sides):
     report = compare(sides[0], Drops(nnx.Rngs(0)), (X,), rules=MINE, checks=CHECKS, tier="C")
     assert [stage.status for stage in report.stages] == ["different"] + ["equal"] * 7, str(report)
+
+
+class TorchBiased(torch.nn.Module):
+    """Scores of positions apart, from a table that attention owns, as T5's."""
+
+    def __init__(self):
+        super().__init__()
+        self.values, self.table = torch.nn.Linear(6, 6), torch.nn.Embedding(9, 4)
+
+    def forward(self, x):
+        apart = torch.arange(5)[:, None] - torch.arange(5) + 4
+        return self.table(apart).mean(-1).softmax(-1) @ self.values(x)
+
+
+class TorchOuter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm = TorchBiased(), torch.nn.LayerNorm(6)
+
+    def forward(self, x):
+        return self.norm(self.inner(x))
+
+
+class Biased(nnx.Module):
+    """The same; whoever calls it asks it for the scores first."""
+
+    def __init__(self, rngs):
+        self.values, self.table = nnx.Linear(6, 6, rngs=rngs), nnx.Embed(9, 4, rngs=rngs)
+
+    def scores(self):
+        return self.table(jnp.arange(5)[:, None] - jnp.arange(5) + 4).mean(-1)
+
+    def __call__(self, x, scores):
+        return jax.nn.softmax(scores)[None] @ self.values(x)
+
+
+class Outer(nnx.Module):
+    def __init__(self, epsilon):
+        rngs = nnx.Rngs(0)
+        self.inner, self.norm = Biased(rngs), nnx.LayerNorm(6, epsilon=epsilon, use_fast_variance=False, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(self.inner(x, self.inner.scores()))
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-6])
+def test_a_method_that_helps_is_no_call_of_the_module(epsilon):
+    rules = Family("outer", {}, (*LEAVES, Rule("embedding", "weight")))
+    report = compare(excite(TorchOuter(), 1), jax.eval_shape(lambda: Outer(epsilon)), (X,), rules=rules, tier="A")
+    assert [module.jax for module in report.guilty] == ([] if epsilon == 1e-5 else ["norm"]), str(report)
+    assert "inner (call 1)" in [module.jax for module in report.modules]
+    assert report.status == ("equal" if epsilon == 1e-5 else "different")
+
+
+def test_a_function_that_was_mended_since_is_run_anew(sides):
+    """JAX would find the trace of the call that it knows."""
+    (theirs, params), factor = sides, [2.0]
+
+    def call(params, x):
+        return plain(params, x) * factor[0]
+
+    verdicts = []
+    for factor[0] in (2.0, 1.0):
+        verdicts.append(compare(theirs, params, (X,), rules=MINE, call_jax=call).status)
+    assert verdicts == ["different", "equal"]

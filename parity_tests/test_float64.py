@@ -133,6 +133,15 @@ def test_a_cast_to_bfloat16_is_the_ports_own(llama):
     assert [module.jax for module in report.guilty] == [f"model.layers.{i}.input_layernorm" for i in range(LAYERS)]
 
 
+def test_where_no_cause_is_found_the_module_is_named(llama, monkeypatch):
+    """Keys and values are fewer than queries here, which no formula of attention may stumble over."""
+    monkeypatch.setattr(f"{__name__}.TURNS", TURNS * 2)
+    report = compared(llama)
+    assert [(module.jax, module.cause) for module in report.guilty] == [
+        (f"model.layers.{i}.self_attn", "") for i in range(LAYERS)
+    ]
+
+
 @pytest.fixture(scope="module")
 def stock():
     """torch's attention, and flax's with its weights."""

@@ -51,7 +51,29 @@ def toy(**options):
     return excite(Toy(**options), seed=2)
 
 
+class Places(torch.nn.Embedding):
+    """Positions of the ids that it is given, `1 T D`, as transformers has them."""
+
+    def forward(self, ids):
+        return super().forward(torch.arange(ids.shape[1])[None])
+
+
+class Placed(Toy):
+    """With those."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = Places(T + 1, D)
+
+    def embed(self, ids):
+        return self.table(ids) + self.places(ids)
+
+
 KEY_BIAS = "attention.in_proj_bias: 6-11 of 18"
+
+
+def test_a_table_that_only_counts_the_ids_it_is_given():
+    assert sensitivity(excite(Placed(), seed=2), (EVERY_ID,)) == ["places.weight: row 8 of 9", KEY_BIAS]
 
 
 def test_a_key_bias_alone():

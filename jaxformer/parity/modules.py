@@ -19,7 +19,7 @@ from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, isolate
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
-from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs
+from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs, without_helpers
 from jaxformer.parity.propagate import Run, propagate
 from jaxformer.parity.records import Record, Trace, aligned
 from jaxformer.parity.reference import Call, Reference, saying
@@ -62,10 +62,12 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
         parameters = parameter_pairs(model, rules)
-        pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameters))
+        paired = pair_modules(own, other, parameters)
+        calls = without_helpers(ours.outputs, reference.calls, paired)
+        pairs = pair_calls(calls, reference.calls, paired)
         seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
         counts = {site: counted(other, reference.calls) for site, other in seen.items()}
-        reference = replace(reference, calls=without_uneven_gradients(reference.calls, ours.outputs, pairs))
+        reference = replace(reference, calls=without_uneven_gradients(reference.calls, calls, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
         isolated = Isolated([], [], None)
         if local or gradients or any(over(propagated(ours, reference, pair, counts), "activation") for pair in pairs.items()):
@@ -168,9 +170,10 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     with jax.enable_x64(True):
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
     ours, sites = layer_arrays(traced.isolated.weights, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+    first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
     gaps = []
     for name, array in theirs.items():
-        owner = [site for site in sites if site != CALL and site.call == 0 and below(name, site.path)][-1:] or [CALL]
+        owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
         gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
         gaps.append((error(gap.ours, gap.theirs, noise), gap))
     return gaps

@@ -1,7 +1,7 @@
 """Which module of ours is which of torch's: the two that hold the same parameters, as the rules of the conversion have them."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family
 from jaxformer.nn.tree import named_weights
+from jaxformer.parity.records import Trace, axes_for
 from jaxformer.parity.watch import Site
 
 
@@ -69,11 +70,28 @@ def owners(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name.rpartition(".")[0]: theirs.rpartition(".")[0] for name, theirs in parameters.items()}
 
 
+def without_helpers(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, modules: Mapping[str, str]) -> list[Site]:
+    """Our calls, of which `ours` has what each gives, but for those of methods that help: where a module of ours is called
+    more often than torch's, those that give nothing of the shape of what torch's calls give."""
+    given: dict[str, list[np.ndarray]] = defaultdict(list)
+    for site, record in theirs.items():
+        given[site.path] += record.output[:1]
+    calls = Counter(site.path for site in ours)
+
+    def helps(site: Site) -> bool:
+        wanted = given[modules[site.path]] if site.path in modules else []
+        more = 0 < len(wanted) < calls[site.path]
+        return more and all(axes_for(array, ours[site][0].shape) is None for array in wanted)
+
+    return [site for site in ours if not helps(site)]
+
+
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
     """Our calls -> torch's calls of the same module, the first with the first."""
-    known = set(theirs)
-    pairs = {site: Site(modules[site.path], site.call) for site in ours if site.path in modules}
-    return {site: other for site, other in pairs.items() if other in known}
+    calls: dict[str, list[Site]] = defaultdict(list)
+    for site in theirs:
+        calls[site.path].append(site)
+    return {site: calls[modules[site.path]].pop(0) for site in ours if site.path in modules and calls[modules[site.path]]}
 
 
 def below(name: str, path: str) -> bool:
