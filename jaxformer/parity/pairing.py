@@ -75,7 +75,7 @@ def without_helpers(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, mo
     more often than torch's, those that give nothing of the shape of what torch's calls give."""
     given: dict[str, list[np.ndarray]] = defaultdict(list)
     for site, record in theirs.items():
-        given[site.path] += record.output[:1]
+        given[site.path] += record.output
     calls = Counter(site.path for site in ours)
 
     def helps(site: Site) -> bool:
