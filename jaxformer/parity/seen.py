@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.axes import orders_for
 from jaxformer.parity.measure import difference
 from jaxformer.parity.pairing import below
-from jaxformer.parity.records import Record, Trace, axes_for
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import SEEN, Site
 
 MASKED = -5e3
@@ -47,7 +48,7 @@ def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, paramete
             for each in shown
             if last(site.path) == last(each.path)
             and own[site.path] & other[each.path]
-            and axes_for(theirs[each].output[0], ours[site][0].shape) is not None
+            and orders_for(theirs[each].output[0].shape, ours[site][0].shape)
         ]
         for site in taps
     }
