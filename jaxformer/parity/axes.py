@@ -82,7 +82,7 @@ def distances(theirs: Any, ours: Any, orders: tuple[Order, ...], counts: Any, xp
         j, t = ours.astype(xp.float64), laid(theirs, order, ours.shape).astype(xp.float64)
         both, counted = xp.isfinite(j) & xp.isfinite(t), True if counts is None else laid(counts, order, ours.shape)
         apart = xp.where(both & counted, xp.clip(j, -HUGE, HUGE) - xp.clip(t, -HUGE, HUGE), 0.0)
-        odd = (xp.isfinite(j) != xp.isfinite(t)) & counted
+        odd = ((xp.isfinite(j) != xp.isfinite(t)) & counted).astype(xp.float64)
         return xp.sqrt((apart**2).mean()) + size * odd.mean()
 
     known = xp.where(xp.isfinite(theirs), xp.clip(theirs.astype(xp.float64), -HUGE, HUGE), 0.0)
