@@ -36,7 +36,12 @@ def method(scores, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
-EAGER = {"nan_to_zero": nan_to_zero, "means": means, "method": method}
+def filled(number):
+    return lambda scores, mask: scores.masked_fill(~mask, number).softmax(-1)
+
+
+NUMBERS = (-math.inf, torch.finfo(torch.float64).min, -1e9, -1e3)
+EAGER = {str(number): filled(number) for number in NUMBERS} | {"nan_to_zero": nan_to_zero, "means": means, "method": method}
 
 
 class TorchAttention(torch.nn.Module):
@@ -65,14 +70,18 @@ class TorchNet(torch.nn.Module):
         return x
 
 
-def gathered(q, k, v, mask, *, scale=1.0, tapped=("scores", "weights"), path="", bug=lambda weights: weights):
-    """Attention `B T N H` that taps what it is asked to."""
+def gathered(
+    q, k, v, mask, *, scale=1.0, tapped=("scores", "weights"), path="", bug=lambda weights: weights, fill=None, flip=None
+):
+    """Attention `B T N H` that taps what it is asked to: its scores before they are masked, or after."""
 
     def shown(name, x):
         return tap(f"{path}{name}", x) if name in tapped else x
 
-    scores = shown("scores", jnp.einsum("btnh,bsnh->bnts", q, k) * (scale / math.sqrt(D // N)))
-    weights = shown("weights", bug(masked_softmax(scores, mask)))
+    mask = mask if flip is None else mask.at[..., flip].set(~mask[..., flip])
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) * (scale / math.sqrt(D // N))
+    scores = shown("scores", scores if fill is None else jnp.where(mask, scores, fill))
+    weights = shown("weights", bug(masked_softmax(scores, mask) if fill is None else jax.nn.softmax(scores, -1)))
     return jnp.einsum("bnts,bsnh->btnh", weights, v)
 
 
@@ -162,7 +171,7 @@ def seen(report: Report) -> list[str]:
 EVERY = [f"layers.{i}.{name}" for i in range(2) for name in ("scores", "weights")]
 
 
-@pytest.mark.parametrize("way", [*EAGER, "fused"])
+@pytest.mark.parametrize("way", ["nan_to_zero", "means", "method", "fused"])
 def test_rows_without_keys_raise_no_alarm(way):
     report = report_of(way)
     assert report.status == "equal", str(report)
@@ -181,6 +190,23 @@ def test_what_jax_does_not_show_is_not_compared():
     report = report_of(tapped=())
     assert report.status == "equal"
     assert seen(report) == report.torch_only == []
+
+
+SOME = VALID | (np.arange(T) == 0)
+"""Every row has a key."""
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(-math.inf, -1e9), (NUMBERS[1], -1e3), (-1e3, -math.inf), (-1e3, -1e9)])
+def test_masks_may_be_of_other_numbers(theirs, ours):
+    report = report_of(str(theirs), valid=SOME, fill=ours)
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+
+
+@pytest.mark.parametrize("number", [-1e3, -1e9])
+def test_another_mask_is_named_whatever_its_number(number):
+    report = report_of(str(number), valid=SOME, fill=-math.inf, flip=1)
+    assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.guilty}, str(report)
 
 
 def gated(kind):

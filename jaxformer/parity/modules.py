@@ -64,7 +64,7 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         parameters = parameter_pairs(model, rules)
         pairs = pair_calls(ours.outputs, reference.calls, pair_modules(own, other, parameters))
         seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
-        counts = {site: counted(other, reference.calls) for site, other in seen.items()}
+        counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, ours.outputs, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
         isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
