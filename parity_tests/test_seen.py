@@ -137,7 +137,7 @@ def as_function(tree, x, valid, **how):
     return x
 
 
-def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, **how) -> Report:
+def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, checks=CHECKS, **how) -> Report:
     theirs, options = excite(TorchNet(way).eval(), seed=0), {}
     tree = {
         f"layers_{i}": {
@@ -155,7 +155,7 @@ def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, **how) -
     else:
         ours, call = tree, {"linen": as_linen, "function": as_function}[kind]
         options = {"call_jax": lambda tree, x, valid: call(tree, x, valid, **how)}
-    return compare(theirs, ours, (X, valid), checks=CHECKS, tier="A", **options)
+    return compare(theirs, ours, (X, valid), checks=checks, tier="A", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,7 @@ def test_rows_without_keys_raise_no_alarm(way):
     report = report_of(way)
     assert report.status == "equal", str(report)
     assert seen(report) == EVERY
-    assert report.torch_only == []
+    assert report.torch_only == report.taps == []
 
 
 @pytest.mark.parametrize("kind", ["linen", "function"])
@@ -207,6 +207,21 @@ def test_masks_may_be_of_other_numbers(theirs, ours):
 def test_another_mask_is_named_whatever_its_number(number):
     report = report_of(str(number), valid=SOME, fill=-math.inf, flip=1)
     assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.guilty}, str(report)
+
+
+class Twice(TorchAttention):
+    """What it gives is the first of two."""
+
+    def forward(self, x, mask):
+        return torch.stack([super(Twice, self).forward(x, mask) for _ in range(2)])[0]
+
+
+def test_taps_without_a_pair_are_told_of(monkeypatch):
+    monkeypatch.setitem(globals(), "TorchAttention", Twice)
+    report = report_of(tapped=("weights",), checks=("forward",))
+    torchs = "layers.*.scores, layers.*.weights, layers.*.scores (call 1), layers.*.weights (call 1)"
+    assert report.taps == ["layers.*.weights", f"where torch has {torchs}"]
+    assert f"taps not compared: layers.*.weights, where torch has {torchs}" in str(report).splitlines()
 
 
 def gated(kind):

@@ -18,7 +18,7 @@ from jaxformer.parity.measure import LINES, difference, host
 from jaxformer.parity.modules import Traced, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
-from jaxformer.parity.seen import is_seen
+from jaxformer.parity.seen import is_seen, last
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
 from jaxformer.parity.stages import (
@@ -29,6 +29,8 @@ from jaxformer.parity.stages import (
     local_stage,
 )
 from jaxformer.parity.training import compare_training
+from jaxformer.parity.watch import SEEN
+from jaxformer.parity.wording import say_names
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""
@@ -192,7 +194,12 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = trace(reference, subject.like, subject.call, subject.family, **wanted)
         rows = table(traced)
-        more = {"modules": rows, **unpaired(traced), "environment": environment() | dict(reference.environment)}
+        more = {
+            "modules": rows,
+            **unpaired(traced),
+            "taps": lone_taps(traced),
+            "environment": environment() | dict(reference.environment),
+        }
         if "forward" in checks:
             yield forward_stage(traced, rows), more
         if "local" in checks:
@@ -230,6 +237,17 @@ def unpaired(traced: Traced) -> dict[str, list[str]]:
             str(site) for site, record in traced.reference.calls.items() if site not in known and not is_seen(site, record)
         ],
     }
+
+
+def lone_taps(traced: Traced) -> list[str]:
+    """Taps without a pair, in words; where some are attention's, torch's softmaxes without one too."""
+    known, taps = set(traced.pairs.values()), [site for site in traced.ours.taps if site not in traced.pairs]
+    said = say_names([str(site) for site in taps], [str(site) for site in traced.ours.taps])
+    if any(last(site.path) in SEEN for site in taps):
+        shown = [str(site) for site, record in traced.reference.calls.items() if is_seen(site, record)]
+        free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in known]
+        said.append(f"where torch has {', '.join(say_names(free, shown)) or 'no softmax'}")
+    return said
 
 
 def environment() -> dict[str, str]:
