@@ -194,6 +194,36 @@ def test_not_compared(case):
     assert report.verdict == said
 
 
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            None,
+            "1 JAX tensors hold values that the other side has not, first o.bias (nearest: o.bias); its values are torch's "
+            "o.bias but for relL2 1.0e-02; convert the weights before you compare, or give rules",
+        ),
+        (
+            Family("half", {}, RULES.rules[:1]),
+            "o.bias has no rule in family half; its values are torch's o.bias but for relL2 1.0e-02",
+        ),
+    ],
+)
+def test_a_tensor_that_is_nearly_torchs(rules, said):
+    theirs = Theirs()
+    ours = ported(theirs)
+    ours.o.bias[...] *= 1.01
+    report = compare(theirs, ours, (X,), rules=rules, checks=("weights",), tier="A")
+    assert report.verdict == f"COULD NOT COMPARE: weights: {said}"
+
+
+def test_a_tensor_that_is_none_of_torchs():
+    theirs = Theirs()
+    ours = ported(theirs)
+    ours.o.bias[...] = -ours.o.bias[...]
+    report = compare(theirs, ours, (X,), checks=("weights",), tier="A")
+    assert "its values are" not in report.verdict
+
+
 def test_equal_gradients_do_not_hide_other_values():
     options = {"rules": RULES, "call_jax": lambda model, x: model(x) + 7, "tier": "A"}
     report = compare(theirs := Theirs(), ported(theirs), (X,), checks=("gradients", "activation gradients"), **options)
