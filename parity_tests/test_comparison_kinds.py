@@ -103,7 +103,21 @@ def test_what_is_done_around_the_model_is_the_callers(sides):
     model, params = sides
     report = compare(model, params, (X,), rules=MINE, call_jax=lambda params, x: linen_call(1e-5)(params, x) * 2, tier="A")
     assert [module.jax for module in report.guilty] == ["(call)"]
+    assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) guilty, and 0 of 4 modules"
     assert report.verdict.startswith("DIFFERENT: (call): torch adds 1 times the model; jax adds 2 times the model")
+
+
+@pytest.mark.parametrize(("factor", "says"), [(1, "no module was compared by itself"), (2, "(call) guilty")])
+def test_where_there_is_no_module_none_is_counted(factor, says):
+    theirs = torch.nn.Linear(6, 6)
+    params = {"kernel": theirs.weight.detach().numpy().T.copy(), "bias": theirs.bias.detach().numpy()}
+
+    def call(params, x):
+        return (x @ params["kernel"] + params["bias"]) * factor
+
+    report = compare(theirs, params, (X,), call_jax=call, checks=("local", "activation gradients"), tier="A")
+    assert report.stages[0].says == says
+    assert factor == 1 or report.stages[1].says == says
 
 
 def test_a_cast_is_named(sides):

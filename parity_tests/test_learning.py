@@ -245,6 +245,16 @@ def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
     assert "torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual " in found.stages[1].says
 
 
+def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
+    ten = {"torch_loss": lambda *given: 10 * FEW.torch_loss(*given), "jax_loss": lambda *given: 10 * jax_loss(*given)}
+    base = replace(FEW, **ten)
+    wrong = replace(base, jax_optimizer=optimizer(clipping=optax.clip_by_global_norm))
+    assert {"optimizer": "different", "train": "different"}.items() <= outcome(found := course(wrong)).items()
+    cause = "(line 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
+    assert cause in found.stages[1].says
+    assert set(outcome(course(base)).values()) == {"equal"}
+
+
 REFUSED = {
     "JAX drops nothing": ({"ours": Net(nnx.Rngs(0), rate=0.0)}, "torch drops out and JAX does not"),
     "torch drops nothing": ({"theirs": TorchNet(rate=0.0)}, "4 of 4|2 of 2 dropout masks were not used by torch"),

@@ -36,7 +36,12 @@ def method(scores, mask):
     return weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
 
 
-EAGER = {"nan_to_zero": nan_to_zero, "means": means, "method": method}
+def filled(number):
+    return lambda scores, mask: scores.masked_fill(~mask, number).softmax(-1)
+
+
+NUMBERS = (-math.inf, torch.finfo(torch.float64).min, -1e9, -1e3)
+EAGER = {str(number): filled(number) for number in NUMBERS} | {"nan_to_zero": nan_to_zero, "means": means, "method": method}
 
 
 class TorchAttention(torch.nn.Module):
@@ -65,14 +70,18 @@ class TorchNet(torch.nn.Module):
         return x
 
 
-def gathered(q, k, v, mask, *, scale=1.0, tapped=("scores", "weights"), path="", bug=lambda weights: weights):
-    """Attention `B T N H` that taps what it is asked to."""
+def gathered(
+    q, k, v, mask, *, scale=1.0, tapped=("scores", "weights"), path="", bug=lambda weights: weights, fill=None, flip=None
+):
+    """Attention `B T N H` that taps what it is asked to: its scores before they are masked, or after."""
 
     def shown(name, x):
         return tap(f"{path}{name}", x) if name in tapped else x
 
-    scores = shown("scores", jnp.einsum("btnh,bsnh->bnts", q, k) * (scale / math.sqrt(D // N)))
-    weights = shown("weights", bug(masked_softmax(scores, mask)))
+    mask = mask if flip is None else mask.at[..., flip].set(~mask[..., flip])
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) * (scale / math.sqrt(D // N))
+    scores = shown("scores", scores if fill is None else jnp.where(mask, scores, fill))
+    weights = shown("weights", bug(masked_softmax(scores, mask) if fill is None else jax.nn.softmax(scores, -1)))
     return jnp.einsum("bnts,bsnh->btnh", weights, v)
 
 
@@ -128,7 +137,7 @@ def as_function(tree, x, valid, **how):
     return x
 
 
-def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, **how) -> Report:
+def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, checks=CHECKS, **how) -> Report:
     theirs, options = excite(TorchNet(way).eval(), seed=0), {}
     tree = {
         f"layers_{i}": {
@@ -146,7 +155,7 @@ def report_of(way: str = "nan_to_zero", kind: str = "nnx", valid=VALID, **how) -
     else:
         ours, call = tree, {"linen": as_linen, "function": as_function}[kind]
         options = {"call_jax": lambda tree, x, valid: call(tree, x, valid, **how)}
-    return compare(theirs, ours, (X, valid), checks=CHECKS, tier="A", **options)
+    return compare(theirs, ours, (X, valid), checks=checks, tier="A", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -162,12 +171,12 @@ def seen(report: Report) -> list[str]:
 EVERY = [f"layers.{i}.{name}" for i in range(2) for name in ("scores", "weights")]
 
 
-@pytest.mark.parametrize("way", [*EAGER, "fused"])
+@pytest.mark.parametrize("way", ["nan_to_zero", "means", "method", "fused"])
 def test_rows_without_keys_raise_no_alarm(way):
     report = report_of(way)
     assert report.status == "equal", str(report)
     assert seen(report) == EVERY
-    assert report.torch_only == []
+    assert report.torch_only == report.taps == []
 
 
 @pytest.mark.parametrize("kind", ["linen", "function"])
@@ -181,6 +190,38 @@ def test_what_jax_does_not_show_is_not_compared():
     report = report_of(tapped=())
     assert report.status == "equal"
     assert seen(report) == report.torch_only == []
+
+
+SOME = VALID | (np.arange(T) == 0)
+"""Every row has a key."""
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(-math.inf, -1e9), (NUMBERS[1], -1e3), (-1e3, -math.inf), (-1e3, -1e9)])
+def test_masks_may_be_of_other_numbers(theirs, ours):
+    report = report_of(str(theirs), valid=SOME, fill=ours)
+    assert report.status == "equal", str(report)
+    assert seen(report) == EVERY
+
+
+@pytest.mark.parametrize("number", [-1e3, -1e9])
+def test_another_mask_is_named_whatever_its_number(number):
+    report = report_of(str(number), valid=SOME, fill=-math.inf, flip=1)
+    assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.guilty}, str(report)
+
+
+class Twice(TorchAttention):
+    """What it gives is the first of two."""
+
+    def forward(self, x, mask):
+        return torch.stack([super(Twice, self).forward(x, mask) for _ in range(2)])[0]
+
+
+def test_taps_without_a_pair_are_told_of(monkeypatch):
+    monkeypatch.setitem(globals(), "TorchAttention", Twice)
+    report = report_of(tapped=("weights",), checks=("forward",))
+    torchs = "layers.*.scores, layers.*.weights, layers.*.scores (call 1), layers.*.weights (call 1)"
+    assert report.taps == ["layers.*.weights", f"where torch has {torchs}"]
+    assert f"taps not compared: layers.*.weights, where torch has {torchs}" in str(report).splitlines()
 
 
 def gated(kind):

@@ -52,7 +52,7 @@ def different() -> Report:
     modules[7] = replace(modules[7], local=Error(1.7e-4, 2e-3), guilty=True, cause=EPSILON)
     modules[63] = replace(modules[63], local=Error(0.3, 1.9), guilty=True, what="input of stack.blocks.10.attention.out")
     found_now = found(report, "equal", "different", "different", "different", "different")
-    return replace(found_now, modules=modules, jax_only=["rope"], torch_only=["drop", "drop (call 1)"])
+    return replace(found_now, modules=modules, jax_only=["rope"], taps=["rope"], torch_only=["drop", "drop (call 1)"])
 
 
 def backward() -> Report:

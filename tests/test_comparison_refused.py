@@ -120,6 +120,11 @@ def test_refused(case):
     assert str(refused.value) == said
 
 
+TWO_TENSORS = {
+    "jax_model": {"kernel": jnp.zeros((6, 4)), "bias": jnp.zeros(4)},
+    "rules": Family("mine", {}, (Rule("kernel", "0.weight", "transposed"), Rule("bias", "0.bias"))),
+    "call_jax": lambda params, x: x @ params["kernel"] + params["bias"],
+}
 NOT_COMPARED = {
     "shapes, and only weights": (
         Theirs,
@@ -148,6 +153,28 @@ NOT_COMPARED = {
         {"checks": ("weights",), "tier": "B"},
         "COULD NOT COMPARE: float32: torch's output holds no finite number; give other inputs, or other weights",
     ),
+    "scripted": (
+        lambda: torch.jit.script(torch.nn.Sequential(torch.nn.Linear(6, 4))),
+        TWO_TENSORS,
+        "COULD NOT COMPARE: forward: the model itself is made by torch.jit, so nothing can be seen inside; give the nn.Module "
+        "that it was made of",
+    ),
+    "a part of it is traced": (
+        lambda: torch.nn.Sequential(torch.jit.trace(torch.nn.Linear(6, 4), torch.tensor(X))),
+        TWO_TENSORS,
+        "COULD NOT COMPARE: forward: 0 is made by torch.jit, so nothing can be seen inside; give the nn.Module that it was "
+        "made of",
+    ),
+    "running statistics": (
+        lambda: torch.nn.Sequential(torch.nn.BatchNorm1d(5)).eval(),
+        {
+            "jax_model": {"scale": jnp.ones(5), "bias": jnp.zeros(5)},
+            "rules": Family("mine", {}, (Rule("scale", "0.weight"), Rule("bias", "0.bias"))),
+            "call_jax": lambda params, x: x / jnp.sqrt(1 + 1e-5) * params["scale"][:, None] + params["bias"][:, None],
+        },
+        "COULD NOT COMPARE: forward: 0 (BatchNorm1d) keeps running statistics, which are not compared; fold them into the "
+        "weights beside it, or compare the model without it",
+    ),
     "detached": (
         Theirs,
         {"call_torch": lambda model, x: model(x).detach()},
@@ -157,6 +184,7 @@ NOT_COMPARED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("case", NOT_COMPARED)
 def test_not_compared(case):
     make, changes, said = NOT_COMPARED[case]
@@ -164,6 +192,36 @@ def test_not_compared(case):
     report = compare(make(), given.pop("jax_model"), (X,), **given)
     assert report.exit_code == 2, str(report)
     assert report.verdict == said
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            None,
+            "1 JAX tensors hold values that the other side has not, first o.bias (nearest: o.bias); its values are torch's "
+            "o.bias but for relL2 1.0e-02; convert the weights before you compare, or give rules",
+        ),
+        (
+            Family("half", {}, RULES.rules[:1]),
+            "o.bias has no rule in family half; its values are torch's o.bias but for relL2 1.0e-02",
+        ),
+    ],
+)
+def test_a_tensor_that_is_nearly_torchs(rules, said):
+    theirs = Theirs()
+    ours = ported(theirs)
+    ours.o.bias[...] *= 1.01
+    report = compare(theirs, ours, (X,), rules=rules, checks=("weights",), tier="A")
+    assert report.verdict == f"COULD NOT COMPARE: weights: {said}"
+
+
+def test_a_tensor_that_is_none_of_torchs():
+    theirs = Theirs()
+    ours = ported(theirs)
+    ours.o.bias[...] = -ours.o.bias[...]
+    report = compare(theirs, ours, (X,), checks=("weights",), tier="A")
+    assert "its values are" not in report.verdict
 
 
 def test_equal_gradients_do_not_hide_other_values():

@@ -74,6 +74,7 @@ def test_text_has_guilty_modules_below_their_check():
     assert [line.split()[0] for line in lines[:3]] == ["weights", "forward", "local"]
     assert lines[3] == f"  stack.blocks.1.attention_norm   {EPSILON}"
     assert lines[4] == "  stack.blocks.10.attention   input of stack.blocks.10.attention.out: relL2 3.0e-01, line 1e-13"
+    assert lines[-3] == "taps not compared: rope"
     assert lines[-2] == "not noticed by this run: stack.*.attention.key.bias"
     assert lines[-1] == f"DIFFERENT: stack.blocks.1.attention_norm: {EPSILON}, and 1 more"
 
@@ -132,6 +133,7 @@ def test_in_a_pipe_it_is_the_plain_text():
 def test_in_a_terminal_the_guilty_are_a_table():
     lines = shown(different(), terminal=True, width=160).splitlines()
     header = next(i for i, line in enumerate(lines) if line.split() == ["module", "where", "local", "line", "cause"])
+    assert "taps not compared: rope" in lines
     first, second = lines[header + 1 : header + 3]
     assert re.split(r" {2,}", first.strip()) == ["stack.blocks.1.attention_norm", "output", "relL2 1.7e-04", "1e-13", EPSILON]
     assert re.split(r" {2,}", second.strip()) == [
@@ -154,7 +156,7 @@ def test_markdown_has_all_of_it():
     assert text.startswith("# DIFFERENT: stack.blocks.1.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06")
     titles = re.findall(r"^## (.*)", text, re.M)
     assert titles == [
-        *("Checks", "Guilty modules", "All modules", "Training", "Not noticed by this run"),
+        *("Checks", "Guilty modules", "All modules", "Training", "Taps not compared", "Not noticed by this run"),
         *("JAX calls not compared by themselves", "torch calls not compared by themselves", "Environment"),
     ]
     assert f"| `stack.blocks.1.attention_norm` | output | relL2 1.7e-04 | 1e-13 | {EPSILON} |" in text

@@ -286,6 +286,7 @@ def test_training(opened):
 
 def test_what_was_not_noticed_and_what_it_ran_on(opened):
     chrome = opened("different")
+    assert "rope" in chrome.find_element(By.ID, "taps").text
     assert "stack.*.attention.key.bias" in chrome.find_element(By.ID, "unnoticed").text
     assert "jax highest, torch highest" in chrome.find_element(By.ID, "environment").text
     closed = chrome.find_elements(By.CSS_SELECTOR, "#modules summary")

@@ -1,6 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -10,15 +10,17 @@ import numpy as np
 from jaxformer.checks import check_choice
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
+from jaxformer.nn.tree import named_weights
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.learning import Learning
-from jaxformer.parity.matching import fill_in, match
+from jaxformer.parity.leftovers import nearly
+from jaxformer.parity.matching import fill_in, match, unruled
 from jaxformer.parity.measure import LINES, difference, host
 from jaxformer.parity.modules import Traced, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
-from jaxformer.parity.seen import is_seen
+from jaxformer.parity.seen import is_seen, last
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
 from jaxformer.parity.stages import (
@@ -29,6 +31,8 @@ from jaxformer.parity.stages import (
     local_stage,
 )
 from jaxformer.parity.training import compare_training
+from jaxformer.parity.watch import SEEN
+from jaxformer.parity.wording import say_names
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""
@@ -142,7 +146,11 @@ def weights_stage(
         family = matched(weights, jax_model)
     else:
         family = rules if abstract(jax_model) else fill_in(rules, weights, jax_model)
-    loaded = to_jax(weights, jax_model, family)
+    try:
+        loaded = to_jax(weights, jax_model, family)
+    except ConversionError as error:
+        left, free = unruled(family, weights, jax_model)
+        raise ConversionError(f"{error}{nearest_values(left, free, weights, jax_model)}") from None
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
     stage = judged_weights(weights, Subject(jax_model, call, family), alone=alone)
     if rules is not None and (more := len(family.rules) - len(rules.rules)):
@@ -159,11 +167,20 @@ def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
     for side, left in (("JAX", found.unmatched_jax), ("torch", found.unmatched_torch)):
         for name, near in left.items():
             nearest = f" (nearest: {', '.join(near)})" if near else ""
+            near = nearest_values(found.unmatched_jax, found.unmatched_torch, weights, jax_model)
             raise ConversionError(
-                f"{len(left)} {side} tensors hold values that the other side has not, first {name}{nearest}; convert the "
+                f"{len(left)} {side} tensors hold values that the other side has not, first {name}{nearest}{near}; convert the "
                 "weights before you compare, or give rules"
             )
     return found.family
+
+
+def nearest_values(ours: Iterable[str], theirs: Iterable[str], weights: Mapping[str, np.ndarray], jax_model: Any) -> str:
+    """Of the first of the JAX tensors that are left: which of torch's it nearly is; '' where that is not plain."""
+    first = next(iter(ours), None)
+    if first is None or abstract(jax_model):
+        return ""
+    return nearly(host(named_weights(jax_model)[first]), {name: weights[name] for name in theirs})
 
 
 def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone: bool) -> Stage:
@@ -197,7 +214,12 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = trace(reference, subject.like, subject.call, subject.family, **wanted)
         rows = table(traced)
-        more = {"modules": rows, **unpaired(traced), "environment": environment() | dict(reference.environment)}
+        more = {
+            "modules": rows,
+            **unpaired(traced),
+            "taps": lone_taps(traced),
+            "environment": environment() | dict(reference.environment),
+        }
         if "forward" in checks:
             yield forward_stage(traced, rows), more
         if "local" in checks:
@@ -235,6 +257,17 @@ def unpaired(traced: Traced) -> dict[str, list[str]]:
             str(site) for site, record in traced.reference.calls.items() if site not in known and not is_seen(site, record)
         ],
     }
+
+
+def lone_taps(traced: Traced) -> list[str]:
+    """Taps without a pair, in words; where some are attention's, torch's softmaxes without one too."""
+    known, taps = set(traced.pairs.values()), [site for site in traced.ours.taps if site not in traced.pairs]
+    said = say_names([str(site) for site in taps], [str(site) for site in traced.ours.taps])
+    if any(last(site.path) in SEEN for site in taps):
+        shown = [str(site) for site, record in traced.reference.calls.items() if is_seen(site, record)]
+        free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in known]
+        said.append(f"where torch has {', '.join(say_names(free, shown)) or 'no softmax'}")
+    return said
 
 
 def environment() -> dict[str, str]:

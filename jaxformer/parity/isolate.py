@@ -7,15 +7,16 @@ All of it is one pass: torch's arrays are put in place of ours wherever a paired
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.parity.axes import CLEAR, Order, as_theirs, distances, laid, orders_for
 from jaxformer.parity.loading import joined, parted
-from jaxformer.parity.records import Record, Trace, arrays_in, axes_for, replaced
+from jaxformer.parity.records import Record, Trace, arrays_in, replaced
 from jaxformer.parity.watch import CALL, Site
 from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
 
@@ -43,6 +44,7 @@ class Gap:
     what: str
     """Which array it is: its output, the input of a child, the gradient of a weight."""
     ours: np.ndarray
+    """As torch has its axes."""
     theirs: np.ndarray
 
 
@@ -55,6 +57,8 @@ class Isolated:
     gradient_gaps: list[Gap]
     weights: Any
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
+    orders: Mapping[Place, Order] = field(default_factory=dict)
+    """Of torch's axes in our arrays."""
 
 
 def isolate(
@@ -80,7 +84,7 @@ def isolate(
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
-        return forcing.total, [ours for *_, ours in forcing.found]
+        return forcing.total, [(pair.ours, pair.chosen) for pair in forcing.found]
 
     if gradients:
         both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
@@ -88,16 +92,20 @@ def isolate(
     else:
         (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
     (forcing,) = notes
-    gaps = [
-        Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array)
-        for (owner, child, array, _), ours in zip(forcing.found, found, strict=True)
-    ]
+    gaps, orders = [], {}
+    for pair, (ours, chosen) in zip(forcing.found, found, strict=True):
+        order = orders[pair.place] = pair.orders[int(chosen)]
+        sides = as_theirs(np.asarray(ours), order, pair.theirs.shape), pair.theirs
+        if pair.place.site in counted:
+            sides = tuple(np.where(counted[pair.place.site], side, 0) for side in sides)
+        owner, child = pair.maker
+        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", *sides))
     gradient_gaps = [
         Gap(owner, child, "gradient of its input" if child is None else f"gradient it sends to {child}", *map(np.asarray, both))
         for place, (owner, child) in forcing.senders.items()
         if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
     ]
-    return Isolated(gaps, gradient_gaps, own)
+    return Isolated(gaps, gradient_gaps, own, orders)
 
 
 def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
@@ -109,6 +117,19 @@ def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Pl
         for i, array in enumerate(getattr(record, name))
         if array is not None and np.issubdtype(array.dtype, np.floating)
     }
+
+
+class _Pair(NamedTuple):
+    """One of our arrays, and torch's in its place."""
+
+    maker: Ends
+    place: Place
+    theirs: np.ndarray
+    orders: tuple[Order, ...]
+    """That fit."""
+    ours: Any
+    chosen: Any
+    """The number of the order that was taken."""
 
 
 class _Forcing:
@@ -125,8 +146,9 @@ class _Forcing:
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
         """Calls without an argument: it cannot be told whose code uses what they give."""
-        self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
-        """Owner, child, torch's array and ours."""
+        self.found: list[_Pair] = []
+        self.orders: dict[tuple[int, str], Any] = {}
+        """The last that was plain, of arrays with so many axes; attention's scores and weights have theirs."""
         self.senders: dict[Place, Ends] = {}
         """Whose code sends a gradient back to a place, and to which child's output."""
         self.total = jnp.zeros(())
@@ -159,34 +181,56 @@ class _Forcing:
             if found is None:
                 put.append(array)
                 continue
-            i, axes, theirs = found
+            i, theirs = found
             left = [(j, other) for j, other in left if j > i]
-            place = Place(site, part, i)
-            counts, noted = None, array
-            if site in self.counted:
-                counts = self.counted[site].transpose(axes).reshape(array.shape)
-                theirs, noted = np.where(counts, theirs, 0), jnp.where(counts, array, 0)
-            self.found.append((*maker, theirs, noted))
+            place, counts = Place(site, part, i), self.counted.get(site)
+            orders, chosen = self._order(place, theirs, array, counts)
+
+            def lay(theirs: Any, shape: Any = array.shape, orders: Any = orders, chosen: Any = chosen) -> Any:
+                cases = [laid(jnp.asarray(theirs), order, shape) for order in orders]
+                return jax.lax.select_n(chosen, *cases) if len(cases) > 1 else cases[0]
+
+            self.found.append(_Pair(maker, place, theirs, orders, array, chosen))
             if place not in self.forced:
-                put.append(jnp.asarray(theirs, array.dtype))
+                put.append(lay(theirs).astype(array.dtype))
                 continue
-            instead = jnp.transpose(self.forced[place], axes).reshape(array.shape).astype(array.dtype)
+            instead = lay(self.forced[place]).astype(array.dtype)
             if place in self.pulls:
-                self.total += (array * jnp.transpose(self.pulls[place], axes).reshape(array.shape)).sum()
+                self.total += (array * lay(self.pulls[place])).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             else:
-                instead = instead if counts is None else jnp.where(counts, instead, jax.lax.stop_gradient(array))
+                instead = instead if counts is None else jnp.where(lay(counts), instead, jax.lax.stop_gradient(array))
                 instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
             put.append(instead)
         return replaced(value, ours, put)
 
+    def _order(self, place: Place, theirs: np.ndarray, ours: Any, counts: np.ndarray | None) -> tuple[tuple[Order, ...], Any]:
+        """The orders of torch's axes that fit, and the number of the one to take: that in which torch's array is by far the
+        nearest to ours, or else the last that was plain. What comes in is right, unless the caller is wrong: so a module
+        whose output is near to nothing is taken to leave the axes as it found them."""
+        site, orders = place.site, orders_for(theirs.shape, ours.shape)
+        if site == CALL and theirs.shape == ours.shape:
+            orders = orders[:1]  # nobody is there to turn it
+        key, every = (theirs.ndim, site.path.rpartition(".")[2] if site in self.counted else ""), np.asarray(orders)
+        if len(orders) == 1:
+            self.orders[key] = every[0]
+            return orders, 0
+        both = jax.lax.stop_gradient((self.forced.get(place, jnp.asarray(theirs)), ours))
+        gaps = distances(*both, orders, None if counts is None else jnp.asarray(counts), jnp)
+        last = self.orders.get(key, every[0])
+        usual, best = jnp.argmax((jnp.asarray(every) == last[None]).all(-1)), jnp.argmin(gaps)
+        nearest, second = jnp.sort(gaps)[:2]
+        chosen = jnp.where(nearest < CLEAR * gaps[usual], best, usual)
+        self.orders[key] = jnp.where(nearest < CLEAR * second, jnp.asarray(every)[best], last)
+        return orders, chosen.astype(jnp.int32)
 
-def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any) -> tuple[int, tuple[int, ...], np.ndarray] | None:
+
+def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any) -> tuple[int, np.ndarray] | None:
     """The first of torch's arrays that has our kind of numbers and, in some order of axes, our shape. Masks stay, since
     their sense may differ."""
     for i, array in theirs:
-        if _kind(array.dtype) == _kind(ours.dtype) != "bool_" and (axes := axes_for(array, ours.shape)) is not None:
-            return i, axes, array.transpose(axes).reshape(ours.shape)
+        if _kind(array.dtype) == _kind(ours.dtype) != "bool_" and orders_for(array.shape, ours.shape):
+            return i, array
     return None
 
 

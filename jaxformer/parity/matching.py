@@ -80,16 +80,22 @@ def match(torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Matching
 def fill_in(rules: Family, torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Family:
     """Rules, and others before them for the tensors that they leave over on both sides, as far as `match` finds these."""
     leaves = named_weights(jax_tree)
-    known = {name: names for name, leaf in leaves.items() if set(names := _ruled(rules, name, leaf)) & set(torch_weights)}
-    used = {torch_name for names in known.values() for torch_name in names}
-    free = {name: array for name, array in torch_weights.items() if name not in used}
-    found = match(free, {name: leaf for name, leaf in leaves.items() if name not in known}).family
+    left, free = unruled(rules, torch_weights, jax_tree)
+    known = {name: _ruled(rules, name, leaf) for name, leaf in leaves.items() if name not in left}
+    found = match({name: torch_weights[name] for name in free}, {name: leaves[name] for name in left}).family
     stacks = {**dict.fromkeys([*rules.stacks, *found.stacks], ""), **rules.stacks}
     family = Family(rules.name, stacks, (*found.rules, *rules.rules))
     wanted = {name: (names, rules.stacked(name)) for name, names in known.items()}
     wanted |= {rule.jax: (list(torch_names(rule)), found.stacked(rule.jax)) for rule in found.rules}
     reached = {name: (_ruled(family, name, leaves[name]), family.stacked(name)) for name in wanted}
     return family if reached == wanted else rules
+
+
+def unruled(rules: Family, torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> tuple[list[str], list[str]]:
+    """JAX tensors that no rule leads to torch's, and torch's that no rule leads to."""
+    names = {name: set(_ruled(rules, name, leaf)) & set(torch_weights) for name, leaf in named_weights(jax_tree).items()}
+    used = {torch_name for found in names.values() for torch_name in found}
+    return [name for name, found in names.items() if not found], [name for name in torch_weights if name not in used]
 
 
 def _ruled(rules: Family, name: str, leaf: Any) -> list[str]:

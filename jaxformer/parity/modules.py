@@ -12,16 +12,17 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
+from jaxformer.parity.axes import Order, aligned, laid, order_of
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.inputs import cast, widen
-from jaxformer.parity.isolate import Gap, Isolated, isolate
+from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs, without_helpers
 from jaxformer.parity.propagate import Run, propagate
-from jaxformer.parity.records import Record, Trace, aligned
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.seen import counted, explain_seen, last, pair_seen, scores_of
@@ -66,23 +67,29 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         calls = without_helpers(ours.outputs, reference.calls, paired)
         pairs = pair_calls(calls, reference.calls, paired)
         seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
-        counts = {site: counted(other, reference.calls) for site, other in seen.items()}
+        counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, calls, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
-        isolated = Isolated([], [], None)
-        if local or gradients or any(over(propagated(ours, reference, pair, counts), "activation") for pair in pairs.items()):
+        isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
+        normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
+        if local or gradients or any(over(each, "activation") for each in normal):
             isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
     return Traced(reference, model, rules, ours, pairs, isolated, counts)
 
 
-def propagated(ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray]) -> Error:
-    """The largest difference of what a call gives along the normal run."""
-    outputs = zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)
-    both = [(j, aligned(t, j.shape)) for j, t in outputs]
-    if pair[0] in counts:
-        both = [tuple(np.where(aligned(counts[pair[0]], j.shape), side, 0) for side in (j, t)) for j, t in both]
-    errors = [error(j, t) for j, t in both]
-    return max(errors, key=lambda found: found.relative, default=EQUAL)
+def propagated(
+    ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray], orders: Mapping[Place, Order]
+) -> Error:
+    """The largest difference of what a call gives along the normal run; orders of axes that are not known, it finds."""
+    counted, found = counts.get(pair[0]), EQUAL
+    for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
+        order = order_of(t, j, orders.get(Place(pair[0], "output", i)), counted)
+        if order is not None:
+            t = laid(t, order, j.shape)
+        if order is not None and counted is not None:
+            j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
+        found = max(found, error(j, t), key=lambda each: each.relative)
+    return found
 
 
 def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
@@ -104,12 +111,11 @@ def table(traced: Traced) -> list[Module]:
     behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
     for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
-        record, ours = theirs[traced.pairs[site]], traced.ours.outputs[site]
         local, gap = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
-        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]), traced.counted)
+        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]), traced.counted, traced.isolated.orders)
         blamed, cause = gap, why(traced, gap) if forward and gap else ""
         if backward and not forward and sent:
             blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
@@ -123,10 +129,10 @@ def table(traced: Traced) -> list[Module]:
                 what=blamed.what if blamed else "",
                 guilty=forward or backward,
                 cause=cause,
-                gradient=returned(traced.ours.gradients.get(site), record, noise),
+                gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
-                positions=by_position(ours[0], record.output[0]) if spread else [],
+                positions=by_position(traced, site) if spread else [],
             )
         )
     return rows
@@ -186,18 +192,24 @@ def why(traced: Traced, gap: Gap) -> str:
     if gap.owner in traced.counted:
         scores = traced.reference.calls[scores_of(traced.pairs[gap.owner])].output[0]
         forced = scores_of(gap.owner) in traced.counted
-        return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), aligned(scores, gap.ours.shape), forced=forced)
+        return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), scores, forced=forced)
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
     return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
 
 
-def returned(ours: list[np.ndarray] | None, record: Record, noise: float) -> Error | None:
+def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
-    floats = [array for array, given in zip(record.output_gradients, record.output, strict=False) if given.dtype.kind == "f"]
-    pairs = [(j, t) for j, t in zip(ours or [], floats, strict=False) if t is not None]
-    return max((error(j, aligned(t, j.shape), noise) for j, t in pairs), key=lambda found: found.peak, default=None)
+    record, ours = traced.reference.calls[traced.pairs[site]], traced.ours.gradients.get(site, [])
+    given = enumerate(zip(record.output_gradients, record.output, strict=False))
+    floats = [(t, Place(site, "output", i)) for i, (t, output) in given if output.dtype.kind == "f"]
+    pairs = [
+        (j, aligned(t, j, traced.isolated.orders.get(place)))
+        for j, (t, place) in zip(ours, floats, strict=False)
+        if t is not None
+    ]
+    return max((error(j, t, noise) for j, t in pairs), key=lambda found: found.peak, default=None)
 
 
 def by_head(traced: Traced, site: Site) -> list[float]:
@@ -214,8 +226,10 @@ def by_head(traced: Traced, site: Site) -> list[float]:
     return [error(ours[:, :, head], theirs[:, :, head]).relative for head in range(n)]
 
 
-def by_position(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
-    """relL2 along axis 1, where both have one in the middle."""
+def by_position(traced: Traced, site: Site) -> list[float]:
+    """relL2 along axis 1 of ours, where both sides have one in the middle."""
+    ours, theirs = traced.ours.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
+    theirs = aligned(theirs, ours, traced.isolated.orders.get(Place(site, "output", 0)))
     if ours.shape != theirs.shape or ours.ndim < 3:
         return []
     return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]

@@ -9,7 +9,8 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family
 from jaxformer.nn.tree import named_weights
-from jaxformer.parity.records import Trace, axes_for
+from jaxformer.parity.axes import orders_for
+from jaxformer.parity.records import Trace
 from jaxformer.parity.watch import Site
 
 
@@ -81,7 +82,7 @@ def without_helpers(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, mo
     def helps(site: Site) -> bool:
         wanted = given[modules[site.path]] if site.path in modules else []
         more = 0 < len(wanted) < calls[site.path]
-        return more and all(axes_for(array, ours[site][0].shape) is None for array in wanted)
+        return more and not any(orders_for(array.shape, ours[site][0].shape) for array in wanted)
 
     return [site for site in ours if not helps(site)]
 

@@ -1,6 +1,6 @@
 """The JAX side's normal run: what every module gives, and the gradients that come back to it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ class Run:
     """The gradients of the model's arrays: a tree of its shape."""
     inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
     """Those of the float inputs, by their number."""
+    taps: Sequence[Site] = ()
+    """Calls that no array goes into: values that are told of, not modules."""
 
 
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> Run:
@@ -36,6 +38,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
     weights, rest = parted(model)
     order: list[Site] = []
+    taps: list[Site] = []
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         noting = _Noting(probes)
@@ -43,7 +46,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         with watch_jax(model, noting), jax.disable_jit():
             output = one_array(call(model, *arrays), "call_jax")
         found = noting.found | {CALL: [output]}  # its gradient is the cotangent
-        order[:] = found
+        order[:], taps[:] = found, noting.taps
         if cotangent is not None and output.shape != cotangent.shape:
             raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch")
         pull = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
@@ -51,7 +54,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
 
     if cotangent is None:
         _, found = jax.jit(run, compiler_options=RUN_ONCE)({}, weights, given)
-        return Run(_by_site(order, found))
+        return Run(_by_site(order, found), taps=taps)
     _, shapes = jax.eval_shape(run, {}, weights, given)
     probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
     (_, found), pulled = jax.jit(jax.value_and_grad(run, (0, 1, 2), has_aux=True), compiler_options=RUN_ONCE)(
@@ -62,6 +65,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in pulled[0].items()},
         pulled[1],
         jax.tree.map(np.asarray, pulled[2]),
+        taps,
     )
 
 
@@ -71,8 +75,11 @@ class _Noting:
     def __init__(self, probes: Mapping[Site, list[Any]]):
         self.probes = probes
         self.found: dict[Site, list[Any]] = {}
+        self.taps: list[Site] = []
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not arrays_in(arguments):
+            self.taps.append(site)
         return arguments
 
     def leave(self, site: Site, output: Any) -> Any:

@@ -1,7 +1,5 @@
 """What went in and out of a module's calls, and the gradients that came back: torch's side as plain arrays."""
 
-import itertools
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -48,19 +46,6 @@ def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
     return _visit(value, lambda array: by_identity[id(array)])
 
 
-def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one of two shapes has the other's axes cut into several."""
-    few, many = sorted((one, other), key=len)
-    bounds = set(itertools.accumulate(many, operator.mul))
-    return len(few) < len(many) and len(few) > 1 and set(itertools.accumulate(few, operator.mul)) <= bounds
-
-
-def aligned(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """torch's array in our shape; as it is where it does not fit."""
-    axes = axes_for(array, shape)
-    return array if axes is None else array.transpose(axes).reshape(shape)
-
-
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
     if is_array(value):
         return f(value)
@@ -75,18 +60,3 @@ def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
         items = [_visit(item, f) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def axes_for(array: np.ndarray, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The order of torch's axes that gives our shape: as it is, with axes split or merged (heads, say), or the only one that
-    fits; None where there is none."""
-    if array.shape == tuple(shape) or split_or_merged(array.shape, tuple(shape)):
-        return tuple(range(array.ndim))
-    if array.ndim != len(shape) or array.ndim > 5:
-        return None
-    orders = [
-        order
-        for order in itertools.permutations(range(array.ndim))
-        if tuple(array.shape[axis] for axis in order) == tuple(shape)
-    ]
-    return orders[0] if len(orders) == 1 else None

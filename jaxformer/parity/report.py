@@ -99,6 +99,8 @@ class Report:
     jax_only: list[str] = field(default_factory=list)
     """Calls that were not compared by themselves: torch has none with the same parameters."""
     torch_only: list[str] = field(default_factory=list)
+    taps: list[str] = field(default_factory=list)
+    """Those of ours that were compared with nothing, in words."""
     unnoticed: list[str] = field(default_factory=list)
     """What this run could not have judged."""
     environment: dict[str, str] = field(default_factory=dict)
@@ -180,6 +182,8 @@ class Report:
                 left = [module for module in left if module not in here]
                 lines += map(self._guilty_line, here)
         lines += map(self._guilty_line, left)
+        if self.taps:
+            lines.append(f"taps not compared: {', '.join(self.taps)}")
         if self.unnoticed:
             lines.append(f"not noticed by this run: {', '.join(self.unnoticed)}")
         return "\n".join([*lines, self.verdict])

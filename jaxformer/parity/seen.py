@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.axes import as_theirs, order_of, orders_for
 from jaxformer.parity.measure import difference
 from jaxformer.parity.pairing import below
-from jaxformer.parity.records import Record, Trace, axes_for
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import SEEN, Site
 
 MASKED = -5e3
@@ -47,7 +48,7 @@ def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, paramete
             for each in shown
             if last(site.path) == last(each.path)
             and own[site.path] & other[each.path]
-            and axes_for(theirs[each].output[0], ours[site][0].shape) is not None
+            and orders_for(theirs[each].output[0].shape, ours[site][0].shape)
         ]
         for site in taps
     }
@@ -70,10 +71,22 @@ def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     return frozenset()
 
 
-def counted(site: Site, theirs: Trace) -> np.ndarray:
-    """Which entries of torch's scores or weights are compared."""
-    keys = theirs[scores_of(site)].output[0] > MASKED
-    return keys if last(site.path) == SEEN[0] else np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
+def counted(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
+    """Which entries of torch's scores or weights are compared, `ours` being what is tapped for them along the normal run.
+
+    Where each side's own softmax gives a key nothing, with whatever number it masks, their scores are not.
+    """
+    scores = theirs[scores_of(site)].output[0]
+    keys = scores > MASKED
+    if last(site.path) != SEEN[0]:
+        return np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
+    order = order_of(scores, ours, counts=keys)
+    return keys if order is None else keys & ~(without_weight(scores) & without_weight(as_theirs(ours, order, scores.shape)))
+
+
+def without_weight(scores: np.ndarray) -> np.ndarray:
+    """Where the weight underflows, in float32 at least."""
+    return scores < scores.max(-1, keepdims=True) + np.log(TINY)
 
 
 def scores_of(site: Site) -> Site:

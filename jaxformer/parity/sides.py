@@ -63,16 +63,9 @@ def abstract(tree: Any) -> bool:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; one that was about to drop units is refused."""
-    from torch import nn
-
-    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be judged in it."""
     for path, module in model.named_modules():
-        if isinstance(module, kinds) and module.training and module.p > 0:
-            raise ParityError(
-                f"the torch model is in training mode and {path} drops units (p = {module.p}); call .eval() on it, or compare "
-                "training"
-            )
+        refuse(path, module)
     modes = {module: module.training for module in model.modules()}
     buffers = {module: {name: (b, None if b is None else b.clone()) for name, b in module._buffers.items()} for module in modes}
     model.eval()
@@ -87,3 +80,25 @@ def evaluating(model: Any) -> Iterator[None]:
                 if buffer is not None and not ((buffer == before) | (buffer != buffer) & (before != before)).all():
                     buffer.copy_(before)  # one that is an expanded view cannot be written, by the model neither
                 module._buffers[name] = buffer
+
+
+def refuse(path: str, module: Any) -> None:
+    """ParityError for a torch module that drops units, keeps statistics, or cannot be watched."""
+    import torch
+
+    where = path or "the model itself"
+    drops = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d, torch.nn.AlphaDropout)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ParityError(
+            f"{where} is made by torch.jit, so nothing can be seen inside; give the nn.Module that it was made of"
+        )
+    if isinstance(module, drops) and module.training and module.p > 0:
+        raise ParityError(
+            f"the torch model is in training mode and {where} drops units (p = {module.p}); call .eval() on it, or compare "
+            "training"
+        )
+    if getattr(module, "running_mean", None) is not None:
+        raise ParityError(
+            f"{where} ({type(module).__name__}) keeps running statistics, which are not compared; fold them into the weights "
+            "beside it, or compare the model without it"
+        )

@@ -29,10 +29,10 @@ def forward_stage(traced: Traced, rows: list[Module]) -> Stage:
 
 def local_stage(traced: Traced, rows: list[Module]) -> Stage:
     """How many modules' own code differs."""
-    guilty = sum(over(row.local, "activation") for row in rows)
+    guilty = [row for row in rows if over(row.local, "activation")]
     if not guilty and not np.isfinite(traced.reference.output).any():
         return Stage("local", "failed", NOTHING_FINITE)
-    return Stage("local", "different" if guilty else "equal", f"{guilty} of {len(rows) - 1} modules guilty")
+    return Stage("local", "different" if guilty else "equal", _count(guilty, rows))
 
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
@@ -69,8 +69,17 @@ def activation_gradients_stage(traced: Traced, rows: list[Module]) -> Stage:
     if not any(row.guilty for row in rows) and not propagated:
         peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
         return Stage("activation gradients", "equal", f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e})")
-    says = f"{len(local)} of {len(rows) - 1} modules guilty" if local else _first(rows)
+    says = _count(local, rows) if local else _first(rows)
     return Stage("activation gradients", "different", says)
+
+
+def _count(guilty: list[Module], rows: list[Module]) -> str:
+    """How many modules are guilty; what is done around them is the call's, which is none."""
+    modules = [row for row in rows if row.jax != CALL.path]
+    named = [row for row in modules if row in guilty]
+    if len(named) == len(guilty):
+        return f"{len(named)} of {len(modules)} modules guilty" if modules else "no module was compared by itself"
+    return f"{CALL.path} guilty, and {len(named)} of {len(modules)} modules" if modules else f"{CALL.path} guilty"
 
 
 def _first(rows: list[Module]) -> str:

@@ -99,6 +99,8 @@ class Judge:
         """The largest gradient of each single parameter so far, in absolute value, of torch and of ours."""
         self.null: dict[str, np.ndarray] = {}
         self.found: dict[str, Stage] = {}
+        self.setting = ""
+        """In what the first step differs, where formulas tell, however little that is."""
 
     def see(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> None:
         """A step of both; `rates` are torch's, by parameter."""
@@ -133,7 +135,10 @@ class Judge:
         lines = f"loss {loss:.1e} (line {LOSS:.0e}), parameters {off:.1e} (line {PARAMETER:.0e})"
         equal = Stage("train", "equal", f"{len(self.steps)} steps: {lines}, {len(nulls)} tensors with null gradients")
         schedule = [self._schedule()] if self.rates else []
-        stages = [self.found["loss"], self.found.get("optimizer", still), *schedule, self.found.get("train", equal)]
+        optimizer, train = self.found.get("optimizer", still), self.found.get("train", equal)
+        if optimizer.status == "equal" and train.status == "different" and self.setting:
+            optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.setting}")
+        stages = [self.found["loss"], optimizer, *schedule, train]
         return Course(stages, self.steps, nulls)
 
     def _null(self) -> dict[str, np.ndarray]:
@@ -154,27 +159,42 @@ class Judge:
         largest = max(rates.values())
         name, off = worst({name: gap / (rates.get(name) or largest) for name, gap in gaps.items()})
         found = judged("optimizer", f"{step}: {name} off, in learning rates, by", off, ONE_STEP)
+        moves = self._moves(rates, theirs, ours)
+        self.setting = self._setting(rates, moves)
         if found.status == "equal":
             return found
         slopes = self._gaps(ours.gradients, theirs.gradients)
         name, off = worst({name: part(gap, theirs.gradients[name]) for name, gap in slopes.items()})
         if not off <= LINES["gradient"][1]:
             return replace(found, says=f"{found.says}; the gradient is off already: {name}, max/rms {off:.1e}")
-        return replace(found, says=f"{found.says}; {SAME}{self._why(rates, theirs, ours)}")
+        return replace(found, says=f"{found.says}; {SAME}{self._why(rates, moves)}")
 
-    def _why(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> str:
-        """What explains another step from the same gradient, in words; '' where nothing simple does."""
-        kept = {name: ~self.null[name] for name, rate in rates.items() if rate}
+    def _kept(self, rates: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """The entries of each parameter that moves, but for null ones."""
+        return {name: ~self.null[name] for name, rate in rates.items() if rate}
+
+    def _moves(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> tuple[np.ndarray, np.ndarray]:
+        """torch's and ours, in learning rates."""
+        kept, before = self._kept(rates), self.before
 
         def moves(after: Arrays) -> np.ndarray:
-            return np.concatenate([((after[name] - self.before[name]) / rates[name])[own] for name, own in kept.items()])
+            return np.concatenate([((after[name] - before[name]) / rates[name])[own] for name, own in kept.items()])
 
-        torch_moves, jax_moves = moves(theirs.parameters), moves(ours.parameters)
-        if self.settings is not None:
-            both = torch_moves, jax_moves
-            if said := explain_step(self.settings, self.past, self.before, both, kept):
-                return f"; {said}"
-        decay = multiple(jax_moves - torch_moves, np.concatenate([self.before[name][own] for name, own in kept.items()]))
+        return moves(theirs.parameters), moves(ours.parameters)
+
+    def _setting(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
+        """In which setting of an optimizer that is known the steps differ."""
+        if self.settings is None:
+            return ""
+        return explain_step(self.settings, self.past, self.before, moves, self._kept(rates))
+
+    def _why(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
+        """What explains another step from the same gradient, in words; '' where nothing simple does."""
+        if self.setting:
+            return f"; {self.setting}"
+        torch_moves, jax_moves = moves
+        held = np.concatenate([self.before[name][own] for name, own in self._kept(rates).items()])
+        decay = multiple(jax_moves - torch_moves, held)
         if decay is not None:
             return f"; jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
         further = multiple(jax_moves - torch_moves, torch_moves)

@@ -7,6 +7,8 @@ import numpy as np
 
 MOST_RANGES = 3
 """More than these are counted, not listed."""
+MOST_NAMES = 6
+"""The same of names."""
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
@@ -43,6 +45,12 @@ def say_parameters(unnoticed: dict[str, np.ndarray], names: Sequence[str]) -> li
         whole = len(found) > 1 and len(found) == sum(_stars(name) == stars for name in names)
         phrases += [f"{name}{': ' if part else ''}{part}" for name in ([stars] if whole else _layers(found))]
     return phrases
+
+
+def say_names(names: Sequence[str], every: Sequence[str]) -> list[str]:
+    """The same of whole names, of which many become a number; `every` are all there are."""
+    said = say_parameters({name: np.ones(1, bool) for name in names}, every)
+    return said if len(said) <= MOST_NAMES else [*said[:MOST_NAMES], f"{len(said) - MOST_NAMES} more"]
 
 
 def _parts(entries: np.ndarray) -> list[str]:

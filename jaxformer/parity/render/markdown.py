@@ -18,6 +18,7 @@ def markdown(report: Report) -> str:
         section("Guilty modules", guilty(report)),
         section("All modules", modules(report)),
         section("Training", training(report)),
+        section("Taps not compared", bullets(map(prose, report.taps))),
         section("Not noticed by this run", bullets(map(prose, report.unnoticed))),
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),

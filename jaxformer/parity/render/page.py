@@ -28,6 +28,7 @@ def page(report: Report) -> str:
         heads(report),
         training(report),
         all_modules(report),
+        taps(report),
         not_noticed(report),
         environment(report),
     )
@@ -237,6 +238,13 @@ def uncompared(side: str, names: list[str]) -> Markup:
     items = [tag("li", code(name)) for name in names]
     title = f"{count(len(names), 'call')} of {side} not compared by {'itself' if len(names) == 1 else 'themselves'}"
     return tag("details", tag("summary", title), tag("ul", *items))
+
+
+def taps(report: Report) -> Markup:
+    """What was meant to be compared, and was not."""
+    items = [tag("li", text) for text in report.taps]
+    says = "torch has nothing that was found to be the same."
+    return section("taps", "Taps not compared", tag("p", says, class_="quiet"), tag("ul", *items)) if items else Markup()
 
 
 def not_noticed(report: Report) -> Markup:

@@ -19,6 +19,8 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(stages(report))
     if report.guilty:
         console.print(guilty(report))
+    if report.taps:
+        console.print(Text(f"taps not compared: {', '.join(report.taps)}", "dim"), soft_wrap=True)
     if report.unnoticed:
         console.print(Text(f"not noticed by this run: {', '.join(report.unnoticed)}", "dim"), soft_wrap=True)
     word, _, rest = report.verdict.partition(":")

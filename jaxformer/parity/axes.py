@@ -1,0 +1,90 @@
+"""In which order torch's axes stand in our arrays: shapes say it, and values where axes have one size."""
+
+import itertools
+import operator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Order = tuple[int, ...]
+"""torch's axes, in the order in which we have them."""
+
+MOST_ORDERS = 24
+"""So many are tried; four axes of one size have them."""
+CLEAR = 0.5
+"""An order is taken for better where ours is less than this part as far from torch's."""
+HUGE = 1e100
+"""Larger numbers, as masks are made of, have squares that overflow."""
+
+
+@cache
+def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, ...]:
+    """The orders of torch's axes that give our shape, as they stand first; none where nothing does.
+
+    Axes may be split or merged too (heads, say), but then only those of one size change places.
+    """
+    straight = theirs == ours or split_or_merged(theirs, ours)
+    wanted = theirs if straight else ours
+    if len(wanted) != len(theirs) or len(theirs) > 5:
+        return (tuple(range(len(theirs))),) if straight else ()
+    ones = [axis for axis, size in enumerate(theirs) if size == 1]
+    fitting = (
+        order
+        for order in itertools.permutations(range(len(theirs)))
+        if tuple(theirs[axis] for axis in order) == wanted and [axis for axis in order if axis in ones] == ones
+    )
+    return tuple(itertools.islice(fitting, MOST_ORDERS))
+
+
+def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether one of two shapes has the other's axes cut into several."""
+    few, many = sorted((one, other), key=len)
+    bounds = set(itertools.accumulate(many, operator.mul))
+    return len(few) < len(many) and len(few) > 1 and set(itertools.accumulate(few, operator.mul)) <= bounds
+
+
+def laid(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
+    """torch's array as we have it."""
+    return theirs.transpose(order).reshape(shape)
+
+
+def as_theirs(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
+    """Our array as torch has it: `laid` undone."""
+    return ours.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+
+
+def order_of(
+    theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, counts: np.ndarray | None = None
+) -> Order | None:
+    """The known order if it fits, else the one in which torch's array is nearest to ours; None where none fits.
+
+    Of torch's array only the entries that are True in `counts` are looked at.
+    """
+    orders = orders_for(theirs.shape, ours.shape)
+    if len(orders) < 2 or known in orders:
+        return known if known in orders else next(iter(orders), None)
+    gaps = distances(theirs, ours, orders, counts, np)
+    best = int(np.argmin(gaps))
+    return orders[best if gaps[best] < CLEAR * gaps[0] else 0]
+
+
+def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) -> np.ndarray:
+    """torch's array as we have it; as it is where it does not fit."""
+    order = order_of(theirs, ours, known)
+    return theirs if order is None else laid(theirs, order, ours.shape)
+
+
+def distances(theirs: Any, ours: Any, orders: tuple[Order, ...], counts: Any, xp: Any) -> Any:
+    """How far ours is from torch's array in each order; `xp` is numpy or jax.numpy."""
+
+    def gap(order: Order) -> Any:
+        j, t = ours.astype(xp.float64), laid(theirs, order, ours.shape).astype(xp.float64)
+        both, counted = xp.isfinite(j) & xp.isfinite(t), True if counts is None else laid(counts, order, ours.shape)
+        apart = xp.where(both & counted, xp.clip(j, -HUGE, HUGE) - xp.clip(t, -HUGE, HUGE), 0.0)
+        odd = ((xp.isfinite(j) != xp.isfinite(t)) & counted).astype(xp.float64)
+        return xp.sqrt((apart**2).mean()) + size * odd.mean()
+
+    known = xp.where(xp.isfinite(theirs), xp.clip(theirs.astype(xp.float64), -HUGE, HUGE), 0.0)
+    size = xp.sqrt((known**2).mean())
+    return xp.stack([gap(order) for order in orders])
