@@ -44,6 +44,8 @@ class Gap:
     """Which array it is: its output, the input of a child, the gradient of a weight."""
     ours: np.ndarray
     theirs: np.ndarray
+    place: Place | None = None
+    """Where it is, the part being one of a record; None for the gradient of a weight."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def isolate(
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
-        return forcing.total, [ours for *_, ours in forcing.found]
+        return forcing.total, [ours for *_, ours, _ in forcing.found]
 
     if gradients:
         both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
@@ -89,14 +91,15 @@ def isolate(
         (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
     (forcing,) = notes
     gaps = [
-        Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array)
-        for (owner, child, array, _), ours in zip(forcing.found, found, strict=True)
+        Gap(owner, child, "output" if child is None else f"input of {child}", np.asarray(ours), array, place)
+        for (owner, child, array, _, place), ours in zip(forcing.found, found, strict=True)
     ]
-    gradient_gaps = [
-        Gap(owner, child, "gradient of its input" if child is None else f"gradient it sends to {child}", *map(np.asarray, both))
-        for place, (owner, child) in forcing.senders.items()
-        if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
-    ]
+    gradient_gaps = []
+    for place, (owner, child) in forcing.senders.items():
+        if place in back and place in pulls:
+            what = "gradient of its input" if child is None else f"gradient it sends to {child}"
+            sent = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
+            gradient_gaps.append(Gap(owner, child, what, np.asarray(back[place]), np.asarray(pulls[place]), sent))
     return Isolated(gaps, gradient_gaps, own)
 
 
@@ -125,8 +128,8 @@ class _Forcing:
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
         """Calls without an argument: it cannot be told whose code uses what they give."""
-        self.found: list[tuple[Site, Site | None, np.ndarray, Any]] = []
-        """Owner, child, torch's array and ours."""
+        self.found: list[tuple[Site, Site | None, np.ndarray, Any, Place]] = []
+        """Owner, child, torch's array and ours, and where."""
         self.senders: dict[Place, Ends] = {}
         """Whose code sends a gradient back to a place, and to which child's output."""
         self.total = jnp.zeros(())
@@ -166,7 +169,7 @@ class _Forcing:
             if site in self.counted:
                 counts = self.counted[site].transpose(axes).reshape(array.shape)
                 theirs, noted = np.where(counts, theirs, 0), jnp.where(counts, array, 0)
-            self.found.append((*maker, theirs, noted))
+            self.found.append((*maker, theirs, noted, place))
             if place not in self.forced:
                 put.append(jnp.asarray(theirs, array.dtype))
                 continue
