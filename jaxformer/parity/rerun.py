@@ -98,7 +98,7 @@ def _moving(seed: int) -> Any:
         """Each entry's last bit one up, one down, or as it is."""
         if x.dtype != torch.float64:
             return x
-        bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator).to(x.device)
+        bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
         return (bits + step * (bits & BEYOND_FLOAT32).ne(0)).view(x.dtype)
 
     class Moving(TorchDispatchMode):
@@ -127,8 +127,9 @@ class _Rerun:
     def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
         """Where NaN is somewhere else, an array is moved without limit."""
         finite = np.isfinite(reference)
-        gap = np.nan_to_num(np.abs(array[finite] - reference[finite]), nan=np.inf)
-        self.moved[spot] = Noise(float(np.linalg.norm(gap)), float(gap.max(initial=0.0)))
+        gap = array - reference if finite.all() else array[finite] - reference[finite]
+        size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
+        self.moved[spot] = Noise(size, peak) if np.isfinite(size) else Noise(np.inf, np.inf)
 
     def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
         if site not in self.records:
