@@ -25,8 +25,7 @@ from jaxformer.config import (
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run
-from jaxformer.models import Model, build
-from jaxformer.nn.tree import map_named
+from jaxformer.models import build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import compare
@@ -71,24 +70,12 @@ def main(arguments: list[str]) -> None:
 def compared(number: int) -> Report:
     """The comparison of one model, op by op; every second one has no rules, and is matched by values."""
     config = drawn(number)
-    model = weights(config, number)
+    model = excite(build(config), number)
     twin = load_torch(torch_ref.models.build(config), model).eval()
     inputs = hostile_inputs(config, BATCH, LENGTH, seed=number)
     rules = TWIN if number % 2 else None
     with jax.disable_jit(), strict():
         return compare(twin, model, inputs, rules=rules, call_torch=call_torch, call_jax=call_jax, checks=CHECKS, tier="A")
-
-
-def weights(config: ModelConfig, seed: int) -> Model:
-    """Excited ones; where nothing is normed, matrices of half the size.
-
-    Otherwise the stream grows from block to block until attention's scores are in the hundreds and up to 1e7. Then rounding
-    alone puts the gradients of torch's queries 2e-13 to 1e-5 off those in extended precision, where the line is 1e-12.
-    """
-    model = excite(build(config), seed)
-    if config.norm != "none":
-        return model
-    return map_named(lambda name, leaf: leaf / 2 if name.endswith("kernel") else leaf, model)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def test_json_is_strict():
         raise AssertionError(f"{constant} is no JSON")
 
     values = json.loads(infinite().to_json(), parse_constant=refuse)
-    assert values["modules"][0]["propagated"] == {"relative": "inf", "peak": "nan"}
+    assert values["modules"][0]["propagated"] == {"relative": "inf", "peak": "nan", "rounding": 0.0, "rounding_peak": 0.0}
     assert values["steps"][0] == {"number": 3, "loss": "nan", "loss_error": "inf", "parameter_error": "-inf"}
     again = Report.from_json(json.dumps(values)).modules[0].propagated
     assert again.relative == math.inf

@@ -20,6 +20,7 @@ from jaxformer.parity.measure import LINES, difference, host
 from jaxformer.parity.modules import Traced, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
+from jaxformer.parity.rerun import measure_rounding
 from jaxformer.parity.seen import is_seen, last
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
@@ -91,6 +92,7 @@ def listen(
     with evaluating(torch_model):
         backward = any("gradients" in name for name in checks)
         reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
+        reference = replace(reference, rounding=measure_rounding(torch_model, reference, call))
         unnoticed = tuple(sensitivity(torch_model, inputs, call)) if "sensitivity" in checks else None
     return replace(reference, unnoticed=unnoticed)
 
@@ -209,6 +211,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     """
     call = subject.call
     subject = replace(subject, call=lambda *given: call(*given))
+    nulls: list[str] = []
+    blurred: list[str] = []
     backward = [name for name in checks if "gradients" in name]
     if {"forward", "local", *backward} & set(checks):
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
@@ -221,20 +225,25 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
             "environment": environment() | dict(reference.environment),
         }
         if "forward" in checks:
-            yield forward_stage(traced, rows), more
+            stage, found = forward_stage(traced, rows)
+            yield stage, more | {"unnoticed": (blurred := found)}
         if "local" in checks:
-            yield local_stage(traced, rows), more
+            stage, found = local_stage(traced, rows)
+            yield stage, more | {"unnoticed": (blurred := [*blurred, *found])}
         if "gradients" in checks:
-            yield gradients_stage(traced, rows)
+            stage, nulls, found = gradients_stage(traced, rows)
+            yield stage, {"unnoticed": [*nulls, *(blurred := [*blurred, *found])]}
         if "activation gradients" in checks:
-            yield activation_gradients_stage(traced, rows), more
+            stage, found = activation_gradients_stage(traced, rows)
+            blurred = [*blurred, *found]
+            yield stage, more | {"unnoticed": [*nulls, *blurred]}
     if "sensitivity" in checks and reference.unnoticed is not None:
         says = (
             f"{len(reference.unnoticed)} without influence, so not judged"
             if reference.unnoticed
             else "everything has influence"
         )
-        yield Stage("sensitivity", "equal", says), {"unnoticed": list(reference.unnoticed)}
+        yield Stage("sensitivity", "equal", says), {"unnoticed": [*reference.unnoticed, *blurred]}
     for name, judged in NARROW[tier].items():
         if name not in reference.narrow:
             raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")

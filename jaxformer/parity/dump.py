@@ -16,15 +16,19 @@ import safetensors
 import safetensors.numpy
 
 from jaxformer.errors import InputError
+from jaxformer.parity.measure import Noise
 from jaxformer.parity.records import Record
 from jaxformer.parity.reference import Reference
+from jaxformer.parity.rounding import Moved, Rounding, Spot
 from jaxformer.parity.watch import CALL, Site
 
-FORMAT = 1
+FORMAT = 2
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
 NAMED = ("weights", "gradients", "narrow")
 """Of a reference: arrays by name."""
+ROUNDING = ("run", "alone")
+"""What is noted of it."""
 
 
 def save(reference: Reference, folder: Path) -> None:
@@ -82,7 +86,18 @@ def _manifest(reference: Reference) -> dict[str, Any]:
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
     rest = {kind: dict(getattr(reference, kind)) for kind in ("environment", "heads")} | {"unnoticed": reference.unnoticed}
+    rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
+
+
+def _rows(moved: Moved) -> list[list[Any]]:
+    """JSON knows no infinity: null stands for it."""
+    return [[*spot, *(each if np.isfinite(each) else None for each in (n.size, n.peak))] for spot, n in moved.items()]
+
+
+def _moved(rows: list[list[Any]]) -> Moved:
+    sizes = [[np.inf if each is None else each for each in row[4:]] for row in rows]
+    return {Spot(*row[:4]): Noise(*both) for row, both in zip(rows, sizes, strict=True)}
 
 
 def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
@@ -100,6 +115,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         cotangent=arrays["cotangent"],
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
+        rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
         unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
         environment=manifest["environment"],
         heads=manifest["heads"],

@@ -46,6 +46,8 @@ class Gap:
     ours: np.ndarray
     """As torch has its axes."""
     theirs: np.ndarray
+    place: Place | None = None
+    """Where it is, the part being one of a record; None for the gradient of a weight."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,17 @@ def isolate(
     gaps, orders = [], {}
     for pair, (ours, chosen) in zip(forcing.found, found, strict=True):
         order = orders[pair.place] = pair.orders[int(chosen)]
-        sides = as_theirs(np.asarray(ours), order, pair.theirs.shape), pair.theirs
+        mine, array = as_theirs(np.asarray(ours), order, pair.theirs.shape), pair.theirs
         if pair.place.site in counted:
-            sides = tuple(np.where(counted[pair.place.site], side, 0) for side in sides)
+            mine, array = (np.where(counted[pair.place.site], side, 0) for side in (mine, array))
         owner, child = pair.maker
-        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", *sides))
-    gradient_gaps = [
-        Gap(owner, child, "gradient of its input" if child is None else f"gradient it sends to {child}", *map(np.asarray, both))
-        for place, (owner, child) in forcing.senders.items()
-        if len(both := [side[place] for side in (back, pulls) if place in side]) == 2
-    ]
+        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place))
+    gradient_gaps = []
+    for place, (owner, child) in forcing.senders.items():
+        if place in back and place in pulls:
+            what = "gradient of its input" if child is None else f"gradient it sends to {child}"
+            sent = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
+            gradient_gaps.append(Gap(owner, child, what, np.asarray(back[place]), np.asarray(pulls[place]), sent))
     return Isolated(gaps, gradient_gaps, own, orders)
 
 

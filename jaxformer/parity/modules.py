@@ -19,12 +19,14 @@ from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
 from jaxformer.parity.loading import ready
-from jaxformer.parity.measure import LINES, NULL_GRADIENT, Kind, difference
+from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, difference, is_null, rms
 from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs, without_helpers
 from jaxformer.parity.propagate import Run, propagate
 from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
+from jaxformer.parity.rerun import holders
+from jaxformer.parity.rounding import Moved, Spot
 from jaxformer.parity.seen import counted, explain_seen, last, pair_seen, scores_of
 from jaxformer.parity.watch import CALL, Site
 
@@ -52,6 +54,25 @@ class Traced:
     def parameters(self) -> dict[str, np.ndarray]:
         """Ours in float64, layer by layer."""
         return layer_arrays(self.model, self.rules)
+
+    @cached_property
+    def larger(self) -> set[str]:
+        """torch's modules whose code, on our side, holds that of some module inside of them, which is not seen there."""
+        known = {other.path for other in self.pairs.values()}
+        return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
+
+    def rounding_of(self, owner: Site) -> Moved:
+        """How far rounding moves what a module's own code makes of torch's arrays; where our code is more than that of torch's
+        module, how far it moves them along the normal run, which is more."""
+        rounding = self.reference.rounding
+        return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
+
+    def moved(self, gap: Gap) -> Noise:
+        """How far rounding moves torch's array."""
+        if gap.place is None:
+            return EXACT
+        site, part, number = gap.place
+        return self.rounding_of(gap.owner).get(Spot.of(self.pairs[site], part, number), EXACT)
 
 
 def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local: bool, gradients: bool) -> Traced:
@@ -88,7 +109,8 @@ def propagated(
             t = laid(t, order, j.shape)
         if order is not None and counted is not None:
             j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
-        found = max(found, error(j, t), key=lambda each: each.relative)
+        one = error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT))
+        found = max(found, one, key=lambda each: each.off("activation"))
     return found
 
 
@@ -151,8 +173,8 @@ def worst_values(traced: Traced) -> Worst:
     """The largest difference that each module's own code makes."""
     worst: Worst = {}
     for gap in traced.isolated.gaps:
-        found = error(gap.ours, gap.theirs)
-        if gap.owner not in worst or found.relative > worst[gap.owner][0].relative:
+        found = error(gap.ours, gap.theirs, rounding=traced.moved(gap))
+        if gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
             worst[gap.owner] = found, gap
     return worst
 
@@ -160,9 +182,9 @@ def worst_values(traced: Traced) -> Worst:
 def worst_gradients(traced: Traced, noise: float) -> Worst:
     """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
     worst: Worst = {}
-    found = [(error(gap.ours, gap.theirs, noise), gap) for gap in traced.isolated.gradient_gaps]
+    found = [(error(gap.ours, gap.theirs, noise, traced.moved(gap)), gap) for gap in traced.isolated.gradient_gaps]
     for one, gap in found + weight_gradients(traced):
-        if gap.owner not in worst or one.peak > worst[gap.owner][0].peak:
+        if gap.owner not in worst or one.off("gradient") > worst[gap.owner][0].off("gradient"):
             worst[gap.owner] = one, gap
     return worst
 
@@ -177,11 +199,13 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
     ours, sites = layer_arrays(traced.isolated.weights, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
+    names = parameter_pairs(traced.model, traced.rules)
     gaps = []
     for name, array in theirs.items():
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
         gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
-        gaps.append((error(gap.ours, gap.theirs, noise), gap))
+        moved = traced.rounding_of(gap.owner).get(Spot.gradient(names[name]), EXACT)
+        gaps.append((error(gap.ours, gap.theirs, noise, moved), gap))
     return gaps
 
 
@@ -201,15 +225,16 @@ def why(traced: Traced, gap: Gap) -> str:
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
-    record, ours = traced.reference.calls[traced.pairs[site]], traced.ours.gradients.get(site, [])
+    other, moved = traced.pairs[site], traced.reference.rounding.run
+    record = traced.reference.calls[other]
     given = enumerate(zip(record.output_gradients, record.output, strict=False))
-    floats = [(t, Place(site, "output", i)) for i, (t, output) in given if output.dtype.kind == "f"]
-    pairs = [
-        (j, aligned(t, j, traced.isolated.orders.get(place)))
-        for j, (t, place) in zip(ours, floats, strict=False)
-        if t is not None
-    ]
-    return max((error(j, t, noise) for j, t in pairs), key=lambda found: found.peak, default=None)
+    floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
+    orders, found = traced.isolated.orders, []
+    for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
+        if theirs is not None:
+            laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
+            found.append(error(ours, laid_out, noise, moved.get(Spot.of(other, "output_gradients", i), EXACT)))
+    return max(found, key=lambda each: each.off("gradient"), default=None)
 
 
 def by_head(traced: Traced, site: Site) -> list[float]:
@@ -235,31 +260,22 @@ def by_position(traced: Traced, site: Site) -> list[float]:
     return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
 
 
-def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0) -> Error:
+def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
     """Infinite where shapes, NaN or infinities do not agree; nothing where both sides are no more than noise."""
-    if noise and np.abs(ours).max(initial=0.0) <= noise and np.abs(theirs).max(initial=0.0) <= noise:
+    if (noise and is_null(ours, theirs, noise)) or (rounding != EXACT and rounding.explains(ours, theirs)):
         return EQUAL
     try:
         found = difference("", ours, theirs)
     except ParityError:
         return Error(float("inf"), float("inf"))
-    return Error(found.relative, found.peak)
+    return Error(found.relative, found.peak, *rounding.of(theirs))
 
 
 def over(found: Error, kind: Kind) -> bool:
-    """Whether it is over tier A's line."""
-    relative, peak = LINES[kind]
-    return not (found.relative <= relative and found.peak <= peak)
+    """Whether it is over tier A's line, and over what torch's own rounding excuses."""
+    return found.over(kind)
 
 
 def noise_of(calls: Mapping[Site, Record]) -> float:
     """Gradients of activations below this are null."""
     return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)
-
-
-def rms(arrays: Iterable[np.ndarray]) -> float:
-    """Of all entries together."""
-    total, count = 0.0, 0
-    for array in arrays:
-        total, count = total + float(np.square(array).sum()), count + array.size
-    return float(np.sqrt(total / count)) if count else 0.0

@@ -13,7 +13,8 @@ from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
-from jaxformer.parity.watch import CALL, Site, watch_torch, without_fast_path
+from jaxformer.parity.rounding import Rounding
+from jaxformer.parity.watch import CALL, Observer, Site, watch_torch, without_fast_path
 
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
@@ -45,6 +46,8 @@ class Reference:
     """Every call of every module in float64, if it was watched."""
     heads: Mapping[str, int] = field(default_factory=dict)
     """How many heads an attention module has, by its path, if it was watched."""
+    rounding: Rounding = field(default_factory=Rounding)
+    """How far rounding moves all that, where that is more than the lines leave room for."""
     unnoticed: tuple[str, ...] | None = None
     """What no comparison with this could notice, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +69,35 @@ def run_torch(
     """
     import torch
 
-    wide, tensors, recorder = copy.deepcopy(module).double(), _tensors(inputs, torch.float64), Recorder()
-    watching = watch_torch(wide, recorder) if watch else nullcontext()
-    with torch.set_grad_enabled(gradients), saying("torch in float64"), torch_float64(), watching:
+    recorder = Recorder()
+    with saying("torch in float64"):
+        output, cotangent, found = run_float64(
+            module, inputs, call, recorder if watch else None, seed=seed, gradients=gradients
+        )
+    heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
+    narrow = {}
+    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
+        typed = copy.deepcopy(module).to(getattr(torch, name))
+        with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
+            narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
+    calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
+    weights = {name: host(tensor) for name, tensor in module.named_parameters()}
+    environment = {
+        "torch": str(torch.__version__),
+        "torch matmul precision": torch.get_float32_matmul_precision(),
+        "python": platform.python_version(),
+    }
+    return Reference(inputs, weights, output, cotangent, found, narrow, calls, environment=environment, heads=heads)
+
+
+def run_float64(
+    module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, seed: int = 0, gradients: bool
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """One run of a copy of the module in float64: the output, the noise that stands for its gradient, and the gradients."""
+    import torch
+
+    wide, tensors = copy.deepcopy(module).double(), _tensors(inputs, torch.float64)
+    with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch")
         if gradients and not output.requires_grad:
@@ -77,22 +106,7 @@ def run_torch(
                 "the checks of gradients"
             )
         cotangent = np.random.default_rng(seed).standard_normal(output.shape)
-        found = _gradients(output, cotangent, leaves) if gradients else {}
-    heads = {path: n for path, each in wide.named_modules() if watch and (n := _heads(each))}
-    del wide
-    narrow = {}
-    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
-        typed = copy.deepcopy(module).to(getattr(torch, name))
-        with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-            narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
-    calls = {**recorder.records(), CALL: Record((), (host(output),), (), (cotangent,))} if watch else {}
-    weights = {name: host(tensor) for name, tensor in module.named_parameters()}
-    environment = {
-        "torch": str(torch.__version__),
-        "torch matmul precision": torch.get_float32_matmul_precision(),
-        "python": platform.python_version(),
-    }
-    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment=environment, heads=heads)
+        return host(output), cotangent, _gradients(output, cotangent, leaves) if gradients else {}
 
 
 def _heads(module: Any) -> int | None:

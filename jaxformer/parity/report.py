@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxformer.parity import strict_json
-from jaxformer.parity.measure import LINES
+from jaxformer.parity.measure import Kind, allowed
 
 Status = Literal["equal", "different", "failed"]
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
@@ -28,6 +28,32 @@ class Error:
     """relL2; infinite where shapes or NaN do not agree."""
     peak: float
     """max/rms."""
+    rounding: float = 0.0
+    """relL2 by which torch's own rounding moves torch's; 0 in a model where that is far below the lines."""
+    rounding_peak: float = 0.0
+    """The same as max/rms."""
+
+    def allowed(self, kind: Kind) -> tuple[float, float]:
+        """The largest relL2 and max/rms that count as equal."""
+        return allowed(kind, self.rounding, self.rounding_peak)
+
+    def over(self, kind: Kind) -> bool:
+        """Whether it is more than that."""
+        return _over(self, self.allowed(kind))
+
+    def off(self, kind: Kind) -> float:
+        """How many times the one that counts most: relL2 of values, max/rms of gradients."""
+        lines = self.allowed(kind)
+        return self.peak / lines[1] if kind == "gradient" else self.relative / lines[0]
+
+    def excused(self, kind: Kind) -> bool:
+        """Whether it is over tier A's line, and torch's own rounding the reason that it counts as equal."""
+        return _over(self, allowed(kind)) and not self.over(kind)
+
+
+def _over(error: Error, lines: tuple[float, float]) -> bool:
+    relative, peak = lines
+    return not (error.relative <= relative and error.peak <= peak)
 
 
 @dataclass(frozen=True)
@@ -112,13 +138,12 @@ class Report:
 
     def findings(self, module: Module) -> list[Finding]:
         """What makes a guilty module guilty: its forward pass, its gradient, or both."""
-        peak = LINES["gradient"][1]
-        forward = Finding(module.what or "output", "relL2", module.local.relative, self.line)
-        backward = module.local_gradient
-        if backward is None or backward.peak <= peak:
+        line, backward = module.local.allowed("activation")[0], module.local_gradient
+        forward = Finding(module.what or "output", "relL2", module.local.relative, line)
+        if backward is None or not backward.over("gradient"):
             return [forward]
-        wrong = [] if module.local.relative <= self.line else [forward]
-        return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
+        wrong = [] if module.local.relative <= line else [forward]
+        return [*wrong, Finding("gradient", "max/rms", backward.peak, backward.allowed("gradient")[1])]
 
     @property
     def status(self) -> Status:

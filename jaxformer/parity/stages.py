@@ -1,57 +1,115 @@
 """What each check says of two runs in float64: equal, different, or failed where torch gives nothing to compare."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.convert.rules import to_torch
 from jaxformer.errors import ParityError
-from jaxformer.parity.measure import LINES, check_gradients
-from jaxformer.parity.modules import Traced, over
-from jaxformer.parity.report import Module, Stage
+from jaxformer.parity.measure import EXACT, LINES, Kind, check_gradients
+from jaxformer.parity.modules import Traced, error, over
+from jaxformer.parity.report import Error, Module, Stage
+from jaxformer.parity.rounding import Spot
 from jaxformer.parity.watch import CALL
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
+BLURRED = 1e-6
+"""What torch's own rounding moves by more than that is not judged by float64."""
 
 
-def forward_stage(traced: Traced, rows: list[Module]) -> Stage:
-    """The output, and where the first difference begins."""
+class Excuse(NamedTuple):
+    """An array over tier A's line that counts as equal, since torch's own rounding may be why."""
+
+    name: str
+    moved: float
+    """By rounding alone: relL2 or max/rms."""
+    line: float
+    """What it is judged against instead."""
+
+
+def excuses(found: Iterable[tuple[str, Error | None]], kind: Kind) -> list[Excuse]:
+    """All of those, the largest first."""
+    excused = [(name, each) for name, each in found if each is not None and each.excused(kind)]
+    by_size = [each.relative > LINES[kind][0] for _, each in excused]
+    figures = [
+        Excuse(name, each.rounding if size else each.rounding_peak, each.allowed(kind)[0 if size else 1])
+        for (name, each), size in zip(excused, by_size, strict=True)
+    ]
+    return sorted(figures, key=lambda excuse: -excuse.line)
+
+
+def noted(found: list[Excuse]) -> str:
+    """Behind what a stage says; '' where the lines alone decide."""
+    if not found:
+        return ""
+    name, moved, line = found[0]
+    more = f", and {len(found) - 1} more likewise" if len(found) > 1 else ""
+    return f"; ill-conditioned: torch's own rounding moves {name} by {moved:.1e}, judged against {line:.1e}{more}"
+
+
+def blurred(found: Iterable[Excuse]) -> list[str]:
+    """What could not be noticed for that."""
+    return [f"{name} (torch's own rounding moves it by {moved:.0e})" for name, moved, _ in found if not moved <= BLURRED]
+
+
+def name_of(row: Module) -> str:
+    """Of ours; the model itself has a name too."""
+    return row.jax or "the model"
+
+
+def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
+    """The output, and where the first difference begins; and what of it could not be judged."""
     output = next(row for row in rows if row.jax == CALL.path).propagated
     (ours,), (theirs,) = traced.ours.outputs[CALL], traced.reference.calls[CALL].output
     if ours.shape != theirs.shape:
-        return Stage("forward", "different", f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch")
+        return Stage("forward", "different", f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"), []
     if not np.isfinite(theirs).any():
-        return Stage("forward", "failed", NOTHING_FINITE)
-    if not any(over(row.propagated, "activation") for row in rows):
-        return Stage("forward", "equal", f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e})")
-    return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}")
+        return Stage("forward", "failed", NOTHING_FINITE), []
+    if any(over(row.propagated, "activation") for row in rows):
+        return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}"), []
+    if output.excused("activation") and not output.rounding <= BLURRED:
+        says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
+        return Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"), []
+    found = excuses(((name_of(row), row.propagated) for row in rows), "activation")
+    says = f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e}){noted(found)}"
+    return Stage("forward", "equal", says), blurred(found)
 
 
-def local_stage(traced: Traced, rows: list[Module]) -> Stage:
-    """How many modules' own code differs."""
+def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
+    """How many modules' own code differs; and what of it could not be judged."""
     guilty = [row for row in rows if over(row.local, "activation")]
     if not guilty and not np.isfinite(traced.reference.output).any():
-        return Stage("local", "failed", NOTHING_FINITE)
-    return Stage("local", "different" if guilty else "equal", _count(guilty, rows))
+        return Stage("local", "failed", NOTHING_FINITE), []
+    found = excuses(((name_of(row), row.local) for row in rows), "activation")
+    return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{noted(found)}"), blurred(found)
 
 
-def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
-    """Of every weight and every float input."""
+def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
+    """Of every weight and every float input; the null ones, and those that could not be judged."""
     ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
     ours = {name: ours[name] for name in traced.reference.gradients}
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
-        return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), {}
+        return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [], []
+    rounding = {name: traced.reference.rounding.run.get(Spot.gradient(name), EXACT) for name in ours}
     try:
-        nulls = check_gradients(ours, traced.reference.gradients)
-    except ParityError as error:
-        return Stage("gradients", "different", f"{error}; {_first(rows)}"), {}
-    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null"), {"unnoticed": nulls}
+        nulls = check_gradients(ours, traced.reference.gradients, rounding)
+    except ParityError as wrong:
+        return Stage("gradients", "different", f"{wrong}; {_first(rows)}"), [], []
+    errors = {
+        name: error(ours[name], theirs, rounding=rounding[name])
+        for name, theirs in traced.reference.gradients.items()
+        if name not in nulls
+    }
+    found = excuses(errors.items(), "gradient")
+    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null{noted(found)}"), nulls, blurred(found)
 
 
-def activation_gradients_stage(traced: Traced, rows: list[Module]) -> Stage:
-    """Of what every module gives, along the normal run; and of what each one sends back on torch's values.
+def activation_gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
+    """Of what every module gives, along the normal run; and of what each one sends back on torch's values; and what of that
+    could not be judged.
 
     Gradients that are equal where values are not are no proof: a module whose values differ is different here too.
     """
@@ -65,12 +123,16 @@ def activation_gradients_stage(traced: Traced, rows: list[Module]) -> Stage:
     if blind and not any(row.guilty for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} calls of modules, first {blind[0]}"
         says += "; give inputs and weights without, or leave the activation gradients out"
-        return Stage("activation gradients", "failed", says)
+        return Stage("activation gradients", "failed", says), []
     if not any(row.guilty for row in rows) and not propagated:
         peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
-        return Stage("activation gradients", "equal", f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e})")
+        both = [(f"what comes back to {name_of(row)}", row.gradient) for row in rows]
+        both += [(f"what {name_of(row)} sends back", row.local_gradient) for row in rows]
+        found = excuses(both, "gradient")
+        says = f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e}){noted(found)}"
+        return Stage("activation gradients", "equal", says), blurred(found)
     says = _count(local, rows) if local else _first(rows)
-    return Stage("activation gradients", "different", says)
+    return Stage("activation gradients", "different", says), []
 
 
 def _count(guilty: list[Module], rows: list[Module]) -> str:
@@ -86,8 +148,9 @@ def _first(rows: list[Module]) -> str:
     """The earliest module in torch's order whose own code differs."""
     for row in rows:
         if over(row.local, "activation"):
-            return f"first at {row.jax or 'the model'} (local {row.local.relative:.1e}, line {LINES['activation'][0]:.0e})"
+            line = row.local.allowed("activation")[0]
+            return f"first at {name_of(row)} (local {row.local.relative:.1e}, line {line:.0e})"
         if row.local_gradient is not None and over(row.local_gradient, "gradient"):
-            line = LINES["gradient"][1]
-            return f"first at {row.jax or 'the model'} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
+            line = row.local_gradient.allowed("gradient")[1]
+            return f"first at {name_of(row)} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
     return "no module's own code differs: what is between them does"

@@ -1,0 +1,173 @@
+"""What rounding alone moves beyond the lines is judged by torch's own rounding, and said to be; bugs are found all the same."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import torch_ref.models
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.models import build
+from jaxformer.nn import attention, feedforward
+from jaxformer.nn.tree import map_named
+from jaxformer.parity import comparison
+from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
+from jaxformer.parity.checks import load_torch
+from jaxformer.parity.comparison import check, compare, listen
+from jaxformer.parity.dump import load, save
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.report import Report
+from jaxformer.parity.rounding import Rounding, Spot
+from parity_tests.helpers import gpt_config, noise
+
+CHECKS = ("forward", "local", "gradients", "activation gradients")
+SAID = "ill-conditioned: torch's own rounding moves "
+STEEP = 3000.0
+"""Queries this much larger saturate attention, but for a few rows; through these come gradients that all but cancel."""
+
+
+def twins(factor: float) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
+    config = gpt_config(n_layers=1, layers="unrolled", norm="none")
+    model = excite(build(config), seed=1)
+    model = map_named(lambda name, leaf: leaf * factor if name.endswith("query.kernel") else leaf, model)
+    return load_torch(torch_ref.models.build(config), model).eval(), model, hostile_inputs(config, 5, 9, seed=2)
+
+
+@pytest.fixture(scope="module")
+def steep():
+    return twins(STEEP)
+
+
+def report_of(sides: tuple[Any, Any, Any]) -> Report:
+    twin, model, inputs = sides
+    return compare(twin, model, inputs, rules=TWIN, call_torch=call_torch, call_jax=call_jax, checks=CHECKS, tier="A")
+
+
+@pytest.fixture(scope="module")
+def report(steep):
+    return report_of(steep)
+
+
+def test_it_is_said_where_rounding_decides(report):
+    assert report.status == "equal", str(report)
+    assert report.guilty == []
+    assert [SAID in stage.says for stage in report.stages] == [False, False, True, True]
+    (query,) = [module for module in report.modules if module.jax == "stack.blocks.0.attention.query"]
+    assert query.gradient.peak > 1e-12
+    assert query.gradient.allowed("gradient")[1] == 8 * query.gradient.rounding_peak < 1e-8
+    assert Report.from_json(report.to_json()) == report
+
+
+def test_the_lines_alone_would_call_it_different(steep, monkeypatch):
+    monkeypatch.setattr(comparison, "measure_rounding", lambda *given: Rounding())
+    assert report_of(steep).status == "different"
+
+
+def test_of_a_well_conditioned_model_nothing_is_said():
+    sides = twins(1.0)
+    assert listen(sides[0], sides[2], call_torch, tier="A", checks=CHECKS).rounding == Rounding()
+    assert SAID not in str(report_of(sides))
+
+
+def backwards(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Another gradient, the same value."""
+    return lambda scores, mask: f(scores, mask) + 1e-8 * (scores - jax.lax.stop_gradient(scores))
+
+
+BUGS = {
+    "gelu": (feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) * (1 + 1e-6), "feed_forward"),
+    "scale": (attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q * (1 + 1e-6), k, mask), "attention"),
+    "softmax's gradient": (attention, "masked_softmax", backwards, "attention"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_found_all_the_same(steep, monkeypatch, bug):
+    owner, name, make, guilty = BUGS[bug]
+    if isinstance(owner, dict):
+        monkeypatch.setitem(owner, name, make(owner[name]))
+    else:
+        monkeypatch.setattr(owner, name, make(getattr(owner, name)))
+    report = report_of(steep)
+    assert report.exit_code == 1
+    assert [module.jax for module in report.guilty] == [f"stack.blocks.0.{guilty}"]
+
+
+def test_a_dump_keeps_it(steep, report, tmp_path):
+    save(listen(steep[0], steep[2], call_torch, tier="A", checks=CHECKS), tmp_path / "dump")
+    later = check(load(tmp_path / "dump"), steep[1], rules=TWIN, call_jax=call_jax, checks=CHECKS, tier="A")
+    assert str(later) == str(report)
+
+
+X = noise(5, 7, 40)
+
+
+class Sine(torch.nn.Module):
+    """A wave so short that rounding shifts it."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.layer, self.factor = torch.nn.Linear(40, 3, bias=False), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.factor * self.layer(x))
+
+
+def sine_report(factor: float, ours: float) -> Report:
+    """Against a plain function that sums in another order; nothing in it is seen."""
+    theirs = Sine(factor)
+    weights = {"kernel": jnp.asarray(theirs.layer.weight.detach().numpy().T)}
+
+    def call(weights: Any, x: Any) -> Any:
+        return jnp.sin(ours * (x[..., ::-1, None] * weights["kernel"][None, None, ::-1]).sum(-2))
+
+    return compare(theirs, weights, (X,), call_jax=call, checks=CHECKS, tier="A")
+
+
+def test_a_function_that_holds_torchs_modules_is_judged_by_all_of_their_rounding():
+    report = sine_report(1e6, 1e6)
+    assert report.status == "equal", str(report)
+    assert [SAID in stage.says for stage in report.stages] == [True] * 4
+    assert sine_report(1e6, 1e6 * (1 + 1e-10)).exit_code == 1
+
+
+def test_what_float64_cannot_tell_is_not_called_equal():
+    report = sine_report(1e11, 1e11)
+    assert report.exit_code == 2
+    assert "torch's own rounding moves the output by" in report.stages[0].says
+    assert "layer.weight (torch's own rounding moves it by" in ", ".join(report.unnoticed)
+
+
+def moved(compute: Callable[[torch.Tensor], torch.Tensor]) -> Rounding:
+    class Computing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return compute(x)
+
+    return listen(Computing(), (X,), tier="A", checks=("forward",)).rounding
+
+
+def test_what_cancels_is_measured():
+    (found,) = {moved(lambda x: (x + 1e8) - 1e8).run[Spot("", 0, "output", 0)].peak}
+    assert 2**-26 <= found <= 2**-25  # a bit or two of 1e8
+
+
+@pytest.mark.parametrize("compute", [lambda x: torch.cat([x[1:], x[:1]]) * 2, lambda x: torch.softmax(1e6 * x, -1) - 1])
+def test_what_is_exact_stays(compute):
+    assert moved(compute) == Rounding()
+
+
+def test_a_model_that_refuses_is_judged_by_the_lines():
+    calls = []
+
+    def once(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        if len(calls) > 1:
+            raise ValueError
+        return (x + 1e8) - 1e8
+
+    assert moved(once) == Rounding()
+    assert len(calls) == 2
