@@ -53,10 +53,12 @@ class Noise:
     """Of the entry that moves most."""
 
     def of(self, reference: np.ndarray) -> tuple[float, float]:
-        """Relative to T, the finite entries of the array or of a part of it, as a `Difference` is; (0, 0) where all are 0."""
+        """Relative to T, the finite entries of the array or of a part of it, as a `Difference` is; (0, 0) where that is no
+        number: T is 0, or too large to be squared."""
         finite = reference[np.isfinite(reference)]
-        size = float(np.linalg.norm(finite))
-        return (self.size / size, self.peak / size * float(np.sqrt(finite.size))) if size else (0.0, 0.0)
+        with np.errstate(over="ignore"):
+            size = float(np.linalg.norm(finite))
+        return (self.size / size, self.peak / size * float(np.sqrt(finite.size))) if 0 < size < np.inf else (0.0, 0.0)
 
     def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
         """Whether it is why ours is not 0 where all of torch's is."""

@@ -37,23 +37,10 @@ class Error:
         """The largest relL2 and max/rms that count as equal."""
         return allowed(kind, self.rounding, self.rounding_peak)
 
-    def over(self, kind: Kind) -> bool:
-        """Whether it is more than that."""
-        return _over(self, self.allowed(kind))
-
     def off(self, kind: Kind) -> float:
         """How many times the one that counts most: relL2 of values, max/rms of gradients."""
         lines = self.allowed(kind)
         return self.peak / lines[1] if kind == "gradient" else self.relative / lines[0]
-
-    def excused(self, kind: Kind) -> bool:
-        """Whether it is over tier A's line, and torch's own rounding the reason that it counts as equal."""
-        return _over(self, allowed(kind)) and not self.over(kind)
-
-
-def _over(error: Error, lines: tuple[float, float]) -> bool:
-    relative, peak = lines
-    return not (error.relative <= relative and error.peak <= peak)
 
 
 @dataclass(frozen=True)
@@ -140,10 +127,10 @@ class Report:
         """What makes a guilty module guilty: its forward pass, its gradient, or both."""
         line, backward = module.local.allowed("activation")[0], module.local_gradient
         forward = Finding(module.what or "output", "relL2", module.local.relative, line)
-        if backward is None or not backward.over("gradient"):
+        if backward is None or backward.peak <= (peak := backward.allowed("gradient")[1]):
             return [forward]
         wrong = [] if module.local.relative <= line else [forward]
-        return [*wrong, Finding("gradient", "max/rms", backward.peak, backward.allowed("gradient")[1])]
+        return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
 
     @property
     def status(self) -> Status:

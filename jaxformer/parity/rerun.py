@@ -2,7 +2,7 @@
 torch's own rounding error is.
 
 Monte Carlo arithmetic (Parker 1997). What is exact stays: copies, and numbers that float32 holds too, such as a weight of 1
-where attention saturates; a rounded result is one of these once in 2^29.
+where attention saturates; and the largest number, by which masks are made. A rounded result is one of these once in 2^28.
 """
 
 from collections.abc import Container, Iterable
@@ -16,6 +16,7 @@ from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace, arrays_in, replaced
 from jaxformer.parity.reference import Call, Reference, run_float64
 from jaxformer.parity.rounding import Moved, Rounding, Spot
+from jaxformer.parity.seen import counted, is_seen
 from jaxformer.parity.watch import CALL, Site
 
 DRAWS = 4
@@ -99,7 +100,7 @@ def _moving(seed: int) -> Any:
         if x.dtype != torch.float64:
             return x
         bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
-        return (bits + step * (bits & BEYOND_FLOAT32).ne(0)).view(x.dtype)
+        return (bits + step * ((bits + 1) & BEYOND_FLOAT32).gt(1)).view(x.dtype)
 
     class Moving(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,8 +128,11 @@ class _Rerun:
     def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
         """Where NaN is somewhere else, an array is moved without limit."""
         finite = np.isfinite(reference)
+        if spot.site in self.records and is_seen(spot.site, self.records[spot.site]):
+            finite &= counted(spot.site, self.records)
         gap = array - reference if finite.all() else array[finite] - reference[finite]
-        size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
+        with np.errstate(over="ignore"):
+            size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
         self.moved[spot] = Noise(size, peak) if np.isfinite(size) else Noise(np.inf, np.inf)
 
     def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
