@@ -129,7 +129,7 @@ class _Rerun:
         """Where NaN is somewhere else, an array is moved without limit."""
         finite = np.isfinite(reference)
         if spot.site in self.records and is_seen(spot.site, self.records[spot.site]):
-            finite &= counted(spot.site, self.records)
+            finite &= counted(spot.site, self.records, reference)
         gap = array - reference if finite.all() else array[finite] - reference[finite]
         with np.errstate(over="ignore"):
             size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
