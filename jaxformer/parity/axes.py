@@ -75,6 +75,21 @@ def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) ->
     return theirs if order is None else laid(theirs, order, ours.shape)
 
 
+def repeated(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether one side has once what the other has many times, as positions have that are the same in all rows."""
+    try:
+        return np.broadcast_shapes(ours.shape, theirs.shape) in (ours.shape, theirs.shape)
+    except ValueError:
+        return False
+
+
+def added_up(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of what was repeated, of this shape."""
+    lead = gradient.ndim - len(shape)
+    more = [lead + axis for axis, size in enumerate(shape) if size == 1 != gradient.shape[lead + axis]]
+    return gradient.sum((*range(lead), *more)).reshape(shape)
+
+
 def distances(theirs: Any, ours: Any, orders: tuple[Order, ...], counts: Any, xp: Any) -> Any:
     """How far ours is from torch's array in each order; `xp` is numpy or jax.numpy."""
 

@@ -13,6 +13,7 @@ from jaxformer.errors import ConversionError, InputError, JaxformerError, Parity
 from jaxformer.nn.tree import named_weights
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
+from jaxformer.parity.guilt import settled
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.leftovers import nearly
 from jaxformer.parity.matching import fill_in, match, unruled
@@ -217,7 +218,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     if {"forward", "local", *backward} & set(checks):
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = trace(reference, subject.like, subject.call, subject.family, **wanted)
-        rows = table(traced)
+        rows = settled(traced, table(traced))
         more = {
             "modules": rows,
             **unpaired(traced),

@@ -1,5 +1,6 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
+import math
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.errors import ParityError
-from jaxformer.parity.axes import Order, aligned, laid, order_of
+from jaxformer.parity.axes import Order, added_up, aligned, laid, order_of, repeated
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.float64 import jax_float64
@@ -93,25 +94,26 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         pairs = {**pairs, **seen, CALL: CALL}
         isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
-        if local or gradients or any(over(each, "activation") for each in normal):
+        if local or gradients or any(over(each, "activation") for each in normal if each):
             isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
     return Traced(reference, model, rules, ours, pairs, isolated, counts)
 
 
 def propagated(
     ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray], orders: Mapping[Place, Order]
-) -> Error:
-    """The largest difference of what a call gives along the normal run; orders of axes that are not known, it finds."""
-    counted, found = counts.get(pair[0]), EQUAL
+) -> Error | None:
+    """The largest difference of what a call gives along the normal run, None where no array of it fits; orders of axes that are
+    not known, it finds."""
+    counted, found = counts.get(pair[0]), []
     for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
         order = order_of(t, j, orders.get(Place(pair[0], "output", i)), counted)
-        if order is not None:
-            t = laid(t, order, j.shape)
+        if order is None and not repeated(j, t):
+            continue
+        j, t = np.broadcast_arrays(j, t) if order is None else (j, laid(t, order, j.shape))
         if order is not None and counted is not None:
             j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
-        one = error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT))
-        found = max(found, one, key=lambda each: each.off("activation"))
-    return found
+        found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
+    return max(found, key=lambda each: each.off("activation"), default=None)
 
 
 def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
@@ -128,7 +130,10 @@ def table(traced: Traced) -> list[Module]:
     """One row for each call that both sides have, in torch's call order."""
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
-    forwards, backwards = worst_values(traced), worst_gradients(traced, noise)
+    both = traced.reference, traced.counted, traced.isolated.orders
+    normal = {pair[0]: propagated(traced.ours, both[0], pair, *both[1:]) for pair in traced.pairs.items()}
+    forwards, shared = worst_values(traced, normal)
+    backwards = worst_gradients(traced, noise)
     paths = {site.path for site in traced.pairs}
     behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
@@ -137,7 +142,7 @@ def table(traced: Traced) -> list[Module]:
         back, sent = backwards.get(site, (None, None))
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
-        along = propagated(traced.ours, traced.reference, (site, traced.pairs[site]), traced.counted, traced.isolated.orders)
+        along = normal[site] or EQUAL
         blamed, cause = gap, why(traced, gap) if forward and gap else ""
         if backward and not forward and sent:
             blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
@@ -150,6 +155,7 @@ def table(traced: Traced) -> list[Module]:
                 local=local,
                 what=blamed.what if blamed else "",
                 guilty=forward or backward,
+                shared=site in shared and not forward,
                 cause=cause,
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
@@ -169,14 +175,21 @@ def holder(path: str, paths: Container[str]) -> str:
     return CALL.path
 
 
-def worst_values(traced: Traced) -> Worst:
-    """The largest difference that each module's own code makes."""
+def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[Worst, set[Site]]:
+    """The largest difference that each module's own code makes; and whose makes none in the end.
+
+    Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
+    other side of the call.
+    """
     worst: Worst = {}
+    shared: set[Site] = set()
     for gap in traced.isolated.gaps:
-        found = error(gap.ours, gap.theirs, rounding=traced.moved(gap))
-        if gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
+        found, outcome = error(gap.ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
+        if outcome and not over(outcome, "activation") and over(found, "activation"):
+            shared.add(gap.owner)
+        elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
             worst[gap.owner] = found, gap
-    return worst
+    return worst, shared
 
 
 def worst_gradients(traced: Traced, noise: float) -> Worst:
@@ -233,6 +246,11 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
         if theirs is not None:
             laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
+            if ours.shape != laid_out.shape:
+                if not repeated(ours, laid_out):
+                    continue
+                few = min(ours.shape, laid_out.shape, key=math.prod)
+                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
             found.append(error(ours, laid_out, noise, moved.get(Spot.of(other, "output_gradients", i), EXACT)))
     return max(found, key=lambda each: each.off("gradient"), default=None)
 

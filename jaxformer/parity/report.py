@@ -56,7 +56,7 @@ class Module:
     what: str
     """Where that is: its output, or what it hands to a child."""
     guilty: bool
-    """Whether that is over the line, forwards or backwards."""
+    """Whether that is over the line, forwards or backwards, and makes a difference."""
     cause: str = ""
     """Why, where a hypothesis explains both sides."""
     gradient: Error | None = None
@@ -67,6 +67,8 @@ class Module:
     """relL2 of its output at each position, where it has some: its axis 1 of 3 or more."""
     heads: list[float] = field(default_factory=list)
     """relL2 of what each of its heads gathers, given torch's values, where it has heads; of scores and weights, their own."""
+    shared: bool = False
+    """Whether its own code differs and makes no difference: part of its work stands on the other side of a call."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,9 @@ class Report:
 
     @property
     def guilty(self) -> list[Module]:
-        """Modules whose own code differs."""
-        return [module for module in self.modules if module.guilty]
+        """Modules whose own code differs: those first that give other values, then those that only send back others."""
+        found = [module for module in self.modules if module.guilty]
+        return sorted(found, key=lambda module: module.local.relative <= module.local.allowed("activation")[0])
 
     def findings(self, module: Module) -> list[Finding]:
         """What makes a guilty module guilty: its forward pass, its gradient, or both."""

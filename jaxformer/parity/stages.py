@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.convert.rules import to_torch
-from jaxformer.errors import ParityError
-from jaxformer.parity.measure import EXACT, LINES, Kind, check_gradients
+from jaxformer.parity.guilt import own_gradients, roundings, wrong_gradients
+from jaxformer.parity.measure import LINES, Kind
 from jaxformer.parity.modules import Traced, error, over
 from jaxformer.parity.report import Error, Module, Stage
-from jaxformer.parity.rounding import Spot
 from jaxformer.parity.watch import CALL
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
@@ -84,25 +82,24 @@ def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]
 
 def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
     """How many modules' own code differs; and what of it could not be judged."""
-    guilty = [row for row in rows if over(row.local, "activation")]
+    guilty = [row for row in rows if row.guilty and over(row.local, "activation")]
     if not guilty and not np.isfinite(traced.reference.output).any():
         return Stage("local", "failed", NOTHING_FINITE), []
     found = excuses(((name_of(row), row.local) for row in rows), "activation")
-    return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{noted(found)}"), blurred(found)
+    shared = [name_of(row) for row in rows if row.shared]
+    says = f"; {', '.join(shared)} share their work otherwise than torch's do, to the same end" if shared else ""
+    return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{says}{noted(found)}"), blurred(found)
 
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
     """Of every weight and every float input; the null ones, and those that could not be judged."""
-    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
-    ours = {name: ours[name] for name in traced.reference.gradients}
+    ours, rounding = own_gradients(traced), roundings(traced)
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
         return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [], []
-    rounding = {name: traced.reference.rounding.run.get(Spot.gradient(name), EXACT) for name in ours}
-    try:
-        nulls = check_gradients(ours, traced.reference.gradients, rounding)
-    except ParityError as wrong:
+    nulls, wrong = wrong_gradients(traced)
+    if wrong:
         return Stage("gradients", "different", f"{wrong}; {_first(rows)}"), [], []
     errors = {
         name: error(ours[name], theirs, rounding=rounding[name])
@@ -119,7 +116,7 @@ def activation_gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stag
 
     Gradients that are equal where values are not are no proof: a module whose values differ is different here too.
     """
-    local = [row for row in rows if row.local_gradient is not None and over(row.local_gradient, "gradient")]
+    local = [row for row in rows if row.guilty and row.local_gradient is not None and over(row.local_gradient, "gradient")]
     propagated = [row for row in rows if row.gradient is not None and over(row.gradient, "gradient")]
     blind = [
         site
@@ -151,12 +148,13 @@ def _count(guilty: list[Module], rows: list[Module]) -> str:
 
 
 def _first(rows: list[Module]) -> str:
-    """The earliest module in torch's order whose own code differs."""
+    """The earliest module in torch's order whose own code gives other values, or else sends back others."""
     for row in rows:
-        if over(row.local, "activation"):
+        if row.guilty and over(row.local, "activation"):
             line = row.local.allowed("activation")[0]
             return f"first at {name_of(row)} (local {row.local.relative:.1e}, line {line:.0e})"
-        if row.local_gradient is not None and over(row.local_gradient, "gradient"):
+    for row in rows:
+        if row.guilty and row.local_gradient is not None and over(row.local_gradient, "gradient"):
             line = row.local_gradient.allowed("gradient")[1]
             return f"first at {name_of(row)} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
     return "no module's own code differs: what is between them does"

@@ -1,0 +1,59 @@
+"""What a difference of one module's own code comes to: none, where all that comes out is torch's."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jaxformer.convert.rules import to_torch
+from jaxformer.errors import ParityError
+from jaxformer.parity.axes import orders_for, repeated
+from jaxformer.parity.measure import EXACT, Noise, check_gradients
+from jaxformer.parity.modules import Traced, over
+from jaxformer.parity.report import Error, Module
+from jaxformer.parity.rounding import Spot
+from jaxformer.parity.watch import CALL
+
+
+def settled(traced: Traced, rows: list[Module]) -> list[Module]:
+    """The table's rows, guilty or not by what comes of it."""
+    ours, theirs = traced.ours.outputs[CALL][0], traced.reference.output
+    if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
+        unlike = other_shapes(traced)
+        return [replace(row, **unlike.get(row.torch, {})) for row in rows]
+    if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows) or wrong_gradients(traced)[1]:
+        return rows
+    return [replace(row, guilty=False, shared=row.shared or row.guilty) for row in rows]
+
+
+def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
+    """What is wrong with calls that give arrays which cannot be laid beside torch's, by torch's name."""
+    found = {}
+    for mine, other in traced.pairs.items():
+        ours, theirs = traced.ours.outputs[mine][0], traced.reference.calls[other].output[0]
+        if not orders_for(theirs.shape, ours.shape) and not repeated(ours, theirs):
+            says = f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
+            found[str(other)] = {"local": Error(np.inf, np.inf), "guilty": True, "cause": says}
+    return found
+
+
+def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
+    """Names of the null gradients of weights and inputs; and what is wrong with the others, '' if nothing is."""
+    if traced.ours.weights is None:
+        return [], ""
+    try:
+        return check_gradients(own_gradients(traced), traced.reference.gradients, roundings(traced)), ""
+    except ParityError as error:
+        return [], str(error)
+
+
+def own_gradients(traced: Traced) -> dict[str, np.ndarray]:
+    """Ours, of weights and inputs by torch's names."""
+    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
+    return {name: ours[name] for name in traced.reference.gradients}
+
+
+def roundings(traced: Traced) -> Mapping[str, Noise]:
+    """How far rounding moves torch's."""
+    return {name: traced.reference.rounding.run.get(Spot.gradient(name), EXACT) for name in traced.reference.gradients}

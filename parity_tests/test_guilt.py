@@ -1,0 +1,143 @@
+"""What a difference of one module's own code comes to: a port may share the work otherwise, and a bug is still named."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.report import Report
+
+IDS, LENGTH, WIDTH, OUT = 11, 7, 6, 5
+RULES = Family("toy", {}, (Rule("embedding", "weight"), Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
+X = np.random.default_rng(0).integers(0, IDS, (4, LENGTH))
+
+
+class TorchPlaces(torch.nn.Embedding):
+    """Two rows are left out at the beginning, as BART's are."""
+
+    def forward(self, positions):
+        return super().forward(positions + 2)
+
+
+class TorchToy(torch.nn.Module):
+    def __init__(self, repeated):
+        super().__init__()
+        self.repeated = repeated
+        self.table, self.places = torch.nn.Embedding(IDS, WIDTH), TorchPlaces(LENGTH + 2, WIDTH)
+        self.inner, self.out = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, ids):
+        positions = torch.arange(LENGTH).expand(len(ids), -1) if self.repeated else torch.arange(LENGTH)
+        x = self.table(ids) + self.places(positions)
+        return self.out(self.inner(x).relu()[:, :-1])
+
+
+class Toy(nnx.Module):
+    """The offset of the positions stands outside of their module."""
+
+    offset = 2
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.table, self.places = nnx.Embed(IDS, WIDTH, rngs=rngs), nnx.Embed(LENGTH + 2, WIDTH, rngs=rngs)
+        self.inner, self.out = nnx.Linear(WIDTH, WIDTH, rngs=rngs), nnx.Linear(WIDTH, OUT, rngs=rngs)
+
+    def __call__(self, ids):
+        x = self.table(ids) + self.places(jnp.arange(LENGTH) + self.offset)
+        return self.out(jax.nn.relu(self.given(self.inner(x))))
+
+    def given(self, x):
+        return x[:, :-1]
+
+
+class Shifted(Toy):
+    offset = 1
+
+
+class Late(Toy):
+    """It gives the out layer one position more."""
+
+    def given(self, x):
+        return x[:, 1:]
+
+
+class Halved(nnx.Linear):
+    """Of half as many features, and the rest zeros: of another shape on its way."""
+
+    def __call__(self, x):
+        return super().__call__(x)[..., : WIDTH // 2]
+
+
+class Narrow(Toy):
+    def __init__(self):
+        super().__init__()
+        self.inner = Halved(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def given(self, x):
+        return jnp.pad(x, [(0, 0), (0, 0), (0, WIDTH - WIDTH // 2)])[:, :-1]
+
+
+class Wrong(nnx.Linear):
+    """In what the others do not look at."""
+
+    def __call__(self, x):
+        return super().__call__(x).at[:, -1].add(1.0)
+
+
+class Dead(Toy):
+    def __init__(self):
+        super().__init__()
+        self.inner = Wrong(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def compared(kind, *, repeated=False) -> Report:
+    theirs = excite(TorchToy(repeated), seed=1)
+    return compare(theirs, jax.eval_shape(kind), (X,), rules=RULES, tier="A")
+
+
+def said(report: Report, name: str) -> str:
+    return next(stage.says for stage in report.stages if stage.name == name)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_work_may_stand_on_the_other_side_of_a_call(repeated):
+    """And positions that are the same in all rows may be there once."""
+    report = compared(Toy, repeated=repeated)
+    assert report.status == "equal", str(report)
+    names = "the model" if repeated else "places, the model"
+    assert f"0 of 5 modules guilty; {names} share" in said(report, "local") or repeated
+
+
+def test_what_makes_a_difference_is_guilty():
+    report = compared(Shifted)
+    assert report.status == "different"
+    assert {"places", ""} == {module.jax for module in report.guilty}
+
+
+def test_what_nobody_looks_at_is_guilty_too():
+    report = compared(Dead)
+    assert report.guilty[0].jax == "inner"
+    assert report.verdict.startswith("DIFFERENT: inner: ")
+    assert max(report.modules[-1].propagated.relative, report.modules[-1].propagated.peak) < 1e-13
+
+
+def test_another_shape_on_the_way_is_named():
+    report = compared(Narrow)
+    assert report.verdict.startswith(f"DIFFERENT: inner: gives [4, 7, {WIDTH // 2}] in jax, [4, 7, {WIDTH}] in torch")
+
+
+def test_values_come_before_gradients():
+    report = compared(Late)
+    assert "first at the model (local 1.2e+00, line 1e-13)" in said(report, "forward")
+    assert report.verdict.startswith("DIFFERENT: the model: input of out: ")
