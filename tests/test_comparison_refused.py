@@ -97,7 +97,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "rules is a int; give a Family, or one of twin, gpt2, bert, torch_encoder, torch_transformer",
     ),
     "an array for inputs": ({"inputs": X}, "inputs is a ndarray; give a tuple of arrays, (x,) for one"),
-    "no array": ({"inputs": (None,)}, "input 0 is a NoneType; give arrays of numbers with at least one axis"),
+    "no array": ({"inputs": ("x",)}, "input 0 is a str; give arrays of numbers with at least one axis"),
+    "None": ({"inputs": (X, None)}, "input 1 is None; leave it out, and give it in call_torch and call_jax"),
+    "names for inputs": (
+        {"inputs": {"x": X}},
+        "inputs is a dict; give a tuple of arrays, and their names in call_torch and call_jax",
+    ),
+    "names among inputs": (
+        {"inputs": ({"x": X},)},
+        "input 0 is a dict; give its arrays, and their names in call_torch and call_jax",
+    ),
     "an empty batch": ({"inputs": (X[:0],)}, "input 0 is empty: its shape is [0, 5, 6]; give it some rows"),
     "a check for checks": (
         {"checks": "forward"},

@@ -20,11 +20,13 @@ from jaxformer.parity.records import Record
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.watch import CALL, Site
 
-FORMAT = 1
+FORMAT = 2
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
-NAMED = ("weights", "gradients", "narrow")
+NAMED = ("weights", "gradients", "buffers", "narrow")
 """Of a reference: arrays by name."""
+PLAIN = ("tied", "environment", "heads")
+"""Of a reference: what JSON holds."""
 
 
 def save(reference: Reference, folder: Path) -> None:
@@ -81,7 +83,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {kind: dict(getattr(reference, kind)) for kind in ("environment", "heads")} | {"unnoticed": reference.unnoticed}
+    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"unnoticed": reference.unnoticed}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
 
@@ -101,6 +103,5 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
         unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
-        environment=manifest["environment"],
-        heads=manifest["heads"],
+        **{kind: manifest[kind] for kind in PLAIN},
     )

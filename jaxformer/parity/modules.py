@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.convert.rules import Family, to_jax
+from jaxformer.convert.rules import Family, summed, to_jax, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
@@ -165,9 +165,12 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
         return []
     reference = {name: traced.reference.gradients[name] for name in traced.reference.weights}
     noise = NULL_GRADIENT * rms(reference.values())
+    own = traced.isolated.weights
     with jax.enable_x64(True):
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
-    ours, sites = layer_arrays(traced.isolated.weights, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+        if traced.rules.tied:
+            own = to_jax(summed(to_torch(own, traced.rules), traced.rules), own, traced.rules)
+    ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     gaps = []
     for name, array in theirs.items():
         owner = [site for site in sites if site != CALL and site.call == 0 and below(name, site.path)][-1:] or [CALL]

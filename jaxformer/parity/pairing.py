@@ -7,25 +7,23 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.convert.rules import Family
-from jaxformer.nn.tree import named_weights
+from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.watch import Site
 
 
 def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
     """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's. Linen's variables
     hold their parameters under 'params', which no module's path has."""
-    for start in rules.stacks:
-        if name.startswith(start):
-            start, rest = start.removeprefix("params."), name.removeprefix(start)
-            return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
+    if (start := rules.start(name)) is not None and rules.stacked(name):
+        start, rest = start.removeprefix("params."), name.removeprefix(start)
+        return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
     return [name.removeprefix("params.")]
 
 
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
     """Our parameters in float64, layer by layer."""
     arrays = {}
-    for name, leaf in named_weights(tree).items():
+    for name, leaf in weights_of(tree, rules).items():
         array = np.asarray(leaf, np.float64)
         arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
     return arrays
@@ -34,7 +32,7 @@ def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
     """Names of our parameters, layer by layer -> torch's."""
     pairs: dict[str, str] = {}
-    for name, leaf in named_weights(like).items():
+    for name, leaf in weights_of(like, rules).items():
         ours = layer_names(name, leaf, rules)
         pairs |= zip(ours, rules.torch_names(name, len(ours)), strict=True)
     return pairs

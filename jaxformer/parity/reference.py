@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
+from jaxformer.parity.holding import holding
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
 from jaxformer.parity.watch import CALL, Site, watch_torch, without_fast_path
@@ -39,6 +40,10 @@ class Reference:
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
     """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were asked for."""
+    buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Those of floats, float32, by torch's names."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Every further name of a weight -> the one that it goes by."""
     narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
@@ -86,13 +91,23 @@ def run_torch(
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
             narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
     calls = {**recorder.records(), CALL: Record((), (host(output),), (), (cotangent,))} if watch else {}
-    weights = {name: host(tensor) for name, tensor in module.named_parameters()}
+    held = holding(module)
     environment = {
         "torch": str(torch.__version__),
         "torch matmul precision": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
     }
-    return Reference(inputs, weights, host(output), cotangent, found, narrow, calls, environment=environment, heads=heads)
+    return Reference(
+        inputs=inputs,
+        **vars(held),
+        output=host(output),
+        cotangent=cotangent,
+        gradients=found,
+        narrow=narrow,
+        calls=calls,
+        heads=heads,
+        environment=environment,
+    )
 
 
 def _heads(module: Any) -> int | None:

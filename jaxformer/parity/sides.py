@@ -29,7 +29,15 @@ def checked_sides(
         if str(tensor.dtype) != "torch.float32":
             raise InputError(f"the torch model holds {str(tensor.dtype)[6:]}, first {name}; give it in float32: model.float()")
     if not isinstance(inputs, (tuple, list)):
-        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays, (x,) for one")
+        named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
+        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays{named}")
+    for i, given in enumerate(inputs):
+        if given is None:
+            raise InputError(f"input {i} is None; leave it out, and give it in call_torch and call_jax")
+        if isinstance(given, Mapping):
+            raise InputError(
+                f"input {i} is a {type(given).__name__}; give its arrays, and their names in call_torch and call_jax"
+            )
     arrays = tuple(np.asarray(host(array)) for array in inputs)
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "fiub" or not array.ndim:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.rules import to_torch
+from jaxformer.convert.rules import summed, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.measure import LINES, check_gradients
 from jaxformer.parity.modules import Traced, over
@@ -37,7 +37,8 @@ def local_stage(traced: Traced, rows: list[Module]) -> Stage:
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, dict[str, Any]]:
     """Of every weight and every float input."""
-    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
+    ours = summed(to_torch(traced.ours.weights, traced.rules), traced.rules)
+    ours |= {f"input {i}": array for i, array in traced.ours.inputs.items()}
     ours = {name: ours[name] for name in traced.reference.gradients}
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
