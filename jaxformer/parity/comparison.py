@@ -165,32 +165,32 @@ def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone
     changed = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
     if changed:
         own = places(subject.like, subject.family)
-        said = ", ".join(how_off(name, in_jax(name, own[name]), ours[name], theirs) for name in changed[:LISTED])
+        said = ", ".join(how_off(name, own[name], ours[name], theirs) for name in changed[:LISTED])
         return Stage(
             "weights", "different", f"{len(changed)} of {len(ours)} tensors differ, first {said}; torch's are used below"
         )
     return Stage("weights", "equal", f"{len(weights)} of {len(weights)} tensors used once, bitwise equal")
 
 
-def in_jax(name: str, parts: Mapping[Part, Place]) -> str:
-    """Where a torch tensor is in JAX."""
-    held = dict.fromkeys(place.name for place in parts.values())
-    return name if name in held else f"{name}, in JAX {' and '.join(held)}"
-
-
-def how_off(name: str, called: str, ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
-    """By how much, and what it holds instead, where that is something of torch's."""
+def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
+    """A torch tensor, which JAX tensors are not what it is, by how much, and what the first of them is instead, where that is
+    something of torch's."""
+    cut = {part: [np.split(side, part.of, part.axis)[part.number] for side in (ours, weights[name])] for part in sorted(parts)}
+    wrong = [part for part, both in cut.items() if not same_bits(*both)]
+    held = dict.fromkeys(parts[part].name for part in wrong)
+    called = name if name in held else f"{name}, in JAX {' and '.join(held)}"
+    mine, theirs = cut[wrong[0]]
     try:
-        says = f"{called} (relL2 {difference(name, ours, weights[name]).relative:.1e}"
+        says = f"relL2 {difference(name, mine, theirs).relative:.1e}"
     except ParityError as error:
         return f"{called} ({str(error).removeprefix(f'{name}: ')})"
-    if ours.ndim == 2 and same_bits(ours, np.ascontiguousarray(weights[name].T)):
-        return f"{says}: JAX holds it transposed)"
-    same = (other for other, theirs in weights.items() if theirs.size == ours.size and same_numbers(theirs, ours))
-    if not (ours == ours.flat[:1]).all() and (other := next(same, None)):
+    if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(theirs.T)):
+        return f"{called} ({says}: JAX holds it transposed)"
+    same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
+    if not (mine == mine.flat[0]).all() and (other := next(same, None)):
         what = "it with its axes in another order" if other == name else f"what torch has in {other}"
-        return f"{says}: JAX holds {what})"
-    return f"{says})"
+        return f"{called} ({says}: JAX holds {what})"
+    return f"{called} ({says})"
 
 
 def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier) -> Found:

@@ -21,7 +21,7 @@ def straighten(search: Search) -> None:
     """One that lies otherwise than the same tensor of other layers was turned on its way: a square one shows no other sign."""
     layers: dict[tuple[str, Theirs], list[Ours]] = {}
     for mine, (other, _) in search.found.items():
-        layers.setdefault((blank(mine.label), other._replace(name=blank(other.name))), []).append(mine)
+        layers.setdefault((blank(mine.label), _layered(other)), []).append(mine)
     kinds = _kinds(search)
     for group in layers.values():
         votes: Counter[Layout] = Counter(search.found[mine][1] for mine in group)
@@ -60,18 +60,25 @@ def place(search: Search, no_weights: Container[str]) -> None:
 def crossed(search: Search) -> list[str]:
     """Tensors of which names, or most of the other layers, say plainly that they are not the same, in words."""
     beside: dict[tuple[str, str], list[tuple[Ours, Theirs]]] = {}
-    layers: dict[str, Counter[str]] = {}
+    layers: dict[str, Counter[Theirs]] = {}
     for mine, (other, _) in search.found.items():
-        layers.setdefault(blank(mine.label), Counter())[blank(other.name)] += 1
-        if other.part.of == 1 and not _plain(mine.label, other.name):
+        layers.setdefault(blank(mine.label), Counter())[_layered(other)] += 1
+        if other.part.of > 1 or not _plain(mine.label, other.name):
             beside.setdefault((parent(parent(mine.label)), last(mine.label)), []).append((mine, other))
+    usual = {mine: _most(layers[blank(mine.label)]) for pairs in beside.values() for mine, _ in pairs}
+    odd = {mine for pairs in beside.values() for mine, other in pairs if usual[mine] not in (None, _layered(other))}
     return [
-        f"{mine.label} holds what torch has in {other.name}"
+        f"{mine.label} holds what torch has in {other.name}{f' (part {other.part.number})' if other.part.of > 1 else ''}"
         for pairs in beside.values()
         for mine, other in pairs
-        if _most(layers[blank(mine.label)]) not in (None, blank(other.name))
+        if (mine in odd and any(one in odd and usual[mine] == _layered(it) for one, it in pairs))
         or (_elsewhere(mine, other, [it for _, it in pairs]) and any(_plain(one.label, other.name) for one, _ in pairs))
     ]
+
+
+def _layered(other: Theirs) -> Theirs:
+    """The same in each layer."""
+    return other._replace(name=blank(other.name))
 
 
 def _elsewhere(mine: Ours, other: Theirs, among: list[Theirs]) -> bool:
@@ -80,8 +87,9 @@ def _elsewhere(mine: Ours, other: Theirs, among: list[Theirs]) -> bool:
 
 
 def _plain(ours: str, theirs: str) -> bool:
-    """Whether the modules around two tensors go by the same name."""
-    return twins(last(parent(ours)), last(parent(theirs)))
+    """Whether the modules around two tensors go by the same name; the number of a layer is none."""
+    one, other = last(parent(ours)), last(parent(theirs))
+    return twins(one, other) and not one.isdigit()
 
 
 def _parts(search: Search) -> Iterator[Theirs]:
