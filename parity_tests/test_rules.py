@@ -10,14 +10,14 @@ import torch
 import torch_ref.models as torch_models
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
+from jaxformer.convert.rules import Axes, Family, Part, Rule, summed, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT
 from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import same_bits
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.pairing import pair_modules, parameter_pairs
-from parity_tests.helpers import D, F, H, K, N, block_config, gpt_config, noise
+from parity_tests.helpers import D, F, H, K, N, V, block_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 
 CONFIGS = {
@@ -199,9 +199,36 @@ def test_a_packed_tensor_that_cannot_be_cut():
     assert refused(state, model, PACKED).endswith(f"the model wants float32[{D}]")
 
 
+def test_a_start_without_a_layer_is_only_another_name():
+    """The longest start that fits counts."""
+    stacks = {"": "transformer.", "h.": "transformer.layers.{layer}.", "head.": "head."}
+    family = Family("own", stacks, (Rule("kernel", "weight", "transposed"),))
+    tree = {"wte": {"kernel": noise(D, F)}, "h": {"up": {"kernel": noise(2, D, F)}}, "head": {"kernel": noise(F, D)}}
+    state = to_torch(tree, family)
+    names = ["head.weight", "transformer.layers.0.up.weight", "transformer.layers.1.up.weight", "transformer.wte.weight"]
+    assert sorted(state) == names
+    back = to_jax(state, tree, family)
+    assert all(same_bits(*map(np.asarray, pair)) for pair in zip(jax.tree.leaves(back), jax.tree.leaves(tree), strict=True))
+    assert parameter_pairs(tree, family)["h.1.up.kernel"] == "transformer.layers.1.up.weight"
+
+
+def test_constants_stay_and_what_torch_ties_is_used_by_each_copy():
+    family = Family(
+        "own", {}, (Rule("kernel", "weight", "transposed"),), constants=frozenset({"mask"}), tied={"head.weight": "wte.weight"}
+    )
+    tree = {"wte": {"kernel": noise(D, V)}, "head": {"kernel": noise(D, V, seed=1)}, "mask": noise(V)}
+    state = {"wte.weight": noise(V, D, seed=2)}
+    back = to_jax(state, tree, family)
+    assert same_bits(np.asarray(back["mask"]), tree["mask"])
+    assert all(same_bits(np.asarray(back[name]["kernel"]), state["wte.weight"].T) for name in ("wte", "head"))
+    total = summed(to_torch(tree, family), family)
+    assert list(total) == ["wte.weight"]
+    assert np.array_equal(total["wte.weight"], (tree["wte"]["kernel"] + tree["head"]["kernel"]).T)
+
+
 def test_axes_and_layers_of_any_name():
     rule = Rule("q.kernel", ("a.weight", "b.weight"), Axes((D, D), (N, H, D), (2, 0, 1), (D, N, H)))
-    family = Family("own", {"q.": ""}, (rule,))
+    family = Family("own", {"q.": "{layer}."}, (rule,))
     state = {"a.weight": noise(D, D), "b.weight": noise(D, D, seed=1)}
     like = {"q": {"kernel": jax.ShapeDtypeStruct((2, D, N, H), np.float32)}}
     tree = to_jax(state, like, family)

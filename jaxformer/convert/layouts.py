@@ -47,6 +47,18 @@ def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
     return "transposed" if turned and ours.shape == theirs.shape[::-1] else found[0]
 
 
+def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """The same order of axes for a torch tensor of another shape, where no axis is split or merged."""
+    if isinstance(layout, Axes) and layout.split == layout.torch and len(layout.jax) == len(layout.order) == len(shape):
+        return Axes(shape, shape, layout.order, tuple(shape[axis] for axis in layout.order))
+    return layout
+
+
+def same_numbers(theirs: np.ndarray, ours: np.ndarray) -> bool:
+    """Whether some order of axes makes ours of torch's tensor, even if that is not the only one."""
+    return theirs.size == ours.size and any(True for _ in _layouts(bits(theirs), bits(ours)))
+
+
 def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
     """Orders of torch's axes, then of ours; whatever is split or merged stays in its order."""
     for order in permutations(range(theirs.ndim)):

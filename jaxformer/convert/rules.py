@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -87,9 +87,14 @@ class Family:
 
     name: str
     stacks: Mapping[str, str]
-    """Start of a stacked JAX name -> start of the torch names, with `{layer}`."""
+    """Start of a JAX name -> start of its torch names. One with `{layer}` is that of a stack; another is only a name. Of
+    several that fit, the longest counts."""
     rules: tuple[Rule, ...]
     """The first that fits a name counts. One that spells out a stacked JAX name has `{layer}` in its torch name."""
+    constants: frozenset[str] = frozenset()
+    """Float arrays of the JAX model, by their whole names, that are no weights: they stay as they are."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """torch name of a JAX tensor -> the name under which torch holds it: torch ties what JAX has twice."""
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
         """Where a JAX tensor lives in torch: one name, or one for each layer."""
@@ -99,16 +104,18 @@ class Family:
                 raise ConversionError(f"{name} has {n_layers} layers; family {self.name} has {len(rule.torch)}")
             return list(rule.torch)
         stem = name.removesuffix(rule.jax)
-        for start, torch_start in self.stacks.items():
-            if stem.startswith(start):
-                stem = torch_start + stem.removeprefix(start)
-                break
-        torch_name = stem + rule.torch
+        start = self.start(stem)
+        torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
         return [torch_name.format(layer=layer) for layer in range(n_layers)] if self.stacked(name) else [torch_name]
+
+    def start(self, name: str) -> str | None:
+        """The start of a JAX name that counts."""
+        return max((start for start in self.stacks if name.startswith(start)), key=len, default=None)
 
     def stacked(self, name: str) -> bool:
         """Whether a JAX tensor carries a layer axis."""
-        return name.startswith(tuple(self.stacks))
+        start = self.start(name)
+        return start is not None and "{layer}" in self.stacks[start]
 
     def rule(self, name: str) -> Rule:
         """The first rule for a JAX tensor."""
@@ -126,9 +133,14 @@ class Place(NamedTuple):
     """0 where it carries no layer axis."""
 
 
+def weights_of(tree: PyTree, family: Family) -> dict[str, Any]:
+    """Every float leaf by its name, but for the model's constants."""
+    return {name: leaf for name, leaf in named_weights(tree).items() if name not in family.constants}
+
+
 def to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
     """Every tensor of a JAX model, or of a tree of its shape, under torch's names and in torch's layout."""
-    arrays = {name: np.asarray(leaf) for name, leaf in named_weights(tree).items()}
+    arrays = {name: np.asarray(leaf) for name, leaf in weights_of(tree, family).items()}
 
     def piece(place: Place) -> np.ndarray:
         array = arrays[place.name]
@@ -145,18 +157,20 @@ def to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
 def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     """A tree of the shape of `like` from torch's tensors, each, or each part, used exactly once, bit for bit.
 
-    `like` may be abstract (`jax.eval_shape`). Raises ConversionError for a tensor missing, left over, or of
-    another shape or type.
+    `like` may be abstract (`jax.eval_shape`). What torch ties is used by each of its copies. Raises ConversionError for a
+    tensor missing, left over, or of another shape or type.
     """
     arrays = {name: _to_numpy(tensor) for name, tensor in state.items()}
     wanted = places(like, family)
-    left_over = sorted(set(arrays) - set(wanted))
+    copies = {name: held for name, held in family.tied.items() if name in wanted and held in arrays}
+    arrays |= {name: arrays[held] for name, held in copies.items()}
+    left_over = sorted(set(arrays) - set(wanted) - set(copies.values()))
     missing = sorted(set(wanted) - set(arrays))
     if missing or left_over:
         raise ConversionError(_mismatch(missing, left_over))
 
     def build(name: str, leaf: Any) -> Any:
-        if not is_weight(leaf):
+        if not is_weight(leaf) or name in family.constants:
             return leaf
         stacked = family.stacked(name)
         shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if stacked else (leaf.shape, 1)
@@ -167,13 +181,22 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     return map_named(build, like)
 
 
+def summed(gradients: Mapping[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
+    """Gradients as torch has them: one for what it ties, the sum over the copies."""
+    total: dict[str, np.ndarray] = {}
+    for name, array in gradients.items():
+        held = family.tied.get(name, name)
+        total[held] = total[held] + array if held in total else array
+    return total
+
+
 def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     """torch's names, and of each part where it is in a tree of the shape of `like`.
 
     Raises ConversionError where two JAX tensors want the same, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
-    for name, leaf in named_weights(like).items():
+    for name, leaf in weights_of(like, family).items():
         part = family.rule(name).part
         for layer, torch_name in enumerate(family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1)):
             parts = found.setdefault(torch_name, {})

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import Family, to_jax, to_torch
+from jaxformer.convert.rules import Family, summed, to_jax, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.loading import ready
@@ -89,7 +89,7 @@ def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:
         others = {name: array for name, array in inputs.items() if name not in floats}
         model = widen(subject.model(reference))
         weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
-        return to_torch(weights, subject.family) | arrays
+        return summed(to_torch(weights, subject.family), subject.family) | arrays
 
 
 def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:

@@ -1,6 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they part."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -8,16 +8,16 @@ import jax
 import numpy as np
 
 from jaxformer.checks import check_choice
-from jaxformer.convert.rules import Family, to_jax, to_torch
-from jaxformer.errors import ConversionError, InputError, JaxformerError, ParityError
-from jaxformer.nn.tree import named_weights
+from jaxformer.convert.layouts import same_numbers
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, to_jax, to_torch
+from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
+from jaxformer.parity.holding import Holding, holding
+from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
 from jaxformer.parity.learning import Learning
-from jaxformer.parity.leftovers import nearly
-from jaxformer.parity.matching import fill_in, match, unruled
-from jaxformer.parity.measure import LINES, difference, host
+from jaxformer.parity.measure import LINES, difference
 from jaxformer.parity.modules import Traced, table, trace
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
@@ -73,8 +73,7 @@ def compare(
     family, arrays = checked_sides(torch_model, jax_model, inputs, rules, call_jax)
 
     def stages() -> Found:
-        weights = {name: host(tensor) for name, tensor in torch_model.named_parameters()}
-        loaded = yield from weights_stage(weights, jax_model, family, call_jax, checks, tier)
+        loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier)
         yield from judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier)
         if training is not None:
             course = compare_training(torch_model, loaded.like, training, loaded.family)
@@ -112,7 +111,8 @@ def check(
     family = checked_jax(jax_model, rules, call_jax)
 
     def stages() -> Found:
-        loaded = yield from weights_stage(reference.weights, jax_model, family, call_jax, checks, tier)
+        held = Holding(reference.weights, reference.buffers, reference.tied)
+        loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier)
         yield from judge(reference, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -142,48 +142,21 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
 
 
 def weights_stage(
-    weights: Mapping[str, np.ndarray], jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
+    held: Holding, jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
-    if rules is None:
-        family = matched(weights, jax_model)
-    else:
-        family = rules if abstract(jax_model) else fill_in(rules, weights, jax_model)
-    try:
-        loaded = to_jax(weights, jax_model, family)
-    except ConversionError as error:
-        left, free = unruled(family, weights, jax_model)
-        raise ConversionError(f"{error}{nearest_values(left, free, weights, jax_model)}") from None
+    found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules or NO_RULES)
+    loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
-    stage = judged_weights(weights, Subject(jax_model, call, family), alone=alone)
-    if rules is not None and (more := len(family.rules) - len(rules.rules)):
-        stage = replace(stage, says=f"{stage.says}; {more} JAX tensors without a rule were matched by values")
+    stage = judged_weights(held.weights, Subject(jax_model, call, found.family), alone=alone)
+    if stage.status != "failed":
+        stage = replace(stage, says="; ".join([stage.says, *found.notes]))
+    if found.wrong and stage.status == "equal":
+        stage = replace(stage, status="different")
     if "weights" in checks:
         yield stage, {}
     same = stage.status == "equal" and not abstract(jax_model)
-    return Subject(jax_model if same else loaded, call, family)
-
-
-def matched(weights: Mapping[str, np.ndarray], jax_model: Any) -> Family:
-    """Rules by values; ConversionError where some tensor is left."""
-    found = match(weights, jax_model)
-    for side, left in (("JAX", found.unmatched_jax), ("torch", found.unmatched_torch)):
-        for name, near in left.items():
-            nearest = f" (nearest: {', '.join(near)})" if near else ""
-            near = nearest_values(found.unmatched_jax, found.unmatched_torch, weights, jax_model)
-            raise ConversionError(
-                f"{len(left)} {side} tensors hold values that the other side has not, first {name}{nearest}{near}; convert the "
-                "weights before you compare, or give rules"
-            )
-    return found.family
-
-
-def nearest_values(ours: Iterable[str], theirs: Iterable[str], weights: Mapping[str, np.ndarray], jax_model: Any) -> str:
-    """Of the first of the JAX tensors that are left: which of torch's it nearly is; '' where that is not plain."""
-    first = next(iter(ours), None)
-    if first is None or abstract(jax_model):
-        return ""
-    return nearly(host(named_weights(jax_model)[first]), {name: weights[name] for name in theirs})
+    return Subject(found.model if same else loaded, call, found.family)
 
 
 def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone: bool) -> Stage:
@@ -192,17 +165,37 @@ def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone
         return Stage("weights", "failed", "the JAX model has shapes alone; give one with weights, or check more than weights")
     if abstract(subject.like):
         return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
-    held = to_torch(subject.like, subject.family)
-    changed = [name for name, array in weights.items() if not same_bits(held[name], array)]
+    ours = to_torch(subject.like, subject.family)
+    theirs = {name: weights[subject.family.tied.get(name, name)] for name in ours}
+    changed = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
     if changed:
-        first = changed[0]
-        says = f"{len(changed)} of {len(weights)} tensors differ, first {first}"
-        try:
-            says += f" ({difference(first, held[first], weights[first])})"
-        except ParityError as error:
-            says += f" ({error})"
-        return Stage("weights", "different", f"{says}; torch's are used below")
+        own = places(subject.like, subject.family)
+        said = ", ".join(how_off(name, own[name], ours[name], theirs) for name in changed[:LISTED])
+        return Stage(
+            "weights", "different", f"{len(changed)} of {len(ours)} tensors differ, first {said}; torch's are used below"
+        )
     return Stage("weights", "equal", f"{len(weights)} of {len(weights)} tensors used once, bitwise equal")
+
+
+def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
+    """A torch tensor, which JAX tensors are not what it is, by how much, and what the first of them is instead, where that is
+    something of torch's."""
+    cut = {part: [np.split(side, part.of, part.axis)[part.number] for side in (ours, weights[name])] for part in sorted(parts)}
+    wrong = [part for part, both in cut.items() if not same_bits(*both)]
+    held = dict.fromkeys(parts[part].name for part in wrong)
+    called = name if name in held else f"{name}, in JAX {' and '.join(held)}"
+    mine, theirs = cut[wrong[0]]
+    try:
+        says = f"relL2 {difference(name, mine, theirs).relative:.1e}"
+    except ParityError as error:
+        return f"{called} ({str(error).removeprefix(f'{name}: ')})"
+    if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(theirs.T)):
+        return f"{called} ({says}: JAX holds it transposed)"
+    same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
+    if not (mine == mine.flat[0]).all() and (other := next(same, None)):
+        what = "it with its axes in another order" if other == name else f"what torch has in {other}"
+        return f"{called} ({says}: JAX holds {what})"
+    return f"{called} ({says})"
 
 
 def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier) -> Found:

@@ -25,10 +25,12 @@ from jaxformer.parity.watch import CALL, Site
 FORMAT = 2
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
-NAMED = ("weights", "gradients", "narrow")
+NAMED = ("weights", "gradients", "buffers", "narrow")
 """Of a reference: arrays by name."""
 ROUNDING = ("run", "alone")
 """What is noted of it."""
+PLAIN = ("tied", "environment", "heads")
+"""Of a reference: what JSON holds."""
 
 
 def save(reference: Reference, folder: Path) -> None:
@@ -85,7 +87,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {kind: dict(getattr(reference, kind)) for kind in ("environment", "heads")} | {"unnoticed": reference.unnoticed}
+    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"unnoticed": reference.unnoticed}
     rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
@@ -117,6 +119,5 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         calls=calls,
         rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
         unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
-        environment=manifest["environment"],
-        heads=manifest["heads"],
+        **{kind: manifest[kind] for kind in PLAIN},
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.rules import to_torch
+from jaxformer.convert.rules import summed, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.axes import orders_for, repeated
 from jaxformer.parity.measure import EXACT, Noise, check_gradients
@@ -50,7 +50,8 @@ def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
 
 def own_gradients(traced: Traced) -> dict[str, np.ndarray]:
     """Ours, of weights and inputs by torch's names."""
-    ours = to_torch(traced.ours.weights, traced.rules) | {f"input {i}": array for i, array in traced.ours.inputs.items()}
+    ours = summed(to_torch(traced.ours.weights, traced.rules), traced.rules)
+    ours |= {f"input {i}": array for i, array in traced.ours.inputs.items()}
     return {name: ours[name] for name in traced.reference.gradients}
 
 

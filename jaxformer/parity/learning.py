@@ -158,9 +158,14 @@ class JaxSide:
         for given in _numbered(number, batches):
             self.parameters, self.moments, value, gradient = self.advance(self.parameters, self.moments, *given)
             values.append(_scalar("jax", value))
-            gradients.append(to_torch(gradient, self.rules))
+            gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
-        return Moment(float(np.mean(values)), mean, to_torch(self.parameters, self.rules))
+        return Moment(float(np.mean(values)), mean, self._named(self.parameters))
+
+    def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
+        """By torch's names, the first of what it ties too."""
+        arrays = to_torch(tree, self.rules)
+        return {held: arrays[name] for name, held in self.rules.tied.items()} | arrays
 
 
 def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:

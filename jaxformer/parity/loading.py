@@ -1,22 +1,23 @@
 """A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
-from jaxformer.nn.tree import is_weight
+from jaxformer.nn.tree import is_weight, map_named
+from jaxformer.parity.inputs import widen
 
 
-def parted(tree: PyTree) -> tuple[PyTree, PyTree]:
-    """The float arrays, and all others: keys and counts that flax keeps in a module; None stands for what is in the other."""
+def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:
+    """The float arrays, and all others: keys and counts that flax keeps in a module, and float arrays that are no weights, by
+    name; None stands for what is in the other."""
 
     def part(floating: bool) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf if is_weight(leaf) == floating else None, tree)
+        return map_named(lambda name, leaf: leaf if (is_weight(leaf) and name not in constants) == floating else None, tree)
 
     return part(True), part(False)
 
@@ -28,11 +29,9 @@ def joined(floats: PyTree, rest: PyTree) -> PyTree:
 
 def load_jax(model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool) -> tuple[PyTree, PyTree]:
     """The model's parameters with these weights, widened to float64 or not, and the rest of it: `joined` makes it whole."""
-    floats, rest = parted(model)
+    floats, rest = parted(model, rules.constants)
     loaded = to_jax(weights, floats, rules)
-    if wide:
-        loaded = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float64)), loaded)  # on the host: nothing compiles
-    return loaded, rest
+    return (widen(loaded), widen(rest)) if wide else (loaded, rest)
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:

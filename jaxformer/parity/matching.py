@@ -15,7 +15,6 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
 from jaxformer.convert.rules import WHOLE, Family, Layout, Part, Rule
-from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import named_weights
 from jaxformer.parity.naming import Homes, ancestors, nearest_names, nearest_pairs, parent, stack_start
 
@@ -68,54 +67,23 @@ def match(torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Matching
     gains, all 0 or 1, leave only their names to go by, and torch's `TransformerEncoder` begins with all layers the same.
     """
     leaves = named_weights(jax_tree)
-    search = _Search(_on_host(torch_weights), _on_host(leaves))
-    for ours in (search.wholes, search.layers):
-        for theirs in (search.tensors, search.parts):
-            search.by_values(ours(), theirs())
-    search.by_siblings()
+    search = Search(on_host(torch_weights), on_host(leaves))
+    search.by_values()
     search.by_names()
-    return _matching(search.rules(), list(leaves), list(torch_weights))
+    return matching(search.rules(), list(leaves), list(torch_weights))
 
 
-def fill_in(rules: Family, torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> Family:
-    """Rules, and others before them for the tensors that they leave over on both sides, as far as `match` finds these."""
-    leaves = named_weights(jax_tree)
-    left, free = unruled(rules, torch_weights, jax_tree)
-    known = {name: _ruled(rules, name, leaf) for name, leaf in leaves.items() if name not in left}
-    found = match({name: torch_weights[name] for name in free}, {name: leaves[name] for name in left}).family
-    stacks = {**dict.fromkeys([*rules.stacks, *found.stacks], ""), **rules.stacks}
-    family = Family(rules.name, stacks, (*found.rules, *rules.rules))
-    wanted = {name: (names, rules.stacked(name)) for name, names in known.items()}
-    wanted |= {rule.jax: (list(torch_names(rule)), found.stacked(rule.jax)) for rule in found.rules}
-    reached = {name: (_ruled(family, name, leaves[name]), family.stacked(name)) for name in wanted}
-    return family if reached == wanted else rules
-
-
-def unruled(rules: Family, torch_weights: Mapping[str, np.ndarray], jax_tree: PyTree) -> tuple[list[str], list[str]]:
-    """JAX tensors that no rule leads to torch's, and torch's that no rule leads to."""
-    names = {name: set(_ruled(rules, name, leaf)) & set(torch_weights) for name, leaf in named_weights(jax_tree).items()}
-    used = {torch_name for found in names.values() for torch_name in found}
-    return [name for name, found in names.items() if not found], [name for name in torch_weights if name not in used]
-
-
-def _ruled(rules: Family, name: str, leaf: Any) -> list[str]:
-    """torch's names of a JAX tensor by rules; none where there is no rule."""
-    try:
-        return rules.torch_names(name, leaf.shape[0] if rules.stacked(name) else 1)
-    except ConversionError:
-        return []
-
-
-def _on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def on_host(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """As numpy has them."""
     return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 @dataclass
-class _Search:
-    """What is known so far."""
+class Search:
+    """What is known so far, of torch's tensors and of ours; there may be more of both later."""
 
-    torch: Mapping[str, np.ndarray]
-    jax: Mapping[str, np.ndarray]
+    torch: dict[str, np.ndarray]
+    jax: dict[str, np.ndarray]
     found: dict[Ours, tuple[Theirs, Layout]] = field(default_factory=dict)
     used: dict[str, set[Part]] = field(default_factory=lambda: defaultdict(set))
     """Of torch's tensors."""
@@ -172,11 +140,14 @@ class _Search:
                 both[self.print_of(other)][1].append(other)
         yield from ((known, *sides) for known, sides in both.items() if all(sides))
 
-    def by_values(self, ours: list[Ours], theirs: list[Theirs]) -> None:
-        """Where one of each side has these numbers."""
-        for _, mine, others in self.groups(ours, theirs):
-            if len(mine) == len(others) == 1:
-                self.accept(mine[0], others[0])
+    def by_values(self) -> None:
+        """Where one of each side has these numbers, or one that lies beside torch's."""
+        for ours in (self.wholes, self.layers):
+            for theirs in (self.tensors, self.parts):
+                for _, mine, others in self.groups(ours(), theirs()):
+                    if len(mine) == len(others) == 1:
+                        self.accept(mine[0], others[0])
+        self.by_siblings()
 
     def accept(self, mine: Ours, other: Theirs) -> bool:
         """Note a pair, if one layout fits and torch's tensor is not used in another way. A leading axis of 1 that torch has
@@ -216,9 +187,13 @@ class _Search:
                 if len(found) == 1 and claims.count(found[0]) == 1:
                     self.accept(mine, found[0])
 
+    def homes(self) -> Homes:
+        """As far as is known."""
+        return Homes({mine.label: other.name for mine, (other, _) in self.found.items()})
+
     def by_names(self) -> None:
         """What is left: the nearest names; of constants only where as many of a shape are free on both sides."""
-        homes = Homes({mine.label: other.name for mine, (other, _) in self.found.items()})
+        homes = self.homes()
         for known, ours, theirs in list(self.groups(self.open(), self.tensors())):
             for shape in {self.array(one).shape for one in ours} if known.constant else {None}:
                 mine = {one.label: one for one in ours if shape in (None, self.array(one).shape)}
@@ -246,10 +221,10 @@ def torch_names(rule: Rule) -> tuple[str, ...]:
     return (rule.torch,) if isinstance(rule.torch, str) else rule.torch
 
 
-def _matching(rules: Mapping[str, Rule], jax_names: list[str], torch_weights: list[str]) -> Matching:
+def matching(rules: Mapping[str, Rule], jax_names: list[str], torch_weights: list[str]) -> Matching:
     """The rules as a family, and what they leave out."""
     stacked = {name: rule.torch for name, rule in rules.items() if not isinstance(rule.torch, str)}
-    starts = dict.fromkeys((stack_start(name, stacked, set(rules) - set(stacked)) for name in stacked), "")
+    starts = dict.fromkeys((stack_start(name, stacked, set(rules) - set(stacked)) for name in stacked), "{layer}.")
     longest_first = tuple(rules[name] for name in sorted(rules, key=len, reverse=True))
     used = {torch_name for rule in rules.values() for torch_name in torch_names(rule)}
     ours, theirs = [name for name in jax_names if name not in rules], [name for name in torch_weights if name not in used]

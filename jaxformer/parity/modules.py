@@ -1,8 +1,7 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
 import math
-from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.convert.rules import Family, to_jax
+from jaxformer.convert.rules import Family, summed, to_jax, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.axes import Order, added_up, aligned, laid, order_of, repeated
 from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
@@ -21,9 +20,17 @@ from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, difference, is_null, rms
-from jaxformer.parity.pairing import below, layer_arrays, pair_calls, pair_modules, parameter_pairs, without_helpers
+from jaxformer.parity.pairing import (
+    below,
+    layer_arrays,
+    pair_calls,
+    pair_modules,
+    parameter_pairs,
+    without_helpers,
+    without_uneven_gradients,
+)
 from jaxformer.parity.propagate import Run, propagate
-from jaxformer.parity.records import Record, Trace
+from jaxformer.parity.records import Record
 from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.rerun import holders
@@ -86,11 +93,11 @@ def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local:
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
         parameters = parameter_pairs(model, rules)
         paired = pair_modules(own, other, parameters)
-        calls = without_helpers(ours.outputs, reference.calls, paired)
-        pairs = pair_calls(calls, reference.calls, paired)
+        own, both = (without_helpers(ours.outputs, reference.calls, paired, whole=whole) for whole in (False, True))
+        pairs = pair_calls(own, reference.calls, paired)
         seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
         counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
-        reference = replace(reference, calls=without_uneven_gradients(reference.calls, calls, pairs))
+        reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
         isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
@@ -114,16 +121,6 @@ def propagated(
             j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
         found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
     return max(found, key=lambda each: each.off("activation"), default=None)
-
-
-def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
-    """A module that one side calls more often does its work in other portions: what comes back to a call is not the same."""
-    counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
-    uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
-    return {
-        site: replace(record, input_gradients=(), output_gradients=()) if site in uneven else record
-        for site, record in theirs.items()
-    }
 
 
 def table(traced: Traced) -> list[Module]:
@@ -208,9 +205,12 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
         return []
     reference = {name: traced.reference.gradients[name] for name in traced.reference.weights}
     noise = NULL_GRADIENT * rms(reference.values())
+    own = traced.isolated.weights
     with jax.enable_x64(True):
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
-    ours, sites = layer_arrays(traced.isolated.weights, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+        if traced.rules.tied:
+            own = to_jax(summed(to_torch(own, traced.rules), traced.rules), own, traced.rules)
+    ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
     names = parameter_pairs(traced.model, traced.rules)
     gaps = []

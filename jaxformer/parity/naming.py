@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -17,6 +17,11 @@ NEAREST = 3
 def parent(name: str) -> str:
     """The module that a tensor lies in."""
     return name.rpartition(".")[0]
+
+
+def last(name: str) -> str:
+    """What it is called in there."""
+    return name.rpartition(".")[2]
 
 
 def ancestors(name: str) -> Iterator[str]:
@@ -58,13 +63,15 @@ def closeness(home: str, name: str) -> int:
     return -1 if astray else shared
 
 
-def nearest_pairs(ours: list[str], theirs: list[str], homes: Homes) -> list[tuple[str, str]]:
-    """Pairs of which each is, by far or little, the nearest to the other; what ties is left out."""
+def nearest_pairs(
+    ours: list[str], theirs: list[str], homes: Homes, fits: Container[tuple[str, str]] | None = None
+) -> list[tuple[str, str]]:
+    """Pairs, of those that fit, of which each is, by far or little, the nearest to the other; what ties is left out."""
     own, other = by_rank(ours), by_rank(theirs)
     scores = np.full((len(ours), len(theirs)), -np.inf)
     for i, mine in enumerate(ours):
         for j, name in enumerate(theirs):
-            if (close := closeness(homes.of(mine), name)) >= 0:
+            if (fits is None or (mine, name) in fits) and (close := closeness(homes.of(mine), name)) >= 0:
                 scores[i, j] = 2 * close + difflib.SequenceMatcher(None, own[mine], other[name], autojunk=False).ratio()
     pairs = []
     while (found := _mutual(scores)) is not None:
@@ -72,6 +79,16 @@ def nearest_pairs(ours: list[str], theirs: list[str], homes: Homes) -> list[tupl
         pairs.append((ours[i], theirs[j]))
         scores[i], scores[:, j] = -np.inf, -np.inf
     return pairs
+
+
+def twins(one: str, other: str) -> bool:
+    """Whether a part of a name says the same as one of the other side: query and query, q and q_proj, mean and running_mean."""
+    return one == other or one in other.split("_") or other in one.split("_")
+
+
+def blank(name: str) -> str:
+    """Without its numbers: the same for each layer."""
+    return NUMBER.sub("#", name)
 
 
 def _mutual(scores: np.ndarray) -> tuple[int, int] | None:
@@ -89,7 +106,7 @@ def by_rank(names: Iterable[str]) -> dict[str, str]:
     """Names with their numbers counted from 0 among those that else are the same: norm1 and norm2 are the first and second."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        kinds[NUMBER.sub("#", name)].append(name)
+        kinds[blank(name)].append(name)
     ranked = {}
     for alike in kinds.values():
         columns = [sorted(set(column)) for column in zip(*(map(int, NUMBER.findall(name)) for name in alike), strict=True)]

@@ -2,32 +2,34 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.convert.rules import Family
-from jaxformer.nn.tree import named_weights
+from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.axes import orders_for
 from jaxformer.parity.records import Trace
 from jaxformer.parity.watch import Site
+
+Calls = Mapping[Site, Sequence[np.ndarray]]
+"""What each call gives."""
 
 
 def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
     """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's. Linen's variables
     hold their parameters under 'params', which no module's path has."""
-    for start in rules.stacks:
-        if name.startswith(start):
-            start, rest = start.removeprefix("params."), name.removeprefix(start)
-            return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
+    if (start := rules.start(name)) is not None and rules.stacked(name):
+        start, rest = start.removeprefix("params."), name.removeprefix(start)
+        return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
     return [name.removeprefix("params.")]
 
 
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
     """Our parameters in float64, layer by layer."""
     arrays = {}
-    for name, leaf in named_weights(tree).items():
+    for name, leaf in weights_of(tree, rules).items():
         array = np.asarray(leaf, np.float64)
         arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
     return arrays
@@ -36,7 +38,7 @@ def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
     """Names of our parameters, layer by layer -> torch's."""
     pairs: dict[str, str] = {}
-    for name, leaf in named_weights(like).items():
+    for name, leaf in weights_of(like, rules).items():
         ours = layer_names(name, leaf, rules)
         pairs |= zip(ours, rules.torch_names(name, len(ours)), strict=True)
     return pairs
@@ -71,18 +73,18 @@ def owners(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name.rpartition(".")[0]: theirs.rpartition(".")[0] for name, theirs in parameters.items()}
 
 
-def without_helpers(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, modules: Mapping[str, str]) -> list[Site]:
-    """Our calls, of which `ours` has what each gives, but for those of methods that help: where a module of ours is called
-    more often than torch's, those that give nothing of the shape of what torch's calls give."""
+def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
+    """Our calls but for those of methods that help: where a module of ours is called more often than torch's, those that give
+    nothing of the shape of what torch's calls give first, or `whole`, of all that they give."""
     given: dict[str, list[np.ndarray]] = defaultdict(list)
     for site, record in theirs.items():
-        given[site.path] += record.output
-    calls = Counter(site.path for site in ours)
+        given[site.path] += record.output if whole else record.output[:1]
+    torch_calls, calls = (Counter(site.path for site in sites) for sites in (theirs, ours))
 
     def helps(site: Site) -> bool:
-        wanted = given[modules[site.path]] if site.path in modules else []
-        more = 0 < len(wanted) < calls[site.path]
-        return more and not any(orders_for(array.shape, ours[site][0].shape) for array in wanted)
+        other = modules.get(site.path, site.path)
+        more = site.path in modules and 0 < torch_calls[other] < calls[site.path]
+        return more and not any(orders_for(array.shape, ours[site][0].shape) for array in given[other])
 
     return [site for site in ours if not helps(site)]
 
@@ -93,6 +95,16 @@ def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[st
     for site in theirs:
         calls[site.path].append(site)
     return {site: calls[modules[site.path]].pop(0) for site in ours if site.path in modules and calls[modules[site.path]]}
+
+
+def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
+    """A module that one side calls more often does its work in other portions: what comes back to a call is not the same."""
+    counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
+    uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
+    return {
+        site: replace(record, input_gradients=(), output_gradients=()) if site in uneven else record
+        for site, record in theirs.items()
+    }
 
 
 def below(name: str, path: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
+from jaxformer.parity.holding import holding
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
 from jaxformer.parity.rounding import Rounding
@@ -40,6 +41,10 @@ class Reference:
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
     """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were asked for."""
+    buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Those of floats, float32, by torch's names."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Every further name of a weight -> the one that it goes by."""
     narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
@@ -81,13 +86,22 @@ def run_torch(
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
             narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
     calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
-    weights = {name: host(tensor) for name, tensor in module.named_parameters()}
     environment = {
         "torch": str(torch.__version__),
         "torch matmul precision": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
     }
-    return Reference(inputs, weights, output, cotangent, found, narrow, calls, environment=environment, heads=heads)
+    return Reference(
+        inputs=inputs,
+        **vars(holding(module)),
+        output=output,
+        cotangent=cotangent,
+        gradients=found,
+        narrow=narrow,
+        calls=calls,
+        heads=heads,
+        environment=environment,
+    )
 
 
 def run_float64(

@@ -163,7 +163,7 @@ class Report:
     def why(self, module: Module) -> str:
         """A guilty module's cause; where none is known, what is over which line."""
         small = module.cause == "" and 1e-10 < module.local.relative < 1e-6
-        hint = " (float32's size: does a side hold a constant in float32?)" if small else ""
+        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if small else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
     def to_json(self) -> str:

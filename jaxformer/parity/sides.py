@@ -29,7 +29,15 @@ def checked_sides(
         if str(tensor.dtype) != "torch.float32":
             raise InputError(f"the torch model holds {str(tensor.dtype)[6:]}, first {name}; give it in float32: model.float()")
     if not isinstance(inputs, (tuple, list)):
-        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays, (x,) for one")
+        named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
+        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays{named}")
+    for i, given in enumerate(inputs):
+        if given is None:
+            raise InputError(f"input {i} is None; leave it out, and give it in call_torch and call_jax")
+        if isinstance(given, Mapping):
+            raise InputError(
+                f"input {i} is a {type(given).__name__}; give its arrays, and their names in call_torch and call_jax"
+            )
     arrays = tuple(np.asarray(host(array)) for array in inputs)
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "fiub" or not array.ndim:
@@ -83,7 +91,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def refuse(path: str, module: Any) -> None:
-    """ParityError for a torch module that drops units, keeps statistics, or cannot be watched."""
+    """ParityError for a torch module that drops units, or cannot be watched."""
     import torch
 
     where = path or "the model itself"
@@ -96,9 +104,4 @@ def refuse(path: str, module: Any) -> None:
         raise ParityError(
             f"the torch model is in training mode and {where} drops units (p = {module.p}); call .eval() on it, or compare "
             "training"
-        )
-    if getattr(module, "running_mean", None) is not None:
-        raise ParityError(
-            f"{where} ({type(module).__name__}) keeps running statistics, which are not compared; fold them into the weights "
-            "beside it, or compare the model without it"
         )

@@ -1,0 +1,159 @@
+"""Float arrays of a JAX model that are no weights: torch's buffers, as running statistics and tables, and its own constants."""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+from jaxformer.convert.layouts import same_numbers
+from jaxformer.convert.rules import Rule
+from jaxformer.errors import ParityError
+from jaxformer.nn.tree import map_named, path_name
+from jaxformer.parity.matching import torch_names
+from jaxformer.parity.measure import difference
+from jaxformer.parity.naming import Homes, last, nearest_pairs, twins
+
+ROUNDED = 1e-5
+"""relL2 up to which two tables are one formula, rounded in float32."""
+SWITCHES = 2
+"""So many numbers make a mask, whose sense is the model's own."""
+LISTED = 3
+
+
+@dataclass
+class Constants:
+    """What was found out."""
+
+    names: set[str] = field(default_factory=set)
+    """Of JAX arrays that are no weights."""
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    """torch's, where they are others."""
+    equal: list[str] = field(default_factory=list)
+    """Of torch's buffers, what is said of them."""
+    rounded: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    own: list[str] = field(default_factory=list)
+    """JAX names of what torch has not."""
+    held: set[str] = field(default_factory=set)
+    """torch's buffers that differ from their partners."""
+    computed: list[str] = field(default_factory=list)
+    """torch's tables that JAX holds none of, and computes."""
+
+    def pair(self, name: str, ours: np.ndarray, buffer: str, theirs: np.ndarray) -> None:
+        """Judge two that are the same; torch's values have our shape."""
+        self.names.add(name)
+        if np.array_equal(ours, theirs, equal_nan=True):
+            self.equal.append(buffer)
+            return
+        self.values[name] = theirs.astype(ours.dtype)
+        self.held |= set(buffer.split(", "))
+        off = distance(ours, theirs)
+        if off <= ROUNDED:
+            most = np.abs(ours.astype(np.float64) - theirs).max()
+            self.rounded.append(f"buffer {buffer} differs by {most:.1e} at most, float32's rounding")
+        else:
+            self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {off:.1e})")
+
+    def without_buffers(self, found: Mapping[str, Rule], buffers: Container[str]) -> dict[str, Rule]:
+        """The rules of weights; what holds a buffer's values is noted."""
+        for name, rule in found.items():
+            if all(it in buffers for it in torch_names(rule)):
+                self.names.add(name)
+                self.equal += torch_names(rule)
+        return {name: rule for name, rule in found.items() if name not in self.names}
+
+    def search(
+        self, left: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray], homes: Homes, typed: set[str], *, short: bool
+    ) -> None:
+        """What is no weight: those that hold a buffer's values, or nearly so, or lie where it does; of the rest, those of
+        such a type are the model's own. `short`: torch's weights are short of partners, so only these lie with buffers."""
+        for name, ours in left.items():
+            plain = name in typed or (ours.size and (ours != ours.flat[0]).any())
+            alike = {key: it for key, it in buffers.items() if plain or twins(last(name), last(key))}
+            found = next((key for key, it in alike.items() if it.dtype == ours.dtype and same_numbers(it, ours)), None)
+            near = {key: distance(ours, shaped) for key, it in alike.items() if (shaped := fitted(it, ours)) is not None}
+            best = min(near, key=near.__getitem__, default=None)
+            if found is not None:
+                self.names.add(name)
+                self.equal.append(found)
+            elif best is not None and near[best] <= ROUNDED:
+                self.pair(name, ours, best, buffers[best].reshape(ours.shape))
+        free = {name: ours for name, ours in left.items() if name not in self.names}
+        unused = {key: theirs for key, theirs in buffers.items() if key not in self.equal}
+        for name, key in placed({name: free[name] for name in free if name in typed or not short}, unused, homes):
+            self.pair(name, free[name], key, unused[key].reshape(free[name].shape))
+        self.computed = [key for key, table in unused.items() if key not in self.held and not switches(table)]
+        self.own += [name for name in free if name in typed and name not in self.names]
+        self.names |= set(self.own)
+
+    def put(self, tree: PyTree) -> PyTree:
+        """The model with torch's values."""
+        if not self.values:
+            return tree
+        return map_named(lambda name, leaf: jnp.asarray(self.values[name]) if name in self.values else leaf, tree)
+
+    def says(self) -> list[str]:
+        """In words, for the line of the weights."""
+        same = len(set(self.equal))
+        lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
+        lines += [f"{said}; torch's is used below" for said in (*self.rounded, *self.wrong)]
+        lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
+        return lines + ([f"torch's buffers that JAX does not hold: {listed(self.computed)}"] if self.computed else [])
+
+
+def placed(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> list[tuple[str, str]]:
+    """Pairs without doubt: of one shape, and the only ones of it, or of names that say so. Masks of two numbers are none."""
+    fits = {(a, b) for a in ours for b in theirs if fitted(theirs[b], ours[a]) is not None}
+    fits -= {(a, b) for a, b in fits if switches(ours[a]) and switches(theirs[b])}
+    pairs = nearest_pairs(list(ours), list(theirs), homes, fits)
+    return [(a, b) for a, b in pairs if alone((a, b), fits) or twins(last(a), last(b))]
+
+
+def alone(pair: tuple[str, str], among: Iterable[tuple[str, str]]) -> bool:
+    """Whether nothing else fits either."""
+    return not any(pair != other and (pair[0] == other[0] or pair[1] == other[1]) for other in among)
+
+
+def typed_constants(tree: PyTree) -> set[str]:
+    """Names of what is no weight by its type: Linen's other collections, NNX variables that are no parameters, and plain
+    arrays that a module holds."""
+    if isinstance(tree, Mapping) and "params" in tree:
+        return {name for name in _named(tree, lambda leaf: False) if not name.startswith("params.")}
+    leaves = _named(tree, lambda leaf: isinstance(leaf, nnx.Variable))
+    module = isinstance(tree, nnx.Module)
+    return {
+        name for name, leaf in leaves.items() if not isinstance(leaf, nnx.Param) and (module or isinstance(leaf, nnx.Variable))
+    }
+
+
+def _named(tree: PyTree, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]}
+
+
+def fitted(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray | None:
+    """torch's values in our shape, where only axes of one entry are others."""
+    same = [n for n in theirs.shape if n > 1] == [n for n in ours.shape if n > 1]
+    return theirs.reshape(ours.shape) if same else None
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """relL2; infinite where NaN or infinities do not agree."""
+    try:
+        return difference("", ours, theirs).relative
+    except ParityError:
+        return float("inf")
+
+
+def switches(array: np.ndarray) -> bool:
+    """Whether it holds no more than two numbers."""
+    return len(np.unique(array)) <= SWITCHES
+
+
+def listed(names: list[str]) -> str:
+    """The first of them."""
+    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")

@@ -1,0 +1,34 @@
+"""What a torch model holds, as arrays by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.measure import host
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Every tensor once; what has more names is told apart."""
+
+    weights: Arrays
+    """float32, by the first of their names."""
+    buffers: Arrays = field(default_factory=dict)
+    """Those of floats, float32, saved with the model or not."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Every further name of a weight -> its first."""
+
+
+def holding(model: Any) -> Holding:
+    """Of a torch module."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    names = model.named_parameters(remove_duplicate=False)
+    return Holding(
+        {name: host(parameter) for parameter, name in first.items()},
+        {name: host(buffer.float()) for name, buffer in model.named_buffers() if buffer.is_floating_point()},
+        {name: first[parameter] for name, parameter in names if name != first[parameter]},
+    )
