@@ -195,6 +195,24 @@ def test_a_formula_in_float32_is_rounding_and_torchs_table_is_used():
     assert "buffer table differs from table (relL2 1.0e-04)" in compared(theirs, ours, checks=("weights",)).stages[0].says
 
 
+class Computing(OurStatistics):
+    def __init__(self, theirs: Statistics):
+        super().__init__(theirs)
+        del self.table
+
+    def __call__(self, x):
+        self.table = jnp.sin(jnp.arange(7 * D).reshape(7, D) / 3.0)
+        return super().__call__(x)
+
+
+def test_a_table_that_jax_computes_is_named():
+    theirs = statistics()
+    theirs.register_buffer("again", theirs.table.clone())
+    says = "torch's buffers that JAX does not hold: "
+    assert says not in compared(theirs, OurStatistics(theirs), checks=("weights",)).stages[0].says
+    assert f"{says}table, again" in compared(theirs, Computing(theirs), checks=("weights",)).stages[0].says
+
+
 def test_a_parameter_that_torch_has_not_is_no_constant():
     theirs = statistics()
     ours = OurStatistics(theirs)

@@ -87,7 +87,10 @@ class Constants:
         unused = {key: theirs for key, theirs in buffers.items() if key not in self.equal}
         for name, key in placed({name: free[name] for name in free if name in typed or not short}, unused, homes):
             self.pair(name, free[name], key, unused[key].reshape(free[name].shape))
-        self.computed = [key for key, table in unused.items() if key not in self.held and not switches(table)]
+        known = [buffers[key] for key in {*self.equal, *self.held} & set(buffers)]
+        self.computed = [
+            key for key, table in unused.items() if not switches(table) and not any(same_numbers(table, it) for it in known)
+        ]
         self.own += [name for name in free if name in typed and name not in self.names]
         self.names |= set(self.own)
 
@@ -101,7 +104,7 @@ class Constants:
         """In words, for the line of the weights."""
         same = len(set(self.equal))
         lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
-        lines += [f"{said}; torch's is used below" for said in (*self.rounded, *self.wrong)]
+        lines += [f"{said}; torch's is used below" for said in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
         return lines + ([f"torch's buffers that JAX does not hold: {listed(self.computed)}"] if self.computed else [])
 
