@@ -1,5 +1,6 @@
 """What a difference of one module's own code comes to: none, where all that comes out is torch's."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,9 +29,13 @@ def settled(traced: Traced, rows: list[Module]) -> list[Module]:
 
 
 def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
-    """What is wrong with calls that give arrays which cannot be laid beside torch's, by torch's name."""
+    """What is wrong with calls that give arrays which cannot be laid beside torch's, by torch's name.
+
+    Of a module that is called more than once, it is not sure which call is which.
+    """
+    calls = Counter(site.path for site in traced.reference.calls)
     found = {}
-    for mine, other in traced.pairs.items():
+    for mine, other in ((mine, other) for mine, other in traced.pairs.items() if calls[other.path] == 1):
         ours, theirs = traced.ours.outputs[mine][0], traced.reference.calls[other].output[0]
         if not orders_for(theirs.shape, ours.shape) and not repeated(ours, theirs):
             says = f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
