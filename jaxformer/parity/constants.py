@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.rules import Rule
+from jaxformer.convert.rules import LISTED, Rule
 from jaxformer.errors import ParityError
 from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
@@ -22,7 +22,6 @@ ROUNDED = 1e-5
 """relL2 up to which two tables are one formula, rounded in float32."""
 SWITCHES = 2
 """So many numbers make a mask, whose sense is the model's own."""
-LISTED = 3
 
 
 @dataclass

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.rules import summed, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.axes import orders_for, repeated
 from jaxformer.parity.measure import EXACT, Noise, check_gradients
@@ -48,16 +47,9 @@ def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
     if traced.ours.weights is None:
         return [], ""
     try:
-        return check_gradients(own_gradients(traced), traced.reference.gradients, roundings(traced)), ""
+        return check_gradients(traced.gradients, traced.reference.gradients, roundings(traced)), ""
     except ParityError as error:
         return [], str(error)
-
-
-def own_gradients(traced: Traced) -> dict[str, np.ndarray]:
-    """Ours, of weights and inputs by torch's names."""
-    ours = summed(to_torch(traced.ours.weights, traced.rules), traced.rules)
-    ours |= {f"input {i}": array for i, array in traced.ours.inputs.items()}
-    return {name: ours[name] for name in traced.reference.gradients}
 
 
 def roundings(traced: Traced) -> Mapping[str, Noise]:

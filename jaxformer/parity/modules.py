@@ -1,7 +1,7 @@
 """The table of modules: how far each one is off, which are guilty, and why."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, difference, is_null, rms
 from jaxformer.parity.pairing import (
     below,
+    holder,
     layer_arrays,
     pair_calls,
     pair_modules,
@@ -62,6 +63,13 @@ class Traced:
     def parameters(self) -> dict[str, np.ndarray]:
         """Ours in float64, layer by layer."""
         return layer_arrays(self.model, self.rules)
+
+    @cached_property
+    def gradients(self) -> dict[str, np.ndarray]:
+        """Ours, of weights and inputs, by torch's names."""
+        ours = summed(to_torch(self.ours.weights, self.rules), self.rules)
+        ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
+        return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
     def larger(self) -> set[str]:
@@ -161,15 +169,6 @@ def table(traced: Traced) -> list[Module]:
             )
         )
     return rows
-
-
-def holder(path: str, paths: Container[str]) -> str:
-    """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
-    while path:
-        path = path.rpartition(".")[0]
-        if path in paths:
-            return path
-    return CALL.path
 
 
 def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[Worst, set[Site]]:

@@ -1,7 +1,7 @@
 """Which module of ours is which of torch's: the two that hold the same parameters, as the rules of the conversion have them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.axes import orders_for
 from jaxformer.parity.records import Trace
-from jaxformer.parity.watch import Site
+from jaxformer.parity.watch import CALL, Site
 
 Calls = Mapping[Site, Sequence[np.ndarray]]
 """What each call gives."""
@@ -110,6 +110,15 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 def below(name: str, path: str) -> bool:
     """Whether a parameter lies in a module."""
     return not path or name.startswith(f"{path}.")
+
+
+def holder(path: str, paths: Container[str]) -> str:
+    """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in paths:
+            return path
+    return CALL.path
 
 
 def depth(path: str) -> tuple[int, str]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.guilt import own_gradients, roundings, wrong_gradients
+from jaxformer.parity.guilt import roundings, wrong_gradients
 from jaxformer.parity.measure import LINES, Kind
 from jaxformer.parity.modules import Traced, error, over
 from jaxformer.parity.report import Error, Module, Stage
@@ -93,7 +93,7 @@ def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
     """Of every weight and every float input; the null ones, and those that could not be judged."""
-    ours, rounding = own_gradients(traced), roundings(traced)
+    ours, rounding = traced.gradients, roundings(traced)
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
