@@ -16,8 +16,6 @@ from jaxformer.parity.inputs import excite, probe
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
 HEAD = WIDTH // HEADS
 EPSILON = 1e-6
-TURNS = (1.0 / 10000.0 ** (torch.arange(0, HEAD, 2).float() / HEAD)).numpy()
-"""Rotations per position, as transformers holds them: in float32."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +37,13 @@ class RMSNorm(nnx.Module):
         return self.scale * wide.astype(x.dtype)
 
 
+def turns():
+    """Rotations per position; transformers holds them, in float32."""
+    return 1.0 / 10000.0 ** (jnp.arange(0, HEAD, 2) / HEAD)
+
+
 def rotate(x):
-    angles = jnp.arange(x.shape[1]).astype(jnp.float32)[:, None] * TURNS
+    angles = jnp.arange(x.shape[1]).astype(jnp.float32)[:, None] * turns()
     cos, sin = (jnp.tile(f(angles), 2)[:, None] for f in (jnp.cos, jnp.sin))
     halves = jnp.split(x, 2, -1)
     return (x * cos + jnp.concatenate([-halves[1], halves[0]], -1) * sin).astype(x.dtype)
@@ -125,6 +128,7 @@ def test_llama(llama):
     report = compared(llama)
     assert report.status == "equal", str(report)
     assert [stage.name for stage in report.stages] == [*CHECKS, "float32"]
+    assert "inv_freq, which JAX computes, differs by" in report.stages[1].says
     assert torch.get_default_dtype() == torch.float32
 
 
@@ -135,7 +139,8 @@ def test_a_cast_to_bfloat16_is_the_ports_own(llama):
 
 def test_where_no_cause_is_found_the_module_is_named(llama, monkeypatch):
     """Keys and values are fewer than queries here, which no formula of attention may stumble over."""
-    monkeypatch.setattr(f"{__name__}.TURNS", TURNS * 2)
+    other = 2 * np.asarray(turns())
+    monkeypatch.setattr(f"{__name__}.turns", lambda: other)
     report = compared(llama)
     assert [(module.jax, module.cause) for module in report.guilty] == [
         (f"model.layers.{i}.self_attn", "") for i in range(LAYERS)

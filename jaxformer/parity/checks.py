@@ -7,7 +7,7 @@ Each check alone raises ConversionError or ParityError; `CHECKS` lists them, che
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, summed, to_jax, to_torch
 from jaxformer.errors import ParityError
+from jaxformer.parity.holding import Arrays
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import Difference, check_bfloat16, check_float32, check_float64, check_gradients
@@ -31,6 +32,8 @@ class Subject:
     like: PyTree
     call: Call = apply
     family: Family = TWIN
+    tables: Arrays = field(default_factory=dict)
+    """torch's buffers that the JAX model holds none of, by name: its code may compute them."""
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""

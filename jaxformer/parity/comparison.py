@@ -18,7 +18,7 @@ from jaxformer.parity.holding import Holding, holding
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.measure import LINES, difference
-from jaxformer.parity.modules import Traced, table, trace
+from jaxformer.parity.modules import table
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
 from jaxformer.parity.rerun import measure_rounding
@@ -32,6 +32,8 @@ from jaxformer.parity.stages import (
     gradients_stage,
     local_stage,
 )
+from jaxformer.parity.tables import Tables
+from jaxformer.parity.tracing import Traced, trace
 from jaxformer.parity.training import compare_training
 from jaxformer.parity.watch import SEEN
 from jaxformer.parity.wording import say_names
@@ -76,7 +78,7 @@ def compare(
         loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier)
         yield from judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier)
         if training is not None:
-            course = compare_training(torch_model, loaded.like, training, loaded.family)
+            course = compare_training(torch_model, loaded.like, training, loaded.family, Tables(loaded.tables))
             yield from ((stage, {"steps": course.steps}) for stage in course.stages)
         if generate is not None:
             yield compare_generation(torch_model, loaded.like, *generate, loaded.family), {}
@@ -156,7 +158,7 @@ def weights_stage(
     if "weights" in checks:
         yield stage, {}
     same = stage.status == "equal" and not abstract(jax_model)
-    return Subject(found.model if same else loaded, call, found.family)
+    return Subject(found.model if same else loaded, call, found.family, found.tables)
 
 
 def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone: bool) -> Stage:
@@ -210,7 +212,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     backward = [name for name in checks if "gradients" in name]
     if {"forward", "local", *backward} & set(checks):
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
-        traced = trace(reference, subject.like, subject.call, subject.family, **wanted)
+        traced = trace(reference, subject, **wanted)
         rows = settled(traced, table(traced))
         more = {
             "modules": rows,

@@ -17,9 +17,8 @@ from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
 from jaxformer.parity.measure import difference
 from jaxformer.parity.naming import Homes, last, nearest_pairs, twins
+from jaxformer.parity.tables import is_rounded, most_off
 
-ROUNDED = 1e-5
-"""relL2 up to which two tables are one formula, rounded in float32."""
 SWITCHES = 2
 """So many numbers make a mask, whose sense is the model's own."""
 
@@ -40,23 +39,21 @@ class Constants:
     """JAX names of what torch has not."""
     held: set[str] = field(default_factory=set)
     """torch's buffers that differ from their partners."""
-    computed: list[str] = field(default_factory=list)
-    """torch's tables that JAX holds none of, and computes."""
+    missing: dict[str, np.ndarray] = field(default_factory=dict)
+    """torch's buffers that JAX does not hold: its code may compute them."""
 
     def pair(self, name: str, ours: np.ndarray, buffer: str, theirs: np.ndarray) -> None:
         """Judge two that are the same; torch's values have our shape."""
         self.names.add(name)
         if np.array_equal(ours, theirs, equal_nan=True):
-            self.equal.append(buffer)
+            self.equal += buffer.split(", ")
             return
         self.values[name] = theirs.astype(ours.dtype)
         self.held |= set(buffer.split(", "))
-        off = distance(ours, theirs)
-        if off <= ROUNDED:
-            most = np.abs(ours.astype(np.float64) - theirs).max()
-            self.rounded.append(f"buffer {buffer} differs by {most:.1e} at most, float32's rounding")
+        if is_rounded(ours, theirs):
+            self.rounded.append(f"buffer {buffer} differs by {most_off(ours, theirs):.1e} at most, float32's rounding")
         else:
-            self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {off:.1e})")
+            self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {distance(ours, theirs):.1e})")
 
     def without_buffers(self, found: Mapping[str, Rule], buffers: Container[str]) -> dict[str, Rule]:
         """The rules of weights; what holds a buffer's values is noted."""
@@ -80,18 +77,20 @@ class Constants:
             if found is not None:
                 self.names.add(name)
                 self.equal.append(found)
-            elif best is not None and near[best] <= ROUNDED:
+            elif best is not None and is_rounded(ours, buffers[best].reshape(ours.shape)):
                 self.pair(name, ours, best, buffers[best].reshape(ours.shape))
         free = {name: ours for name, ours in left.items() if name not in self.names}
         unused = {key: theirs for key, theirs in buffers.items() if key not in self.equal}
         for name, key in placed({name: free[name] for name in free if name in typed or not short}, unused, homes):
             self.pair(name, free[name], key, unused[key].reshape(free[name].shape))
-        known = [buffers[key] for key in {*self.equal, *self.held} & set(buffers)]
-        self.computed = [
-            key for key, table in unused.items() if not switches(table) and not any(same_numbers(table, it) for it in known)
-        ]
         self.own += [name for name in free if name in typed and name not in self.names]
         self.names |= set(self.own)
+
+    def leave(self, buffers: Mapping[str, np.ndarray]) -> None:
+        """What is missing once all was paired; of two that are the same, JAX needs to hold one."""
+        known = {*self.equal, *self.held} & set(buffers)
+        left = {key: table for key, table in buffers.items() if key not in known}
+        self.missing = {key: it for key, it in left.items() if not any(same_numbers(it, buffers[other]) for other in known)}
 
     def put(self, tree: PyTree) -> PyTree:
         """The model with torch's values."""
@@ -105,7 +104,8 @@ class Constants:
         lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
         lines += [f"{said}; torch's is used below" for said in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
-        return lines + ([f"torch's buffers that JAX does not hold: {listed(self.computed)}"] if self.computed else [])
+        tables = [name for name, table in self.missing.items() if not switches(table)]
+        return lines + ([f"torch's buffers that JAX does not hold: {listed(tables)}"] if tables else [])
 
 
 def placed(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> list[tuple[str, str]]:

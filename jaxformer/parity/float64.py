@@ -10,7 +10,10 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import Primitive, jaxprs_in_params, primitives
+
+from jaxformer.parity.tables import NO_TABLES, Tables
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
 """JAX's operations that are told the type of what they give."""
@@ -19,9 +22,9 @@ WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
 
 
 @contextmanager
-def jax_float64() -> Iterator[None]:
+def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     """JAX, while it traces: float64 is on, products are exact to it, what is told to give float32 gives float64, and a float32
-    constant beside a float64 array is widened."""
+    constant beside a float64 array is widened. What code computes of constants alone may be one of torch's `tables`."""
     bind = Primitive.bind
 
     def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
@@ -29,10 +32,18 @@ def jax_float64() -> Iterator[None]:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
         if {NARROW, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
             args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == NARROW else arg for arg in args)
-        return bind(operation, *args, **how)
+        if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
+            return bind(operation, *args, **how)
+        with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind):
+            return jax.tree.map(tables.instead, bind(operation, *args, **how))
 
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", widened):
         yield
+
+
+def is_constant(argument: Any) -> bool:
+    """Whether an argument of an operation has numbers already, while JAX traces."""
+    return isinstance(argument, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(argument, Tracer)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.axes import orders_for, repeated
 from jaxformer.parity.measure import EXACT, Noise, check_gradients
-from jaxformer.parity.modules import Traced, over
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.rounding import Spot
+from jaxformer.parity.tracing import Traced, over
 from jaxformer.parity.watch import CALL
 
 

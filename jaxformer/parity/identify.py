@@ -16,7 +16,7 @@ from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import named_weights
 from jaxformer.parity.constants import Constants, listed, typed_constants
-from jaxformer.parity.holding import Holding
+from jaxformer.parity.holding import Arrays, Holding
 from jaxformer.parity.matching import Ours, Search, Theirs, matching, on_host, torch_names
 from jaxformer.parity.naming import last, nearest_names, twins
 from jaxformer.parity.placing import crossed, place, straighten
@@ -37,6 +37,8 @@ class Identified:
     """What is to be said of it."""
     wrong: bool
     """Whether buffers differ."""
+    tables: Arrays
+    """torch's buffers that it does not hold."""
 
 
 def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
@@ -61,9 +63,10 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
     left = {name: leaf for name, leaf in left.items() if name not in {*found, *constants.names}}
     if (left or free) and (not rules.rules or any(not _torch_names(rules, name, leaf) for name, leaf in left.items())):
         raise ConversionError(_refusal(left, {name: held.weights[name] for name in free}))
+    constants.leave(held.buffers)
     family = replace(_family(rules, found, ruled, leaves), constants=frozenset(constants.names), tied=tied)
     notes = (*constants.says(), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, crossed(search)))
-    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong))
+    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing)
 
 
 def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
@@ -71,9 +74,12 @@ def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identifi
     leaves = named_weights(jax_model)
     ruled = by_rules(held, leaves, rules)
     constants = ruled_buffers(held, leaves, rules, ruled)
+    constants.leave(held.buffers)
     tied = {alias: first for alias, first in held.tied.items() if any(alias in names for names in ruled.values())}
     family = replace(rules, constants=frozenset(constants.names), tied=tied)
-    return Identified(family, constants.put(jax_model), tuple(_tie_notes({}, ruled, tied)), wrong=False)
+    return Identified(
+        family, constants.put(jax_model), tuple(_tie_notes({}, ruled, tied)), wrong=False, tables=constants.missing
+    )
 
 
 def by_rules(held: Holding, leaves: Mapping[str, Any], rules: Family) -> Names:

@@ -2,133 +2,27 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.convert.rules import Family, summed, to_jax, to_torch
-from jaxformer.errors import ParityError
-from jaxformer.parity.axes import Order, added_up, aligned, laid, order_of, repeated
-from jaxformer.parity.causes import Hints, explain, explain_gradient, explain_sum
+from jaxformer.convert.rules import summed, to_jax, to_torch
+from jaxformer.parity.axes import added_up, aligned, repeated
+from jaxformer.parity.causes import explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
-from jaxformer.parity.float64 import jax_float64
-from jaxformer.parity.inputs import cast, widen
-from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
-from jaxformer.parity.loading import ready
-from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, difference, is_null, rms
-from jaxformer.parity.pairing import (
-    below,
-    holder,
-    layer_arrays,
-    pair_calls,
-    pair_modules,
-    parameter_pairs,
-    without_helpers,
-    without_uneven_gradients,
-)
-from jaxformer.parity.propagate import Run, propagate
+from jaxformer.parity.inputs import widen
+from jaxformer.parity.isolate import Gap, Place
+from jaxformer.parity.measure import EXACT, NULL_GRADIENT, rms
+from jaxformer.parity.pairing import below, holder, layer_arrays, parameter_pairs
 from jaxformer.parity.records import Record
-from jaxformer.parity.reference import Call, Reference, saying
 from jaxformer.parity.report import Error, Module
-from jaxformer.parity.rerun import holders
-from jaxformer.parity.rounding import Moved, Spot
-from jaxformer.parity.seen import counted, explain_seen, last, pair_seen, scores_of
+from jaxformer.parity.rounding import Spot
+from jaxformer.parity.seen import explain_seen, last, scores_of
+from jaxformer.parity.tracing import EQUAL, Traced, error, over, propagated
 from jaxformer.parity.watch import CALL, Site
 
-EQUAL = Error(0.0, 0.0)
 Worst = dict[Site, tuple[Error, Gap]]
-
-
-@dataclass(frozen=True)
-class Traced:
-    """Both sides' calls, and which of ours is which of torch's."""
-
-    reference: Reference
-    model: Any
-    """The JAX model with torch's weights, in float32."""
-    rules: Family
-    ours: Run
-    pairs: Mapping[Site, Site]
-    """Ours -> torch's."""
-    isolated: Isolated
-    counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
-    """Of our taps that are attention's scores or weights: which entries of torch's count."""
-    hints: Hints = field(default_factory=dict)
-
-    @cached_property
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Ours in float64, layer by layer."""
-        return layer_arrays(self.model, self.rules)
-
-    @cached_property
-    def gradients(self) -> dict[str, np.ndarray]:
-        """Ours, of weights and inputs, by torch's names."""
-        ours = summed(to_torch(self.ours.weights, self.rules), self.rules)
-        ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
-        return {name: ours[name] for name in self.reference.gradients}
-
-    @cached_property
-    def larger(self) -> set[str]:
-        """torch's modules whose code, on our side, holds that of some module inside of them, which is not seen there."""
-        known = {other.path for other in self.pairs.values()}
-        return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
-
-    def rounding_of(self, owner: Site) -> Moved:
-        """How far rounding moves what a module's own code makes of torch's arrays; where our code is more than that of torch's
-        module, how far it moves them along the normal run, which is more."""
-        rounding = self.reference.rounding
-        return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
-
-    def moved(self, gap: Gap) -> Noise:
-        """How far rounding moves torch's array."""
-        if gap.place is None:
-            return EXACT
-        site, part, number = gap.place
-        return self.rounding_of(gap.owner).get(Spot.of(self.pairs[site], part, number), EXACT)
-
-
-def trace(reference: Reference, model: Any, call: Call, rules: Family, *, local: bool, gradients: bool) -> Traced:
-    """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
-    asked for, the second is left out where that is equal."""
-    with jax_float64(), saying("jax in float64"):
-        wide = ready(widen(model), training=False)
-        inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
-        ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
-        own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
-        parameters = parameter_pairs(model, rules)
-        paired = pair_modules(own, other, parameters)
-        own, both = (without_helpers(ours.outputs, reference.calls, paired, whole=whole) for whole in (False, True))
-        pairs = pair_calls(own, reference.calls, paired)
-        seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
-        counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
-        reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
-        pairs = {**pairs, **seen, CALL: CALL}
-        isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
-        normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
-        if local or gradients or any(over(each, "activation") for each in normal if each):
-            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
-    return Traced(reference, model, rules, ours, pairs, isolated, counts)
-
-
-def propagated(
-    ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray], orders: Mapping[Place, Order]
-) -> Error | None:
-    """The largest difference of what a call gives along the normal run, None where no array of it fits; orders of axes that are
-    not known, it finds."""
-    counted, found = counts.get(pair[0]), []
-    for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
-        order = order_of(t, j, orders.get(Place(pair[0], "output", i)), counted)
-        if order is None and not repeated(j, t):
-            continue
-        j, t = np.broadcast_arrays(j, t) if order is None else (j, laid(t, order, j.shape))
-        if order is not None and counted is not None:
-            j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
-        found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
-    return max(found, key=lambda each: each.off("activation"), default=None)
 
 
 def table(traced: Traced) -> list[Module]:
@@ -275,23 +169,6 @@ def by_position(traced: Traced, site: Site) -> list[float]:
     if ours.shape != theirs.shape or ours.ndim < 3:
         return []
     return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
-
-
-def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
-    """Infinite where shapes, NaN or infinities do not agree; nothing where both sides are no more than noise."""
-    if (noise and is_null(ours, theirs, noise)) or (rounding != EXACT and rounding.explains(ours, theirs)):
-        return EQUAL
-    try:
-        found = difference("", ours, theirs)
-    except ParityError:
-        return Error(float("inf"), float("inf"))
-    return Error(found.relative, found.peak, *rounding.of(theirs))
-
-
-def over(found: Error, kind: Kind) -> bool:
-    """Whether it is over tier A's line, and over what torch's own rounding excuses."""
-    relative, peak = found.allowed(kind)
-    return not (found.relative <= relative and found.peak <= peak)
 
 
 def noise_of(calls: Mapping[Site, Record]) -> float:

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxformer.parity.guilt import roundings, wrong_gradients
 from jaxformer.parity.measure import LINES, Kind
-from jaxformer.parity.modules import Traced, error, over
 from jaxformer.parity.report import Error, Module, Stage
+from jaxformer.parity.tracing import Traced, error, over
 from jaxformer.parity.watch import CALL
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
@@ -77,7 +77,7 @@ def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]
         return Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"), []
     found = excuses(((name_of(row), row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e}){noted(found)}"
-    return Stage("forward", "equal", says), blurred(found)
+    return Stage("forward", "equal", "; ".join((says, *traced.tables))), blurred(found)
 
 
 def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:

@@ -28,6 +28,7 @@ from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
 from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
 from jaxformer.parity.report import Stage, Step
 from jaxformer.parity.steps import Settings, explain_step
+from jaxformer.parity.tables import NO_TABLES, Tables
 
 Arrays = Mapping[str, np.ndarray]
 """By torch's names."""
@@ -56,13 +57,16 @@ class Course(NamedTuple):
     steps of up to a learning rate."""
 
 
-def compare_training(torch_model: Any, jax_model: PyTree, learning: Learning, rules: Family = TWIN) -> Course:
-    """Train copies of both models in float64 (tier A), in training mode, from torch's weights.
+def compare_training(
+    torch_model: Any, jax_model: PyTree, learning: Learning, rules: Family = TWIN, tables: Tables = NO_TABLES
+) -> Course:
+    """Train copies of both models in float64 (tier A), in training mode, from torch's weights; what the JAX code computes of
+    torch's `tables`, it has from torch.
 
     A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. What torch drops out is
     what JAX drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
     """
-    with jax_float64():
+    with jax_float64(tables):
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
         theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
         judge, drawn = Judge(weights, theirs.settings()), []
@@ -91,7 +95,6 @@ class Judge:
         self.settings, self.before = settings, weights
         self.past: list[Arrays] = []
         """torch's gradients up to the first step that moves anything."""
-        """torch's parameters."""
         self.steps: list[Step] = []
         self.rates: list[tuple[float, float]] = []
         """torch's and ours."""

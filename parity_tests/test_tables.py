@@ -1,0 +1,118 @@
+"""Tables that JAX code computes and torch holds in float32: frequencies and sinusoids."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.learning import Learning
+from jaxformer.parity.tables import is_rounded, leading
+from parity_tests.helpers import noise
+
+T, D = 7, 10
+LINE = Family("line", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
+
+
+def frequencies(xp, dtype):
+    return 1 / xp.asarray(10000, dtype) ** (xp.arange(0, D, 2, dtype=dtype) / D)
+
+
+def sinusoid(dtype, rows):
+    return np.sin(np.arange(rows, dtype=dtype)[:, None] * frequencies(np, dtype))
+
+
+@pytest.mark.parametrize("rows", [9, 5000])
+def test_one_formula(rows):
+    assert is_rounded(sinusoid(np.float64, rows), sinusoid(np.float32, rows))
+    assert not is_rounded(sinusoid(np.float64, rows + 1)[1:], sinusoid(np.float32, rows))
+
+
+def test_the_smallest_frequency_counts():
+    ours, theirs = frequencies(np, np.float64), frequencies(np, np.float32)
+    assert is_rounded(ours, theirs)
+    ours[-1] *= 1 + 1e-4
+    assert not is_rounded(ours, theirs)
+
+
+def test_infinities_have_to_be_the_same():
+    mask = np.where(np.tri(3), 0.1, -np.inf)
+    assert is_rounded(mask + 1e-9, mask)
+    assert not is_rounded(mask, -mask)
+    assert not is_rounded(mask.T, mask)
+
+
+def test_leading_rows_and_columns():
+    table = np.arange(12.0).reshape(1, 4, 3)
+    np.testing.assert_array_equal(leading(table, (2, 1, 3)), [[[0, 1, 2]], [[3, 4, 5]]])
+    assert leading(table, (5, 3)) is None
+    assert leading(table, (3,)) is None
+    assert leading(table, ()) is None
+
+
+class Waves(torch.nn.Module):
+    """Holds twice as many rows as it needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(D, D // 2)
+        self.register_buffer("table", torch.from_numpy(sinusoid(np.float32, 2 * T)))
+
+    def forward(self, x):
+        return torch.tanh(self.line(x) + self.table[: x.shape[1]])
+
+
+def waves(first):
+    """The same, as a function of parameters; its first row is for this position."""
+
+    def call(params, x):
+        table = jnp.sin((first + jnp.arange(x.shape[1]))[:, None] * frequencies(jnp, jnp.float32))
+        return jnp.tanh(x @ params["line"]["kernel"] + params["line"]["bias"] + table)
+
+    return call
+
+
+def compared(theirs, call, **more):
+    like = {
+        "line": {"kernel": jax.ShapeDtypeStruct((D, D // 2), np.float32), "bias": jax.ShapeDtypeStruct((D // 2,), np.float32)}
+    }
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return compare(theirs, like, (noise(3, T, D, seed=1),), rules=LINE, call_jax=call, tier="A", **more)
+
+
+@pytest.fixture
+def theirs():
+    return excite(Waves().eval(), seed=0)
+
+
+def training(call):
+    x, y = noise(3, T, D, seed=1), noise(3, T, D // 2, seed=2)
+    return Learning(
+        batches=[(x, y)] * 2,
+        torch_loss=lambda model, x, y: ((model(x) - y) ** 2).mean(),
+        jax_loss=lambda params, x, y: ((call(params, x) - y) ** 2).mean(),
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        jax_optimizer=optax.sgd(0.1),
+    )
+
+
+def test_a_table_that_jax_computes_is_torchs(theirs):
+    """Forwards, backwards and in training."""
+    report = compared(theirs, waves(0), training=training(waves(0)))
+    assert report.status == "equal", str(report)
+    assert "table, which JAX computes, differs by" in report.stages[1].says
+
+
+def test_another_table_is_not(theirs):
+    report = compared(theirs, waves(1), checks=("weights", "forward"))
+    assert [stage.status for stage in report.stages] == ["equal", "different"], str(report)
+
+
+def test_a_difference_of_rounding_would_be_seen(theirs, monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.tables.is_rounded", lambda ours, theirs: False)
+    report = compared(theirs, waves(0), checks=("weights", "forward"), training=training(waves(0)))
+    assert {stage.name for stage in report.stages if stage.status == "different"} >= {"forward", "loss"}, str(report)
