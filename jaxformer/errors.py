@@ -1,5 +1,11 @@
 """Every error jaxformer raises on purpose: one line that names the thing, the value found, the value wanted, and what to do."""
 
+import errno
+import os
+
+SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
+"""What a system says of a file that cannot be written."""
+
 
 class JaxformerError(Exception):
     """The root: `except JaxformerError` catches whatever jaxformer refuses."""
@@ -27,3 +33,9 @@ class ParityError(JaxformerError, AssertionError):
 
 class NonFiniteError(JaxformerError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
+
+
+def why_unwritten(error: Exception) -> str:
+    """What the system said; libraries hand it on inside of messages and types of their own."""
+    said = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return next((reason for reason in SYSTEM if reason in str(error)), said)

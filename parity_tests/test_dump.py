@@ -20,6 +20,7 @@ from jaxformer.parity.comparison import check, compare, listen
 from jaxformer.parity.dump import load, save
 from jaxformer.parity.inputs import excite
 from parity_tests.helpers import gpt_config
+from tests.room import room_for
 
 CONFIG = gpt_config(n_layers=1, layers="rolled")
 
@@ -127,3 +128,9 @@ def test_a_damaged_dump(reference, tmp_path, how):
 def test_a_folder_is_not_overwritten(reference, folder):
     with pytest.raises(InputError, match="exists already; remove it, or give another name"):
         save(reference, folder)
+
+
+def test_no_room(reference, tmp_path):
+    with room_for(2000), pytest.raises(InputError, match=r"dump cannot be written: File too large; give another name$"):
+        save(reference, tmp_path / "dump")
+    assert list(tmp_path.iterdir()) == []

@@ -1,9 +1,14 @@
 """What is read back from disk is what was saved, or it is refused in one line: nothing in between."""
 
 import contextlib
+import errno
+import gc
+import os
 import random
 import shutil
+import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -17,6 +22,7 @@ from jaxformer.errors import CheckpointError
 from jaxformer.models import GPT, init
 from jaxformer.training import checkpoint
 from jaxformer.training.checkpoint import digest, load_state, save_state
+from tests.room import room_for
 from tests.tiny import tiny_config
 
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -30,6 +36,14 @@ def state(step: int) -> dict[str, jax.Array]:
         "w": jnp.asarray(draw.standard_normal((40, 30)), jnp.float32),
         "b": jnp.full(3, 0.5 * step),
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect() -> Iterator[None]:
+    """Damage is followed by a collection, which takes seconds where other tests have left many objects."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +169,28 @@ def test_no_checkpoint(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_nowhere_to_write(tmp_path):
+def read_only(path: Path, *how: object, **more: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+@pytest.mark.parametrize("reason", ["File exists", "Read-only file system"])
+def test_nowhere_to_write(saved, tmp_path, monkeypatch, reason):
+    """A thread that is left behind would keep the program from ending."""
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot be written: \w+") as caught:
-        save_state(tmp_path / "file", 1, state(1))
-    assert "\n" not in str(caught.value)
+    folder, before = (tmp_path / "file" if reason == "File exists" else saved), set(threading.enumerate())
+    monkeypatch.setattr(os, "mkdir", read_only if folder == saved else os.mkdir)
+    with pytest.raises(CheckpointError, match=rf"{folder}/7 cannot be written: {reason}$"):
+        save_state(folder, 7, state(7))
+    assert set(threading.enumerate()) <= before
+
+
+@ORBAX_IS_LOUD
+def test_no_room_for_a_checkpoint(saved):
+    before = {path for path in saved.rglob("*") if path.is_file()}
+    with room_for(2000), pytest.raises(CheckpointError, match=r"checkpoints/7 cannot be written: File too large$"):
+        save_state(saved, 7, state(7))
+    assert {path for path in saved.rglob("*") if path.is_file()} == before
+    assert digest(load_state(saved, state(0))) == digest(state(6))
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +216,14 @@ def refused(path: Path) -> str:
 def test_weights_come_back_bit_for_bit(weights, model):
     assert digest(load_weights(weights, jax.eval_shape(lambda: model))) == digest(model)
     assert [path.name for path in weights.parent.iterdir()] == [weights.name]
+
+
+def test_no_room_for_weights(weights, model):
+    before = weights.read_bytes()
+    with room_for(2000), pytest.raises(CheckpointError, match=r"weights\.safetensors cannot be written: File too large$"):
+        save_weights(weights, model)
+    assert [path.name for path in weights.parent.iterdir()] == [weights.name]
+    assert weights.read_bytes() == before
 
 
 def test_truncated_weights(weights):

@@ -111,6 +111,13 @@ def test_metrics_beyond_the_checkpoint_are_dropped(tmp_path):
     assert steps_of(run.path) == [3, 6, 9]
 
 
+def test_metrics_that_cannot_be_written(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    (run.path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"run/metrics\.jsonl cannot be written: Is a directory$"):
+        run.log({"step": 1})
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -9,15 +9,19 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
-from jaxformer.errors import CheckpointError, ConversionError
+from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.nn.tree import named_leaves
 
 
 def save_weights(path: Path, model: PyTree) -> None:
-    """Write every tensor; the file appears whole or not at all."""
+    """Write every tensor; the file appears whole or not at all. CheckpointError where it cannot be written."""
     unfinished = path.with_name(path.name + ".unfinished")
-    safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
-    os.replace(unfinished, path)
+    try:
+        safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
+        os.replace(unfinished, path)
+    except (OSError, safetensors.SafetensorError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}") from None
 
 
 def load_weights(path: Path, like: PyTree) -> PyTree:

@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.measure import Noise
 from jaxformer.parity.records import Record
 from jaxformer.parity.reference import Reference
@@ -44,9 +44,9 @@ def save(reference: Reference, folder: Path) -> None:
         safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
         (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
         os.replace(unfinished, folder)
-    except OSError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise InputError(f"{folder} cannot be written: {error.strerror or error}; give another name") from None
+        raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
 
 
 def load(folder: Path) -> Reference:

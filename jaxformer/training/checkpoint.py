@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.errors import CheckpointError
+from jaxformer.errors import CheckpointError, why_unwritten
 from jaxformer.nn.tree import map_named, named_leaves
 
 KEPT = 2
@@ -45,7 +46,8 @@ def digest(state: PyTree) -> str:
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
     with _quiet():
-        fault = _save(folder, step, state)
+        if fault := _save(folder, step, state):
+            gc.collect()
     if fault:
         raise CheckpointError(fault)
 
@@ -53,10 +55,14 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with _checkpointer(folder) as checkpointer:
             saved = checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
-    except OSError as error:
-        return f"{folder / str(step)} cannot be written: {error.strerror or error}"
+    except Exception as error:
+        for unfinished in folder.glob("*.orbax-checkpoint-tmp"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
 
 
@@ -72,6 +78,8 @@ def load_state(folder: Path, like: PyTree) -> PyTree:
     for step in steps:
         with _quiet():
             state, fault = _attempt(folder, step, like)
+            if fault:
+                gc.collect()
         if fault:
             faults[step] = fault
             continue
@@ -91,13 +99,13 @@ def _set_aside(path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing from orbax itself: what there is to say of a damaged or unfinished checkpoint is said once, by us."""
+    """Nothing from orbax itself: what there is to say of a damaged or unfinished checkpoint is said once, by us. What it has
+    left half done warns when it is collected, so that has to be in here."""
     logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-            gc.collect()
     finally:
         logging.disable(logging.NOTSET)
 

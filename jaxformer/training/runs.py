@@ -80,9 +80,12 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     def log(self, values: Mapping[str, float | int]) -> None:
-        """One more line of metrics."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        """One more line of metrics; CheckpointError where it cannot be written."""
+        try:
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.path / METRICS} cannot be written: {error.strerror}") from None
 
     @property
     def metrics(self) -> list[dict[str, float | int]]:
