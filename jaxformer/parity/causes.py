@@ -5,7 +5,9 @@ combination of choices gives torch's array to 1e-12, and another one ours, in fl
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from jaxformer.parity.wording import part_of
 
 EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
+ALL = slice(None)
 FAR, NEAR = 3, 2
 """In how many choices torch may differ from what is usual, and ours from torch."""
 
@@ -29,17 +32,19 @@ def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hin
     """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', or '' where nothing explains both sides."""
     if np.issubdtype(theirs.dtype, np.integer):
         return explain_ids(ours, theirs)
+    row = fullest(theirs)
     for hypothesis in HYPOTHESES:
         choices = hypothesis.choices(evidence)
         if not choices:
             continue
+        grounds = ((hypothesis.choices(only(row, evidence, len(theirs))), row), (choices, ALL))
         usual = {what: next(iter(options)) for what, options in choices.items()}
         torch_hint, jax_hint = (offered(hint, choices) for hint in hints.get(hypothesis, (usual, {})))
-        if not (found := search(hypothesis, choices, torch_hint or usual, theirs, FAR)):
+        if not (found := search(hypothesis, grounds, torch_hint or usual, theirs, FAR)):
             continue
         torch_chose, _ = explained = found
         starts = [start for start in (jax_hint, torch_chose) if start]
-        found = next((found for start in starts if (found := search(hypothesis, choices, start, ours, NEAR))), None)
+        found = next((found for start in starts if (found := search(hypothesis, grounds, start, ours, NEAR))), None)
         if found and (said := apart(choices, explained, found)):
             hints[hypothesis] = torch_chose, found[0]
             return said
@@ -59,18 +64,38 @@ def offered(hint: Mapping[str, str], choices: Choices) -> Mapping[str, str]:
     return hint if fits else {}
 
 
-def search(hypothesis: Hypothesis, choices: Choices, start: Mapping[str, str], wanted: np.ndarray, most: int) -> Found | None:
-    """The combination nearest to a first one that gives the array, and how far it is off."""
-    for chosen in near(choices, start, most):
-        with np.errstate(all="ignore"):
-            try:
-                array = hypothesis.compute(**{what: choices[what][name] for what, name in chosen.items()})
-                residual = difference("", array, wanted).relative
-            except (ArithmeticError, ValueError, ParityError):  # sizes that do not go together
-                continue
-        if residual <= EXPLAINED:
+def fullest(array: np.ndarray) -> slice:
+    """The row of a batch that holds most."""
+    size = np.square(np.where(np.isfinite(array), array, 0)).reshape(len(array), -1).sum(1)
+    return slice(best := int(size.argmax()), best + 1)
+
+
+def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
+    """What was at hand for one row; arrays without rows stay."""
+    before = {name: array[row] if len(array) == rows else array for name, array in evidence.before.items()}
+    return replace(evidence, before=before, masks=tuple(mask[row] if len(mask) == rows else mask for mask in evidence.masks))
+
+
+def search(
+    hypothesis: Hypothesis, grounds: Sequence[tuple[Choices, slice]], start: Mapping[str, str], wanted: np.ndarray, most: int
+) -> Found | None:
+    """The combination nearest to a first one that gives the array, and how far it is off. `grounds` are the choices for some
+    rows of it each, all rows coming last: one row tells nearly always that a combination is wrong."""
+    for chosen in near(grounds[-1][0], start, most):
+        residuals = (residual_of(hypothesis, choices, chosen, wanted[rows]) for choices, rows in grounds)
+        if all((residual := found) <= EXPLAINED for found in residuals):
             return chosen, residual
     return None
+
+
+def residual_of(hypothesis: Hypothesis, choices: Choices, chosen: Mapping[str, str], wanted: np.ndarray) -> float:
+    """relL2; infinite where sizes do not go together."""
+    with np.errstate(all="ignore"):
+        try:
+            array = hypothesis.compute(**{what: choices[what][name] for what, name in chosen.items()})
+            return difference("", array, wanted).relative
+        except (ArithmeticError, ValueError, ParityError):
+            return math.inf
 
 
 def near(choices: Choices, start: Mapping[str, str], most: int) -> Iterator[dict[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.causes import apart, search
+from jaxformer.parity.causes import ALL, apart, search
 from jaxformer.parity.hypotheses import Choices, Hypothesis
 
 FAR, NEAR = 0, 2
@@ -61,8 +61,9 @@ def explain_step(
     hypothesis = Hypothesis(lambda _: {}, lambda **chosen: -step(past, settings.betas, weights, **chosen))
     choices = step_choices(settings, norms, flat(settings.decays))
     usual = {what: next(iter(options)) for what, options in choices.items()}
-    theirs = search(hypothesis, choices, usual, moves[0], FAR)
-    ours = search(hypothesis, choices, usual, moves[1], NEAR) if theirs else None
+    grounds = [(choices, ALL)]
+    theirs = search(hypothesis, grounds, usual, moves[0], FAR)
+    ours = search(hypothesis, grounds, usual, moves[1], NEAR) if theirs else None
     return apart(choices, theirs, ours) if theirs and ours else ""
 
 
