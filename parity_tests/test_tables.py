@@ -11,7 +11,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.comparison import compare
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.learning import Learning
-from jaxformer.parity.tables import is_rounded, leading
+from jaxformer.parity.tables import Tables, is_rounded, leading
 from parity_tests.helpers import noise
 
 T, D = 7, 10
@@ -35,8 +35,29 @@ def test_one_formula(rows):
 def test_the_smallest_frequency_counts():
     ours, theirs = frequencies(np, np.float64), frequencies(np, np.float32)
     assert is_rounded(ours, theirs)
-    ours[-1] *= 1 + 1e-4
+    ours[-1] *= 1 + 2e-6
     assert not is_rounded(ours, theirs)
+
+
+def test_an_entry_beside_a_huge_one_counts():
+    """Slopes of positions under a causal mask."""
+    slopes = np.where(np.tri(T), 0.5 * np.arange(T), -1e9)
+    assert is_rounded(slopes * (1 + 1e-7), slopes)
+    assert not is_rounded(np.where(np.tri(T), 0.25 * np.arange(T), -1e9), slopes)
+
+
+def test_a_decay_that_is_cut_off_is_another():
+    decay = np.tril(0.5 ** (np.arange(T)[:, None] - np.arange(T)))
+    assert not is_rounded(np.where(decay < 0.1, 0, decay), decay)
+
+
+def test_rows_of_data_are_no_sinusoid():
+    codes = noise(5000, 3, seed=3)
+    assert not is_rounded(codes * (1 + 1e-5), codes)
+
+
+def test_what_is_the_same_everywhere_is_no_table():
+    assert not is_rounded(np.full(5, 1 + 1e-7), np.ones(5))
 
 
 def test_infinities_have_to_be_the_same():
@@ -89,6 +110,13 @@ def theirs():
     return excite(Waves().eval(), seed=0)
 
 
+@pytest.mark.usefixtures("float64")
+def test_timescales_are_one_over_frequencies():
+    torchs, tables = frequencies(np, np.float32), Tables({"inv_freq": frequencies(np, np.float32)})
+    np.testing.assert_array_equal(tables.instead(1 / frequencies(jnp, jnp.float64)), 1 / torchs.astype(np.float64))
+    assert list(tables.off) == ["inv_freq"]
+
+
 def training(call):
     x, y = noise(3, T, D, seed=1), noise(3, T, D // 2, seed=2)
     return Learning(
@@ -105,6 +133,15 @@ def test_a_table_that_jax_computes_is_torchs(theirs):
     report = compared(theirs, waves(0), training=training(waves(0)))
     assert report.status == "equal", str(report)
     assert "table, which JAX computes, differs by" in report.stages[1].says
+
+
+def test_what_is_jitted_does_not_carry_a_table_into_the_next_comparison(theirs):
+    """The two tables differ in their last bits."""
+    call = jax.jit(waves(0))
+    for factor in (1, 1 + 1e-7):
+        theirs.table.copy_(theirs.table * factor)
+        report = compared(theirs, call, checks=("weights", "forward"), training=training(call))
+        assert report.status == "equal", str(report)
 
 
 def test_another_table_is_not(theirs):

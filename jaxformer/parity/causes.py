@@ -134,7 +134,7 @@ def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str
     differing = [(name, t, j) for name, t, j in zip(terms, *factors, strict=True) if t != j]
     if worst > EXPLAINED or not differing:
         return ""
-    sides = [", ".join(f"{values[side]:.6g} times {values[0]}" for values in differing) for side in (1, 2)]
+    sides = [", ".join(f"{values[side]:.9g} times {values[0]}" for values in differing) for side in (1, 2)]
     return f"torch adds {sides[0]}; jax adds {sides[1]} (residual {worst:.0e})"
 
 

@@ -76,10 +76,14 @@ def compare(
 
     def stages() -> Found:
         loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier)
-        yield from judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier)
+        unnoticed: list[str] = []
+        for stage, more in judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier):
+            unnoticed = more.get("unnoticed", unnoticed)
+            yield stage, more
         if training is not None:
             course = compare_training(torch_model, loaded.like, training, loaded.family, Tables(loaded.tables))
-            yield from ((stage, {"steps": course.steps}) for stage in course.stages)
+            more = {"steps": course.steps, "unnoticed": [*unnoticed, *course.unnoticed]}
+            yield from ((stage, more) for stage in course.stages)
         if generate is not None:
             yield compare_generation(torch_model, loaded.like, *generate, loaded.family), {}
 

@@ -17,7 +17,7 @@ from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
 from jaxformer.parity.measure import difference
 from jaxformer.parity.naming import Homes, last, nearest_pairs, twins
-from jaxformer.parity.tables import is_rounded, most_off
+from jaxformer.parity.tables import is_rounded, most_off, say_rounded
 
 SWITCHES = 2
 """So many numbers make a mask, whose sense is the model's own."""
@@ -51,7 +51,7 @@ class Constants:
         self.values[name] = theirs.astype(ours.dtype)
         self.held |= set(buffer.split(", "))
         if is_rounded(ours, theirs):
-            self.rounded.append(f"buffer {buffer} differs by {most_off(ours, theirs):.1e} at most, float32's rounding")
+            self.rounded.append(f"buffer {buffer} {say_rounded(most_off(ours, theirs))}")
         else:
             self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {distance(ours, theirs):.1e})")
 
@@ -104,8 +104,8 @@ class Constants:
         lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
         lines += [f"{said}; torch's is used below" for said in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
-        tables = [name for name, table in self.missing.items() if not switches(table)]
-        return lines + ([f"torch's buffers that JAX does not hold: {listed(tables)}"] if tables else [])
+        told = [name for name, buffer in self.missing.items() if buffer.ndim < 2 or not switches(buffer)]
+        return lines + ([f"torch's buffers that JAX does not hold: {listed(told)}"] if told else [])
 
 
 def placed(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> list[tuple[str, str]]:

@@ -32,6 +32,8 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
         if {NARROW, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
             args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == NARROW else arg for arg in args)
+        if tables.held:
+            args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
         if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
         with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind):

@@ -18,7 +18,7 @@ class Holding:
     weights: Arrays
     """float32, by the first of their names."""
     buffers: Arrays = field(default_factory=dict)
-    """Those of floats, float32, saved with the model or not."""
+    """Those in float32 or less, as float32, saved with the model or not; what is in float64 is exact in every run."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> its first."""
 
@@ -29,6 +29,11 @@ def holding(model: Any) -> Holding:
     names = model.named_parameters(remove_duplicate=False)
     return Holding(
         {name: host(parameter) for parameter, name in first.items()},
-        {name: host(buffer.float()) for name, buffer in model.named_buffers() if buffer.is_floating_point()},
+        {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_narrow(buffer)},
         {name: first[parameter] for name, parameter in names if name != first[parameter]},
     )
+
+
+def is_narrow(tensor: Any) -> bool:
+    """Whether it holds floats that have no more digits than float32's."""
+    return tensor.is_floating_point() and tensor.element_size() <= np.dtype(np.float32).itemsize

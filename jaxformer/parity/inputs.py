@@ -30,8 +30,8 @@ def excite(model: Any, seed: int) -> Any:
 
     `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
     arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
-    All values are float32 numbers, of the parameter's own type. Tied weights stay tied. What is no float parameter (buffers,
-    statistics, random keys, integers) stays as it is.
+    All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
+    means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is.
     """
     rng = np.random.default_rng(seed)
     if is_torch(model):
@@ -69,6 +69,10 @@ def _excite_torch(model: Any, rng: np.random.Generator) -> Any:
                 owner, shape = model.get_submodule(name.rpartition(".")[0]), tuple(parameter.shape)
                 value = _value(_torch_kind(name, owner, shape), rng.standard_normal(shape), _torch_fan_in(owner, shape))
                 parameter.copy_(torch.from_numpy(value))
+        for name, buffer in model.named_buffers():
+            if (last := name.rpartition(".")[2]) in ("running_mean", "running_var"):
+                noise = 0.3 * torch.from_numpy(rng.standard_normal(tuple(buffer.shape)))
+                buffer.copy_(noise.exp() if last == "running_var" else noise)
     return model
 
 

@@ -85,6 +85,12 @@ class TorchSide:
         self.model = copy.deepcopy(model).double().train()
         self.optimizer = learning.torch_optimizer(self.model)
         self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
+        self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
+
+    def changed_buffers(self) -> list[str]:
+        """Names of those of floats that are not as they were."""
+        now = dict(self.model.named_buffers())
+        return [name for name, before in self.buffers.items() if not now[name].equal(before)]
 
     def rates(self) -> dict[str, float]:
         """The learning rate of each parameter that the optimizer has, for the step to come."""

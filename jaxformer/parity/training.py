@@ -10,11 +10,13 @@ learning = Learning(
 course = compare_training(torch_model, jax_model, learning, rules)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -55,6 +57,14 @@ class Course(NamedTuple):
     nulls: list[str]
     """Tensors with entries whose gradient was null on the whole way, which are not compared: Adam turns rounding noise into
     steps of up to a learning rate."""
+    buffers: list[str]
+    """torch's that training changes, as running statistics, which are not compared either."""
+
+    @property
+    def unnoticed(self) -> list[str]:
+        """All that is not compared, in words."""
+        nulls = [f"{name} in training: null gradients" for name in self.nulls]
+        return nulls + [f"{name} in training: a buffer, not compared there" for name in self.buffers]
 
 
 def compare_training(
@@ -66,7 +76,7 @@ def compare_training(
     A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. What torch drops out is
     what JAX drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
     """
-    with jax_float64(tables):
+    with fresh_traces(tables), jax_float64(tables):
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
         theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
         judge, drawn = Judge(weights, theirs.settings()), []
@@ -78,7 +88,20 @@ def compare_training(
             judge.see(rates, theirs.step(batches, masks), ours.step(number, batches))
             if learning.jax_schedule is not None:
                 judge.rates.append((next(iter(rates.values())), float(learning.jax_schedule(jnp.int64(number)))))
-    return judge.course()
+        return judge.course(theirs.changed_buffers())
+
+
+@contextmanager
+def fresh_traces(tables: Tables) -> Iterator[None]:
+    """JAX keeps what it has traced of a jitted function: no table of torch's may be in there before, nor be left in there."""
+    if not tables.held:
+        yield
+        return
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        jax.clear_caches()
 
 
 def check_course(course: Course) -> None:
@@ -130,8 +153,8 @@ class Judge:
         self.steps.append(Step(len(self.steps), theirs.loss, error, off))
         self.before = theirs.parameters
 
-    def course(self) -> Course:
-        """What was seen, in stages."""
+    def course(self, buffers: list[str]) -> Course:
+        """What was seen, in stages; and torch's buffers that have changed."""
         nulls = [name for name, null in self.null.items() if null.any()]
         still = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
         loss, off = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
@@ -142,7 +165,7 @@ class Judge:
         if optimizer.status == "equal" and train.status == "different" and self.setting:
             optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.setting}")
         stages = [self.found["loss"], optimizer, *schedule, train]
-        return Course(stages, self.steps, nulls)
+        return Course(stages, self.steps, nulls, buffers)
 
     def _null(self) -> dict[str, np.ndarray]:
         """Where a gradient was never more than rounding noise around zero, on both sides; True = null."""
