@@ -299,3 +299,44 @@ def test_the_models_stay_as_they_were():
     assert all(torch.equal(p, q) for p, q in zip(theirs.parameters(), before[0], strict=True))
     assert all(p is q for p, q in zip(jax.tree.leaves(ours), before[1], strict=True))
     assert torch.get_default_dtype() == torch.float32
+
+
+class TorchPaced(torch.nn.Module):
+    """Divides by a mean that training keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(D, WIDE)
+        self.register_buffer("mean", torch.ones(WIDE))
+
+    def forward(self, x):
+        y = self.up(x)
+        self.mean.mul_(0.9).add_(0.1 * y.detach().abs().mean(0))
+        return y / self.mean
+
+
+class Paced(nnx.Module):
+    def __init__(self, decay):
+        self.up, self.mean, self.decay = nnx.Linear(D, WIDE, rngs=nnx.Rngs(0)), nnx.BatchStat(jnp.ones(WIDE)), decay
+
+    def __call__(self, x):
+        y = self.up(x)
+        fresh = jax.lax.stop_gradient(jnp.abs(y).mean(0))
+        self.mean[...] = self.decay * self.mean[...] + (1 - self.decay) * fresh
+        return y / self.mean[...]
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.8])
+def test_what_a_model_keeps_for_itself_goes_from_step_to_step(decay):
+    draw = np.random.default_rng(4)
+    learning = Learning(
+        batches=[(draw.standard_normal((B, D)).astype(np.float32),) for _ in range(3)],
+        torch_loss=lambda model, x: (model(x) ** 2).mean(),
+        jax_loss=lambda model, x: (model(x) ** 2).mean(),
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        jax_optimizer=optax.sgd(0.1),
+    )
+    rules = replace(RULES, constants=frozenset({"mean"}))
+    found = compare_training(TorchPaced(), Paced(decay), learning, rules)
+    assert outcome(found)["train"] == ("equal" if decay == 0.9 else "different"), found.stages
+    assert found.buffers == ["mean"]

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from jaxformer.checks import check_number, check_size
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
-from jaxformer.nn.tree import named_leaves
+from jaxformer.nn.tree import is_weight, map_named, named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.loading import joined, load_jax, ready
@@ -133,22 +133,24 @@ class JaxSide:
 
     def __init__(self, model: PyTree, weights: Mapping[str, np.ndarray], learning: Learning, rules: Family):
         self.rules, optimizer = rules, learning.jax_optimizer
-        self.parameters, rest = load_jax(model, weights, rules, wide=True)
+        self.parameters, self.rest = load_jax(model, weights, rules, wide=True)
         self.moments = _wide_state(jax.jit(optimizer.init)(self.parameters))
         named = "key" in inspect.signature(learning.jax_loss).parameters
 
-        def loss(parameters: PyTree, number: Any, arrays: tuple[Any, ...]) -> jax.Array:
-            """The keys that lie in the model, or else the one that is given, are others for each number."""
+        def loss(parameters: PyTree, rest: PyTree, number: Any, arrays: tuple[Any, ...]) -> tuple[jax.Array, PyTree]:
+            """And what the model has made of its rest. The keys that lie in it, or else the one that is given, are others for
+            each number."""
             whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
-            return learning.jax_loss(whole, *arrays, **key)
+            value, after = learning.jax_loss(whole, *arrays, **key), named_leaves(whole)
+            return value, map_named(lambda name, leaf: after[name] if is_weight(leaf) else leaf, rest)
 
         def advance(
-            parameters: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
-        ) -> tuple[PyTree, PyTree, jax.Array, PyTree]:
-            value, gradient = jax.value_and_grad(loss)(parameters, number, arrays)
+            parameters: PyTree, rest: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
+        ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
+            (value, rest), gradient = jax.value_and_grad(loss, has_aux=True)(parameters, rest, number, arrays)
             updates, moments = optimizer.update(gradient, moments, parameters)
-            return optax.apply_updates(parameters, updates), moments, value, gradient
+            return optax.apply_updates(parameters, updates), rest, moments, value, gradient
 
         self.advance = jax.jit(advance, compiler_options=QUICKLY)
         self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=QUICKLY)
@@ -156,13 +158,17 @@ class JaxSide:
 
     def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
         """What a step drops, batch by batch."""
-        return [[np.asarray(mask) for mask in self.drawn(self.parameters, *given)] for given in _numbered(number, batches)]
+        return [
+            [np.asarray(mask) for mask in self.drawn(self.parameters, self.rest, *given)]
+            for given in _numbered(number, batches)
+        ]
 
     def step(self, number: int, batches: Sequence[Batch]) -> Moment:
         """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
         values, gradients = [], []
         for given in _numbered(number, batches):
-            self.parameters, self.moments, value, gradient = self.advance(self.parameters, self.moments, *given)
+            state = self.parameters, self.rest, self.moments
+            self.parameters, self.rest, self.moments, value, gradient = self.advance(*state, *given)
             values.append(_scalar("jax", value))
             gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
