@@ -1,4 +1,4 @@
-"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, which takes a third of the time
+"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, which takes half of the time
 away. `benchmarks` measures programs as users run them. Every process keeps to one thread of torch's."""
 
 import os
@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 

@@ -25,7 +25,7 @@ from jaxformer.parity.steps import Settings, settings_of
 
 Batch = tuple[np.ndarray, ...]
 
-QUICKLY = {"xla_backend_optimization_level": 0}
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """Few steps are taken: half the time to compile for up to a fifth more a step."""
 
 
