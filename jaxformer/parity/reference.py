@@ -23,6 +23,13 @@ Tier = Literal["A", "B", "C"]
 NARROWED = {"float32": "float", "bfloat16": "bfloat16"}
 """torch's methods that give a module in such a type; unlike its `to`, they leave complex numbers as they are."""
 
+HINTS = {
+    "index out of range in self": "an id or a position lies behind a table's last row: give smaller ids (on the command line "
+    "--vocab), or shorter inputs (--length)",
+    "Reverse-mode differentiation does not work": "or leave out the checks of gradients",
+}
+"""What to do about an error of torch's or JAX's, by a part of what it says."""
+
 
 def apply(module: Any, *inputs: Any) -> Any:
     """module(*inputs)"""
@@ -173,7 +180,8 @@ def saying(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = str(error).strip().split("\n")[0]
-        raise ParityError(f"{where}: {type(error).__name__}: {line}") from error
+        hint = next((f"; {hint}" for known, hint in HINTS.items() if known in line), "")
+        raise ParityError(f"{where}: {type(error).__name__}: {line.removesuffix('.') if hint else line}{hint}") from error
 
 
 class Recorder:
