@@ -190,6 +190,28 @@ def test_a_square_output_that_is_turned_is_different(sides):
     assert report.stages[1].status == "different"
 
 
+KINDS = {"bool": (bool, bool), "ints": (int, int), "ints beside floats": (int, float), "floats beside ints": (float, int)}
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_no_square_output_is_turned_whatever_it_holds(kinds):
+    """Which entries are positive: 7 rows of 7."""
+    theirs, (torch_kind, jax_kind) = torch.nn.Linear(6, 7), KINDS[kinds]
+    weights = {"kernel": theirs.weight.detach().numpy().T, "bias": theirs.bias.detach().numpy()}
+    x = np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)
+
+    def verdict(turned: bool) -> str:
+        def call_jax(weights, x):
+            found = (x @ weights["kernel"] + weights["bias"] > 0).astype(jax_kind)
+            return found.T if turned else found
+
+        calls = {"call_torch": lambda model, x: (model(x) > 0).to(torch_kind), "call_jax": call_jax}
+        return compare(theirs, weights, (x,), checks=("weights", "forward"), **calls).verdict
+
+    assert verdict(turned=False).startswith("EQUAL")
+    assert verdict(turned=True).startswith("DIFFERENT: (call): ")
+
+
 def test_orders_as_they_stand_come_first_and_axes_of_one_entry_stay():
     assert orders_for((2, 2, 3), (2, 2, 3)) == ((0, 1, 2), (1, 0, 2))
     assert orders_for((5, 4, 3), (4, 5, 3)) == ((1, 0, 2),)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.measure import check_float32, check_float64, check_gradients, difference
+from jaxformer.parity.measure import Noise, check_float32, check_float64, check_gradients, difference
 
 T64 = np.random.default_rng(0).standard_normal((5, 7))
 
@@ -73,6 +73,58 @@ def test_nan_is_never_within_the_line():
         check_float64("x", np.full(3, np.nan), np.zeros(3))
 
 
+MASKS = (-1e9, -1e30, np.finfo(np.float64).min)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_beside_masks_the_others_are_seen(mask):
+    found = difference("x", spoiled(3, mask, T64 * 1.5), spoiled(3, mask))
+    assert found.relative == pytest.approx(0.5)
+    assert found.peak > 0.5
+    assert difference("x", spoiled(3, mask), spoiled(3, mask)).peak == 0
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_of_another_number_is_seen(mask):
+    found = difference("x", spoiled(3, mask / 2), spoiled(3, mask))
+    assert found.relative == pytest.approx(0.5)
+    assert found.peak == pytest.approx(0.5 * np.sqrt(T64.size))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e12])
+def test_it_is_never_less_than_that_of_all_entries(size):
+    theirs, gap = T64 * size, spoiled(3, 2.0, T64 * 1e-3)
+    found, norm = difference("x", theirs + gap, theirs), np.linalg.norm
+    assert found.relative >= norm(theirs + gap - theirs) / norm(theirs) * (1 - 1e-9)
+    assert found.peak >= np.abs(theirs + gap - theirs).max() / norm(theirs) * np.sqrt(T64.size) * (1 - 1e-9)
+
+
+def test_rounding_beside_masks_is_that_of_the_others():
+    noise = Noise(1e-3, 1e-3)
+    assert noise.of(spoiled(3, -1e9)) == noise.of(np.delete(T64, 3))
+    assert noise.of(T64 * 1e9) < noise.of(T64)
+
+
+@pytest.mark.parametrize("mask", [-1e9, np.finfo(np.float64).min])
+def test_tier_b_sees_the_others_beside_masks(mask):
+    narrow = max(mask, np.finfo(np.float32).min)
+    theirs = spoiled(3, narrow, THEIRS)
+    check_float32("x", theirs, theirs, spoiled(3, mask, TRUTH))
+    with pytest.raises(ParityError, match="tier B allows"):
+        check_float32("x", spoiled(3, narrow, THEIRS * 1.5), theirs, spoiled(3, mask, TRUTH))
+
+
+def test_truth_is_a_number():
+    assert difference("x", np.array([True, False]), np.array([True, True])).relative == pytest.approx(np.sqrt(0.5))
+
+
+def test_imaginary_parts_count():
+    assert difference("x", T64 + 1j, T64 + 2j).peak == pytest.approx(1 / np.sqrt(np.mean(T64**2 + 4)))
+    assert check_float32("x", *(np.complex64(1j * THEIRS),) * 2, 1j * TRUTH) <= 0.25
+    with pytest.raises(ParityError, match="tier B allows"):
+        check_float32("x", np.complex64(2j * THEIRS), np.complex64(1j * THEIRS), 1j * TRUTH)
+
+
 TRUTH = T64.astype(np.float32).astype(np.float64)
 THEIRS = (TRUTH * (1 + 1e-7)).astype(np.float32)
 
@@ -109,6 +161,14 @@ def test_a_null_gradient_on_one_side_alone(null_side):
     other = GRADIENTS | {"key.bias": np.full(7, 1e-3)}
     with pytest.raises(ParityError, match=r"key\.bias"):
         check_gradients(*((GRADIENTS, other) if null_side == "jax" else (other, GRADIENTS)))
+
+
+def test_beside_a_huge_gradient_nothing_is_null():
+    """As that of a mask that is added 1e9 times."""
+    huge = GRADIENTS | {"mask": np.full(3, 1e9), "small": T64 * 1e-5}
+    assert check_gradients(huge, huge) == ["key.bias"]
+    with pytest.raises(ParityError, match="small"):
+        check_gradients(huge | {"small": T64 * 2e-5}, huge)
 
 
 def test_gradients_of_other_tensors():

@@ -94,12 +94,15 @@ def distances(theirs: Any, ours: Any, orders: tuple[Order, ...], counts: Any, xp
     """How far ours is from torch's array in each order; `xp` is numpy or jax.numpy."""
 
     def gap(order: Order) -> Any:
-        j, t = ours.astype(xp.float64), laid(theirs, order, ours.shape).astype(xp.float64)
+        j, t = real(ours), real(laid(theirs, order, ours.shape))
         both, counted = xp.isfinite(j) & xp.isfinite(t), True if counts is None else laid(counts, order, ours.shape)
         apart = xp.where(both & counted, xp.clip(j, -HUGE, HUGE) - xp.clip(t, -HUGE, HUGE), 0.0)
         odd = ((xp.isfinite(j) != xp.isfinite(t)) & counted).astype(xp.float64)
         return xp.sqrt((apart**2).mean()) + size * odd.mean()
 
-    known = xp.where(xp.isfinite(theirs), xp.clip(theirs.astype(xp.float64), -HUGE, HUGE), 0.0)
+    def real(array: Any) -> Any:
+        return (xp.stack([array.real, array.imag]) if xp.iscomplexobj(array) else array).astype(xp.float64)
+
+    known = xp.where(xp.isfinite(real(theirs)), xp.clip(real(theirs), -HUGE, HUGE), 0.0)
     size = xp.sqrt((known**2).mean())
     return xp.stack([gap(order) for order in orders])

@@ -180,7 +180,7 @@ class _Forcing:
         """Our arrays, in their order, against torch's of the same shape and kind; where torch has no gradient, ours passes."""
         left, ours, put = list(enumerate(getattr(self.records[site], part))), arrays_in(value), []
         for array in ours:
-            found = _first_fitting(left, array)
+            found = _first_fitting(left, array, every=site == CALL)
             if found is None:
                 put.append(array)
                 continue
@@ -194,16 +194,13 @@ class _Forcing:
                 return jax.lax.select_n(chosen, *cases) if len(cases) > 1 else cases[0]
 
             self.found.append(_Pair(maker, place, theirs, orders, array, chosen))
-            if place not in self.forced:
-                put.append(lay(theirs).astype(array.dtype))
-                continue
-            instead = lay(self.forced[place]).astype(array.dtype)
+            instead = lay(self.forced.get(place, theirs)).astype(array.dtype)
             if place in self.pulls:
                 self.total += (array * lay(self.pulls[place])).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
-            else:
+            elif jnp.issubdtype(array.dtype, jnp.inexact):
                 instead = instead if counts is None else jnp.where(lay(counts), instead, jax.lax.stop_gradient(array))
-                instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), 0.0)
+                instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
             put.append(instead)
         return replaced(value, ours, put)
 
@@ -228,14 +225,15 @@ class _Forcing:
         return orders, chosen.astype(jnp.int32)
 
 
-def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any) -> tuple[int, np.ndarray] | None:
-    """The first of torch's arrays that has our kind of numbers and, in some order of axes, our shape. Masks stay, since
-    their sense may differ."""
+def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any, *, every: bool) -> tuple[int, np.ndarray] | None:
+    """The first of torch's arrays that has our kind of numbers (or `every` kind) and, in some order of axes, our shape. Masks
+    stay, since their sense may differ."""
     for i, array in theirs:
-        if _kind(array.dtype) == _kind(ours.dtype) != "bool_" and orders_for(array.shape, ours.shape):
+        if (every or _kind(array.dtype) == _kind(ours.dtype) != "bool_") and orders_for(array.shape, ours.shape):
             return i, array
     return None
 
 
 def _kind(dtype: Any) -> str:
-    return next(kind for kind in ("floating", "integer", "bool_") if jnp.issubdtype(dtype, getattr(jnp, kind)))
+    kinds = ("floating", "integer", "complexfloating", "bool_")
+    return next(kind for kind in kinds if jnp.issubdtype(dtype, getattr(jnp, kind)))

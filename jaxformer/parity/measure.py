@@ -4,6 +4,7 @@ Tier A decides in float64, where correct code differs by rounding noise alone. T
 rounding error. Element-wise tolerances and ULP counts say nothing near zero and are not used.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,11 +19,14 @@ UNIT_ROUNDOFF = 2.0**-24
 """u of float32."""
 NULL_GRADIENT = 1e-12
 """A float64 gradient below this part of the global rms is rounding noise around zero."""
+HUGE = 1e8
+"""Numbers so large are masks, as a rule: beside them no error of the others would count, which are judged by themselves too."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Distances of J from T: |J - T| / |T| in L2, and max |J - T| / rms(T)."""
+    """Distances of J from T: |J - T| / |T| in L2, and max |J - T| / rms(T); of all entries or of those that are not huge, the
+    larger one."""
 
     name: str
     relative: float
@@ -45,7 +49,7 @@ FACTOR = 4.0
 
 @dataclass(frozen=True)
 class Noise:
-    """How far rounding alone moves an array of torch's."""
+    """How far rounding alone moves an array of torch's: all of it, or beside huge entries the others."""
 
     size: float
     """L2."""
@@ -53,12 +57,12 @@ class Noise:
     """Of the entry that moves most."""
 
     def of(self, reference: np.ndarray) -> tuple[float, float]:
-        """Relative to T, the finite entries of the array or of a part of it, as a `Difference` is; (0, 0) where that is no
-        number: T is 0, or too large to be squared."""
-        finite = reference[np.isfinite(reference)]
+        """Relative to T, those entries of the array or of a part of it, as a `Difference` is; (0, 0) where that is no number:
+        T is 0, or too large to be squared."""
+        meant = part(reference, judged(reference)[-1])
         with np.errstate(over="ignore"):
-            size = float(np.linalg.norm(finite))
-        return (self.size / size, self.peak / size * float(np.sqrt(finite.size))) if 0 < size < np.inf else (0.0, 0.0)
+            size = float(np.linalg.norm(meant))
+        return (self.size / size, self.peak / size * float(np.sqrt(meant.size))) if 0 < size < np.inf else (0.0, 0.0)
 
     def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
         """Whether it is why ours is not 0 where all of torch's is."""
@@ -78,25 +82,50 @@ def host(array: Any) -> np.ndarray:
     return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
 
 
+def wide(array: np.ndarray) -> np.ndarray:
+    """As float64, or complex128: what is true is 1."""
+    return array.astype(np.result_type(array.dtype, np.float64), copy=False)
+
+
+def judged(reference: np.ndarray) -> list[np.ndarray]:
+    """Which entries of T are judged together: all finite ones; and where some of these are huge, the others once more."""
+    finite, usual = np.isfinite(reference), np.abs(reference) < HUGE
+    return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
+
+
+def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
+    """Those entries; no copy of all."""
+    return array if those.all() else array[those]
+
+
 def difference(name: str, ours: Any, reference: Any) -> Difference:
     """Distances over the finite entries; ParityError where shapes or NaN and infinity patterns differ."""
     j, t = host(ours), host(reference)
     if j.shape != t.shape:
         raise ParityError(f"{name}: shape {j.shape} against {t.shape}")
-    j, t = (side.astype(np.float64, copy=False) for side in (j, t))
+    j, t = wide(j), wide(t)
     finite = np.isfinite(t)
     if not np.array_equal(finite, np.isfinite(j)) or not np.array_equal(j[~finite], t[~finite], equal_nan=True):
         raise ParityError(
             f"{name}: NaN or infinity at other places, {int((~np.isfinite(j)).sum())} against {int((~finite).sum())}"
         )
-    if not finite.all():
-        j, t = j[finite], t[finite]
-    if not t.size:
-        return Difference(name, 0.0, 0.0)
+    with np.errstate(over="ignore"):
+        relative, peak = zip(*(_apart(*_scaled(part(t, those), part(j, those))) for those in judged(t)), strict=True)
+    return Difference(name, max(relative), max(peak))
+
+
+def _scaled(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Beside huge numbers, all divided by one power of two, so that none is too large to be squared."""
+    top = np.abs(reference).max(initial=0.0)
+    return tuple(array / 2.0 ** (math.frexp(top)[1] - 1) if top >= HUGE else array for array in (reference, *others))
+
+
+def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
+    """relL2 and max/rms."""
     gap, size = j - t, np.linalg.norm(t)
     if size == 0:
-        return Difference(name, *((0.0, 0.0) if not gap.any() else (np.inf, np.inf)))
-    return Difference(name, float(np.linalg.norm(gap) / size), float(np.abs(gap).max() / (size / np.sqrt(t.size))))
+        return (np.inf, np.inf) if gap.any() else (0.0, 0.0)
+    return float(np.linalg.norm(gap) / size), float(np.abs(gap).max() / (size / np.sqrt(t.size)))
 
 
 def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Difference:
@@ -126,16 +155,16 @@ def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
 
 
 def _check_rounding(name: str, ours: Any, theirs: Any, truth: Any, *, factor: float, least: float, tier: str) -> float:
-    j, t, r = (host(array).astype(np.float64) for array in (ours, theirs, truth))
+    sides = [wide(host(array)) for array in (truth, ours, theirs)]
     difference(name, ours, theirs)
-    finite = np.isfinite(r)
-    j, t, r = j[finite], t[finite], r[finite]
     worst = 0.0
-    for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
-        gap, line = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
-        if not gap <= line:
-            raise ParityError(f"{name}: error {gap:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {line:.1e}")
-        worst = max(worst, float(gap / line) if line else 0.0)
+    for those in judged(sides[0]):
+        r, j, t = _scaled(*(part(side, those) for side in sides))
+        for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
+            gap, line = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
+            if not gap <= line:
+                raise ParityError(f"{name}: error {gap:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {line:.1e}")
+            worst = max(worst, float(gap / line) if line else 0.0)
     return worst
 
 
@@ -161,10 +190,12 @@ def check_gradients(
 
 
 def rms(arrays: Iterable[np.ndarray]) -> float:
-    """Of all entries together."""
+    """Of all entries together, but for huge ones."""
     total, count = 0.0, 0
     for array in arrays:
-        total, count = total + float(np.square(array).sum()), count + array.size
+        sizes = np.abs(array)
+        usual = sizes[~(sizes >= HUGE)]
+        total, count = total + float(np.square(usual).sum()), count + usual.size
     return float(np.sqrt(total / count)) if count else 0.0
 
 

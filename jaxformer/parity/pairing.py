@@ -90,11 +90,14 @@ def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, w
 
 
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
-    """Our calls -> torch's calls of the same module, the first with the first."""
-    calls: dict[str, list[Site]] = defaultdict(list)
-    for site in theirs:
-        calls[site.path].append(site)
-    return {site: calls[modules[site.path]].pop(0) for site in ours if site.path in modules and calls[modules[site.path]]}
+    """Our calls -> torch's calls of the same module, the first with the first. Where ours are more, each does but a part of the
+    work, as the layers under Linen's `scan` do, which are called by one path: none is paired."""
+    own, other = defaultdict(list), defaultdict(list)
+    for calls, sites in ((own, ours), (other, theirs)):
+        for site in sites:
+            calls[site.path].append(site)
+    both = ((own[path], other[name]) for path, name in modules.items())
+    return {mine: its for some, more in both if len(some) <= len(more) for mine, its in zip(some, more, strict=False)}
 
 
 def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:

@@ -20,6 +20,15 @@ from jaxformer.parity.watch import CALL, Observer, Site, watch_torch, without_fa
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
 Tier = Literal["A", "B", "C"]
+NARROWED = {"float32": "float", "bfloat16": "bfloat16"}
+"""torch's methods that give a module in such a type; unlike its `to`, they leave complex numbers as they are."""
+
+HINTS = {
+    "index out of range in self": "an id or a position lies behind a table's last row: give smaller ids (on the command line "
+    "--vocab), or shorter inputs (--length)",
+    "Reverse-mode differentiation does not work": "or leave out the checks of gradients",
+}
+"""What to do about an error of torch's or JAX's, by a part of what it says."""
 
 
 def apply(module: Any, *inputs: Any) -> Any:
@@ -82,9 +91,10 @@ def run_torch(
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
     narrow = {}
     for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
-        typed = copy.deepcopy(module).to(getattr(torch, name))
+        typed = getattr(copy.deepcopy(module), NARROWED[name])()
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-            narrow[name] = host(call(typed, *_tensors(inputs, getattr(torch, name))).float())
+            given = call(typed, *_tensors(inputs, getattr(torch, name)))
+            narrow[name] = host(given if given.is_complex() else given.float())
     calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
     environment = {
         "torch": str(torch.__version__),
@@ -114,7 +124,7 @@ def run_float64(
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch")
-        if gradients and not output.requires_grad:
+        if gradients and (output.is_complex() or not output.requires_grad):
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"
@@ -170,7 +180,8 @@ def saying(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = str(error).strip().split("\n")[0]
-        raise ParityError(f"{where}: {type(error).__name__}: {line}") from error
+        hint = next((f"; {hint}" for known, hint in HINTS.items() if known in line), "")
+        raise ParityError(f"{where}: {type(error).__name__}: {line.removesuffix('.') if hint else line}{hint}") from error
 
 
 class Recorder:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, rms
+from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, judged, part, rms, wide
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace, arrays_in, replaced
 from jaxformer.parity.reference import Call, Reference, run_float64
@@ -127,10 +127,10 @@ class _Rerun:
 
     def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
         """Where NaN is somewhere else, an array is moved without limit."""
-        finite = np.isfinite(reference)
+        those = judged(reference)[-1]
         if spot.site in self.records and is_seen(spot.site, self.records[spot.site]):
-            finite &= counted(spot.site, self.records, reference)
-        gap = array - reference if finite.all() else array[finite] - reference[finite]
+            those = those & counted(spot.site, self.records, reference)
+        gap = part(wide(array), those) - part(wide(reference), those)
         with np.errstate(over="ignore"):
             size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
         self.moved[spot] = Noise(size, peak) if np.isfinite(size) else Noise(np.inf, np.inf)

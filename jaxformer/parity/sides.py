@@ -27,7 +27,10 @@ def checked_sides(
         raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")
     for name, tensor in torch_model.named_parameters():
         if str(tensor.dtype) != "torch.float32":
-            raise InputError(f"the torch model holds {str(tensor.dtype)[6:]}, first {name}; give it in float32: model.float()")
+            held = f"the torch model holds {str(tensor.dtype)[6:]}, first {name}"
+            if tensor.is_complex():
+                raise InputError(f"{held}; complex parameters are not compared: hold two of floats, real and imaginary")
+            raise InputError(f"{held}; give it in float32: model.float()")
     if not isinstance(inputs, (tuple, list)):
         named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
         raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays{named}")
