@@ -1,5 +1,6 @@
-"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, which takes half of the time
-away. `benchmarks` measures programs as users run them. Every process keeps to one thread of torch's."""
+"""What several tests compile is compiled once a session, and quickly: LLVM optimises nothing, and an older part of XLA writes
+the fusions, which takes half of the time away. `benchmarks` measures programs as users run them. Every process keeps to one
+thread of torch's."""
 
 import os
 import tempfile

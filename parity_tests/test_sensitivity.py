@@ -13,7 +13,7 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.sensitivity import sensitivity
 from jaxformer.parity.wording import ranges
-from parity_tests.helpers import gpt_config, seq2seq_config
+from parity_tests.helpers import gpt_config, noise, seq2seq_config
 
 V, B, T, D = 13, 5, 8, 6
 IDS, VALID = probe(V, B, T, seed=1)
@@ -312,3 +312,22 @@ def test_an_output_without_numbers():
 def test_ranges():
     assert ranges([4, 0, 3, 5]) == ["0", "3-5"]
     assert ranges([]) == []
+
+
+class Suppressing(torch.nn.Module):
+    """Its first two logits are out of reach."""
+
+    def __init__(self, out_of_reach):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 7)
+        self.register_buffer("mask", torch.tensor([out_of_reach] * 2 + [0.0] * 5))
+
+    def forward(self, x):
+        return self.head(x) + self.mask
+
+
+@pytest.mark.parametrize("out_of_reach", [-1e9, -1e30, torch.finfo(torch.float32).min])
+def test_a_huge_mask_hides_no_influence(out_of_reach):
+    """What is added to -1e9 shows; beside the larger ones it is lost in rounding."""
+    found = sensitivity(excite(Suppressing(out_of_reach).eval(), seed=0), (noise(3, 5, 4, seed=1),))
+    assert found == ([] if out_of_reach == -1e9 else ["head.weight: rows 0-1 of 7", "head.bias: 0-1 of 7"])

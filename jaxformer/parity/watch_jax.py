@@ -19,7 +19,11 @@ from jaxformer.parity.watch import Observer, Visits, public_methods
 
 T = TypeVar("T")
 
-RUN_ONCE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_cpu_use_fusion_emitters": False}
+RUN_ONCE = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
 """Compiler options for a program that runs once: it is made in half the time."""
 
 _running: list[Callable[[str, Any], Any]] = []
