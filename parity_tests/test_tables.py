@@ -57,7 +57,8 @@ def test_rows_of_data_are_no_sinusoid():
 
 
 def test_what_is_the_same_everywhere_is_no_table():
-    assert not is_rounded(np.full(5, 1 + 1e-7), np.ones(5))
+    assert is_rounded(np.full(5, 1 + 1e-7), np.ones(5))
+    assert leading(np.ones(5), (5,)) is None
 
 
 def test_infinities_have_to_be_the_same():
@@ -73,6 +74,7 @@ def test_leading_rows_and_columns():
     assert leading(table, (5, 3)) is None
     assert leading(table, (3,)) is None
     assert leading(table, ()) is None
+    assert leading(table, (0, 3)) is None
 
 
 class Waves(torch.nn.Module):

@@ -37,7 +37,8 @@ def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hin
         choices = hypothesis.choices(evidence)
         if not choices:
             continue
-        grounds = ((hypothesis.choices(only(row, evidence, len(theirs))), row), (choices, ALL))
+        of_row = hypothesis.choices(only(row, evidence, len(theirs)))
+        grounds = [(of_row, row)] * (names_of(of_row) == names_of(choices)) + [(choices, ALL)]
         usual = {what: next(iter(options)) for what, options in choices.items()}
         torch_hint, jax_hint = (offered(hint, choices) for hint in hints.get(hypothesis, (usual, {})))
         if not (found := search(hypothesis, grounds, torch_hint or usual, theirs, FAR)):
@@ -74,6 +75,11 @@ def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
     """What was at hand for one row; arrays without rows stay."""
     before = {name: array[row] if len(array) == rows else array for name, array in evidence.before.items()}
     return replace(evidence, before=before, masks=tuple(mask[row] if len(mask) == rows else mask for mask in evidence.masks))
+
+
+def names_of(choices: Choices) -> dict[str, list[str]]:
+    """What may be chosen."""
+    return {what: list(options) for what, options in choices.items()}
 
 
 def search(

@@ -89,7 +89,7 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 def judged(reference: np.ndarray) -> list[np.ndarray]:
     """Which entries of T are judged together: all finite ones; and where some of these are huge, the others once more."""
-    finite, usual = np.isfinite(reference), np.abs(reference) < HUGE
+    finite, usual = np.asarray(np.isfinite(reference)), np.asarray(np.abs(reference) < HUGE)
     return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
 
 

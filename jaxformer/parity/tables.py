@@ -16,11 +16,10 @@ ROW = 2.0**-23
 
 
 def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Whether two arrays of one shape are one formula, rounded: every entry counts by itself. What has no different entries is
-    no table."""
+    """Whether two arrays of one shape are one formula, rounded: every entry counts by itself."""
     rows, own = (array.squeeze().astype(np.float64) for array in (theirs, ours))
     finite = np.isfinite(rows)
-    if (rows == rows.flat[0]).all() or not np.array_equal(rows[~finite], own[~finite], equal_nan=True):
+    if not np.array_equal(rows[~finite], own[~finite], equal_nan=True):
         return False
     rows, own = (np.where(finite, array, 0) for array in (rows, own))
     allowed = ROUNDED * np.abs(rows)
@@ -30,11 +29,13 @@ def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
 
 
 def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The first entries along each axis, in this shape; axes of one entry may be others."""
-    table, sizes = table.squeeze(), [n for n in shape if n > 1]
-    if not sizes or table.ndim != len(sizes) or any(n > most for n, most in zip(sizes, table.shape, strict=True)):
+    """The first entries along each axis, in this shape; axes of one entry may be others. None where they do not fit, or are all
+    the same: that is no table."""
+    table, sizes = table.squeeze(), [n for n in shape if n != 1]
+    if not sizes or 0 in sizes or table.ndim != len(sizes) or any(n > most for n, most in zip(sizes, table.shape, strict=True)):
         return None
-    return table[tuple(map(slice, sizes))].reshape(shape).astype(np.float64)
+    first = table[tuple(map(slice, sizes))].reshape(shape).astype(np.float64)
+    return None if (first == first.flat[0]).all() else first
 
 
 @dataclass
