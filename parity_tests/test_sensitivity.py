@@ -271,7 +271,8 @@ def test_it_takes_few_passes():
         return model(ids)
 
     sensitivity(toy(spare=True, dead=(1,)), (EVERY_ID,), call)
-    assert len(calls) == 5  # the output, its gradients, all suspects at once, and the order of ids, also in the output
+    # the output, with casts and without, its gradients, all suspects at once, and the order of ids, also in the output
+    assert len(calls) == 6
 
 
 def test_a_gpt_notices_everything_but_key_biases():

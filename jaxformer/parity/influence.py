@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,9 @@ class Run:
                 module.padding_idx = None  # which drops gradients, and nothing else
         tensors = [torch.from_numpy(array) for array in inputs]
         self.inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+        self.widening: Callable[[], Any] = torch_float64
         self.reference = self.output(self.inputs)
+        self.widening = nullcontext if self.wide_without() else torch_float64
         if not np.isfinite(self.reference).any():
             raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
         self.allowed = line * float(np.linalg.norm(part(self.reference, judged(self.reference)[-1])))
@@ -36,8 +38,16 @@ class Run:
         """What the model gives."""
         import torch
 
-        with torch.no_grad(), torch_float64():
+        with torch.no_grad(), self.widening():
             return np.atleast_1d(host(self.call(self.model, *inputs)))
+
+    def wide_without(self) -> bool:
+        """Whether the model is in float64 by itself, casting to float32 nowhere: a run is a third faster then."""
+        self.widening = nullcontext
+        try:
+            return self.output(self.inputs).tobytes() == self.reference.tobytes()
+        except RuntimeError:  # of float32 beside float64
+            return False
 
     def moved(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
         """Which rows (axis 0) of `back(output)` are over the line; all of them where the model refuses the inputs."""
@@ -64,7 +74,7 @@ class Run:
         rows, inputs = self.finite_rows()
         parameters = {name: p.requires_grad_() for name, p in self.model.named_parameters() if p.is_floating_point()}
         floats = {i: t.clone().requires_grad_() for i, t in enumerate(inputs) if t.is_floating_point()}
-        with torch.enable_grad(), torch_float64(), self.lookups(inputs) as looked:
+        with torch.enable_grad(), self.widening(), self.lookups(inputs) as looked:
             output = self.call(self.model, *(floats.get(i, tensor) for i, tensor in enumerate(inputs)))
         sources = [*parameters.values(), *floats.values(), *(found for _, found, _ in looked)]
         given = iter([None] * len(sources))
