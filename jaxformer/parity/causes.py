@@ -32,12 +32,12 @@ def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hin
     """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', or '' where nothing explains both sides."""
     if np.issubdtype(theirs.dtype, np.integer):
         return explain_ids(ours, theirs)
-    row = fullest(theirs)
+    row = fullest(theirs) if theirs.ndim else ALL
     for hypothesis in HYPOTHESES:
         choices = hypothesis.choices(evidence)
         if not choices:
             continue
-        of_row = hypothesis.choices(only(row, evidence, len(theirs)))
+        of_row = hypothesis.choices(only(row, evidence, len(theirs))) if theirs.ndim else {}
         grounds = [(of_row, row)] * (names_of(of_row) == names_of(choices)) + [(choices, ALL)]
         usual = {what: next(iter(options)) for what, options in choices.items()}
         torch_hint, jax_hint = (offered(hint, choices) for hint in hints.get(hypothesis, (usual, {})))
@@ -73,8 +73,12 @@ def fullest(array: np.ndarray) -> slice:
 
 def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
     """What was at hand for one row; arrays without rows stay."""
-    before = {name: array[row] if len(array) == rows else array for name, array in evidence.before.items()}
-    return replace(evidence, before=before, masks=tuple(mask[row] if len(mask) == rows else mask for mask in evidence.masks))
+
+    def cut(array: np.ndarray) -> np.ndarray:
+        return array[row] if array.shape[:1] == (rows,) else array
+
+    before = {name: cut(array) for name, array in evidence.before.items()}
+    return replace(evidence, before=before, masks=tuple(map(cut, evidence.masks)))
 
 
 def names_of(choices: Choices) -> dict[str, list[str]]:
@@ -158,7 +162,7 @@ def explain_gradient(ours: np.ndarray, theirs: np.ndarray) -> str:
     factor = float((ours * theirs).sum() / max(float(np.square(theirs).sum()), np.finfo(np.float64).tiny))
     residual = difference("", ours, factor * theirs).relative
     if residual <= EXPLAINED < abs(factor - 1):
-        return f"jax's gradient is {factor:.6g} times torch's (residual {residual:.0e})"
+        return f"jax's gradient is {factor:.9g} times torch's (residual {residual:.0e})"
     rows = tuple(range(1, ours.ndim))
     for side, array, name, other in (("jax", ours, "torch", theirs), ("torch", theirs, "jax", ours)):
         empty = np.asarray(~array.any(rows) & other.any(rows))

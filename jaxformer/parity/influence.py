@@ -81,7 +81,8 @@ class Run:
         try:
             if not self.apart(np.atleast_1d(host(output)), self.reference[rows]).any():
                 usual = judged(self.reference[rows])[-1].reshape(tuple(output.shape))  # in a huge number a change may be lost
-                noise = torch.from_numpy(np.random.default_rng(0).standard_normal(usual.shape) * usual).to(output.device)
+                noise = np.asarray(np.random.default_rng(0).standard_normal(usual.shape) * usual)
+                noise = torch.from_numpy(noise).to(output.device)
                 given = iter(torch.autograd.grad(output, sources, noise, allow_unused=True))
         except (RuntimeError, ValueError):  # there is no gradient, or rows do not go without the others: everything is tried
             pass

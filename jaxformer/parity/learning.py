@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from jaxformer.checks import check_number, check_size
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
-from jaxformer.nn.tree import is_weight, map_named, named_leaves
+from jaxformer.nn.tree import map_named, named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.loading import joined, load_jax, ready
@@ -143,7 +143,7 @@ class JaxSide:
             whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
             value, after = learning.jax_loss(whole, *arrays, **key), named_leaves(whole)
-            return value, map_named(lambda name, leaf: after[name] if is_weight(leaf) else leaf, rest)
+            return value, map_named(lambda name, leaf: leaf if is_random(leaf) else after[name].astype(leaf.dtype), rest)
 
         def advance(
             parameters: PyTree, rest: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
@@ -186,9 +186,19 @@ def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array
         yield jnp.int32(number * len(batches) + i), tuple(map(jnp.asarray, batch))
 
 
+def is_key(leaf: jax.Array) -> bool:
+    """Whether random numbers come from it."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_random(leaf: jax.Array) -> bool:
+    """A key, or what flax counts its draws in."""
+    return is_key(leaf) or leaf.dtype == jnp.uint32
+
+
 def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
     """Another key for each number; other arrays stay."""
-    return jax.random.fold_in(leaf, number) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
 
 
 def _wide_state(moments: PyTree) -> PyTree:

@@ -119,7 +119,8 @@ class Search:
         """Its numbers."""
         if isinstance(one, Ours):
             return self.jax[one.name] if one.layer is None else np.asarray(self.jax[one.name][one.layer])
-        return np.split(self.torch[one.name], one.part.of, one.part.axis)[one.part.number]
+        whole = self.torch[one.name]
+        return np.split(whole, one.part.of, one.part.axis)[one.part.number] if one.part.of > 1 else whole
 
     def print_of(self, one: Ours | Theirs) -> Fingerprint:
         """Computed once."""

@@ -11,8 +11,11 @@ import numpy as np
 
 ROUNDED = 1e-6
 """How far an entry may be off, as a part of it: 7e-7 was measured, of frequencies as exp(i log(b)/d), b up to 1e7."""
-ROW = 2.0**-23
-"""And more in each further row of a sinusoid, whose angles are products of the row's number: half of that was measured."""
+ROW = 2.0**-20
+"""And in waves, whose angles are products of the row's number, as much as if that number was off by this part of it: two thirds
+of it were measured."""
+ALIKE = 1e-2
+"""How far a wave's column may be from one, as a part of its largest entry."""
 
 
 def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -23,9 +26,23 @@ def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
         return False
     rows, own = (np.where(finite, array, 0) for array in (rows, own))
     allowed = ROUNDED * np.abs(rows)
-    if rows.ndim > 1 and finite.all() and np.isin(rows[0], (0, 1)).all() and np.abs(rows).max() <= 1:
-        allowed += ROW * np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))  # sines and cosines, from position 0
+    if rows.ndim > 1 and finite.all() and len(rows) > 2:
+        number = np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
+        allowed += ROW * number * slope(rows) * waves(rows)
     return bool((np.abs(own - rows) <= allowed).all())
+
+
+def slope(rows: np.ndarray) -> np.ndarray:
+    """The largest step of each column to a row nearby."""
+    steps = np.pad(np.abs(np.diff(rows, axis=0)), [(2, 2), *[(0, 0)] * (rows.ndim - 1)])
+    return np.maximum.reduce([steps[i : i + len(rows)] for i in range(4)])
+
+
+def waves(rows: np.ndarray) -> np.ndarray:
+    """Which columns are sines or cosines of frequency f: x[t - 1] + x[t + 1] = 2 cos(f) x[t]."""
+    around, middle = rows[:-2] + rows[2:], rows[1:-1]
+    factor = (around * middle).sum(0) / np.maximum((middle**2).sum(0), np.finfo(np.float64).tiny)
+    return np.abs(around - np.clip(factor, -2, 2) * middle).max(0) <= ALIKE * np.abs(rows).max(0)
 
 
 def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
