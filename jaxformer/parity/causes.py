@@ -32,12 +32,14 @@ def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hin
     """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', or '' where nothing explains both sides."""
     if np.issubdtype(theirs.dtype, np.integer):
         return explain_ids(ours, theirs)
-    row = fullest(theirs) if theirs.ndim else ALL
+    if not theirs.ndim:
+        return explain_sum(evidence, ours, theirs)
+    row, whole = fullest(theirs), replace(evidence, before={name: x for name, x in evidence.before.items() if x.ndim})
     for hypothesis in HYPOTHESES:
-        choices = hypothesis.choices(evidence)
+        choices = hypothesis.choices(whole)
         if not choices:
             continue
-        of_row = hypothesis.choices(only(row, evidence, len(theirs))) if theirs.ndim else {}
+        of_row = hypothesis.choices(only(row, whole, len(theirs)))
         grounds = [(of_row, row)] * (names_of(of_row) == names_of(choices)) + [(choices, ALL)]
         usual = {what: next(iter(options)) for what, options in choices.items()}
         torch_hint, jax_hint = (offered(hint, choices) for hint in hints.get(hypothesis, (usual, {})))

@@ -110,7 +110,7 @@ class Run:
         """Where a change as large as the tensor itself, or as another one, would be over the line."""
         if gradient is None:
             return np.zeros(tuple(tensor.shape), bool)
-        return np.abs(host(gradient)) * size(tensor if scale is None else scale) > MARGIN * self.allowed
+        return np.asarray(np.abs(host(gradient)) * size(tensor if scale is None else scale) > MARGIN * self.allowed)
 
     @contextmanager
     def lookups(self, inputs: list[Any]) -> Iterator[list[tuple[int, Any, Any]]]:

@@ -41,7 +41,7 @@ def sensitivity(
 
 def unnoticed_parameters(run: Run, proven: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Entries of parameters that may have any value: whole tensors, rows and columns, and single entries of vectors."""
-    suspects = {name: whole_slices(np.logical_not(noticed)) for name, noticed in proven.items()}
+    suspects = {name: whole_slices(np.asarray(~noticed)) for name, noticed in proven.items()}
     suspects = {name: entries for name, entries in suspects.items() if entries.any()}
     if not moved_by(run, suspects):
         return suspects
