@@ -35,7 +35,12 @@ class NonFiniteError(JaxformerError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
 
 
+def first_line(error: Exception) -> str:
+    """What it says, in short."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
 def why_unwritten(error: Exception) -> str:
     """What the system said; libraries hand it on inside of messages and types of their own."""
-    said = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0][:200]
+    said = getattr(error, "strerror", None) or first_line(error)
     return next((reason for reason in SYSTEM if reason in str(error)), said)

@@ -1,5 +1,7 @@
 """Models that cast to float32 on their way are compared in float64 throughout: stock attention, RMS norms, rotary positions."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from flax import nnx
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.comparison import CHECKS, compare
 from jaxformer.parity.float64 import jax_float64, torch_float64
+from jaxformer.parity.influence import Run
 from jaxformer.parity.inputs import excite, probe
 
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
@@ -207,3 +210,14 @@ def test_torch_computes_what_is_told_float32_in_float64():
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found, np.sin(np.arange(9) / 7) + np.sqrt(2) * x.numpy(), rtol=1e-15)
     assert cast(x).dtype == torch.float32
+
+
+class Casting(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x.float().to(x.dtype))
+
+
+@pytest.mark.parametrize(("kind", "widening"), [(torch.nn.Linear, nullcontext), (Casting, torch_float64)])
+def test_what_casts_nowhere_needs_no_widening(kind, widening):
+    x = np.random.default_rng(4).standard_normal((3, 5))
+    assert Run(kind(5, 7), (x,), lambda model, x: model(x / 3), 1e-13).widening is widening

@@ -23,6 +23,10 @@ class Part(NamedTuple):
     of: int = 1
     axis: int = 0
 
+    def cut(self, array: np.ndarray) -> np.ndarray:
+        """It, of the whole tensor; ValueError where that has no such parts."""
+        return np.split(array, self.of, self.axis)[self.number] if self.of > 1 else array
+
 
 WHOLE = Part()
 
@@ -68,8 +72,7 @@ class Rule:
 
     def to_jax(self, array: np.ndarray) -> np.ndarray:
         """Our tensor, of torch's whole one; ValueError where it cannot be cut or laid out so."""
-        if self.part.of > 1:
-            array = np.split(array, self.part.of, self.part.axis)[self.part.number]
+        array = self.part.cut(array)
         if isinstance(self.layout, Axes):
             return self.layout.to_jax(array)
         return array.T if self.layout == "transposed" else array

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.checks import check_choice
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.rules import LISTED, Family, Part, Place, Rule, places, to_jax, to_torch
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, to_jax, to_torch
 from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
@@ -186,7 +186,7 @@ def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone
 def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
     """A torch tensor, which JAX tensors are not what it is, by how much, and what the first of them is instead, where that is
     something of torch's."""
-    cut = {part: [Rule("", "", part=part).to_jax(side) for side in (ours, weights[name])] for part in sorted(parts)}
+    cut = {part: [part.cut(side) for side in (ours, weights[name])] for part in sorted(parts)}
     wrong = [part for part, both in cut.items() if not same_bits(*both)]
     held = dict.fromkeys(parts[part].name for part in wrong)
     called = name if name in held else f"{name}, in JAX {' and '.join(held)}"

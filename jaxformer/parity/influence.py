@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.measure import host, judged, part
+from jaxformer.parity.reference import REFUSALS
 
 MARGIN = 10.0
 """A gradient has to be this many lines large to prove something: below may be rounding noise, and is tried."""
@@ -27,34 +28,35 @@ class Run:
                 module.padding_idx = None  # which drops gradients, and nothing else
         tensors = [torch.from_numpy(array) for array in inputs]
         self.inputs = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
-        self.widening: Callable[[], Any] = torch_float64
-        self.reference = self.output(self.inputs)
-        self.widening = nullcontext if self.wide_without() else torch_float64
+        self.reference = self._given(self.inputs, torch_float64)
+        self.widening = nullcontext if self.casts_nowhere() else torch_float64
         if not np.isfinite(self.reference).any():
             raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
         self.allowed = line * float(np.linalg.norm(part(self.reference, judged(self.reference)[-1])))
 
     def output(self, inputs: list[Any]) -> np.ndarray:
         """What the model gives."""
+        return self._given(inputs, self.widening)
+
+    def casts_nowhere(self) -> bool:
+        """Whether the model is in float64 by itself: a run is a third faster then."""
+        try:
+            return self._given(self.inputs, nullcontext).tobytes() == self.reference.tobytes()
+        except REFUSALS:  # of float32 beside float64
+            return False
+
+    def _given(self, inputs: list[Any], widening: Callable[[], Any]) -> np.ndarray:
         import torch
 
-        with torch.no_grad(), self.widening():
+        with torch.no_grad(), widening():
             return np.atleast_1d(host(self.call(self.model, *inputs)))
-
-    def wide_without(self) -> bool:
-        """Whether the model is in float64 by itself, casting to float32 nowhere: a run is a third faster then."""
-        self.widening = nullcontext
-        try:
-            return self.output(self.inputs).tobytes() == self.reference.tobytes()
-        except RuntimeError:  # of float32 beside float64
-            return False
 
     def moved(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
         """Which rows (axis 0) of `back(output)` are over the line; all of them where the model refuses the inputs."""
         every = np.ones(len(self.reference), bool)
         try:
             output = self.output(inputs)
-        except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError):
+        except REFUSALS:
             return every
         if output.shape != self.reference.shape:
             return every

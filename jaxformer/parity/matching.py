@@ -119,8 +119,7 @@ class Search:
         """Its numbers."""
         if isinstance(one, Ours):
             return self.jax[one.name] if one.layer is None else np.asarray(self.jax[one.name][one.layer])
-        whole = self.torch[one.name]
-        return np.split(whole, one.part.of, one.part.axis)[one.part.number] if one.part.of > 1 else whole
+        return one.part.cut(self.torch[one.name])
 
     def print_of(self, one: Ours | Theirs) -> Fingerprint:
         """Computed once."""

@@ -24,6 +24,9 @@ Tier = Literal["A", "B", "C"]
 NARROWED = {"float32": "float", "bfloat16": "bfloat16"}
 """torch's methods that give a module in such a type; unlike its `to`, they leave complex numbers as they are."""
 
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
+"""How a model refuses arrays."""
+
 RECENT = 8
 """Among so many arrays, an equal one is looked for."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, judged, part, rms, wide
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace, arrays_in, replaced
-from jaxformer.parity.reference import Call, Reference, run_float64
+from jaxformer.parity.reference import REFUSALS, Call, Reference, run_float64
 from jaxformer.parity.rounding import Moved, Rounding, Spot
 from jaxformer.parity.seen import counted, is_seen
 from jaxformer.parity.watch import CALL, Site
@@ -37,7 +37,7 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
         if not any(_matters(reference, first)):
             return Rounding()
         run, alone = ([_draw(module, reference, call, seed, alone=own) for seed in range(DRAWS)] for own in (False, True))
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError):
+    except REFUSALS:
         return Rounding()  # a model that refuses to be moved is judged by the lines alone
     return Rounding(_largest(run), _largest(alone))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.errors import CheckpointError, why_unwritten
+from jaxformer.errors import CheckpointError, first_line, why_unwritten
 from jaxformer.nn.tree import map_named, named_leaves
 
 KEPT = 2
@@ -116,7 +116,7 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[PyTree, str]:
         with _checkpointer(folder) as checkpointer:
             return _load(checkpointer, step, like), ""
     except Exception as error:
-        return None, (str(error).splitlines() or [type(error).__name__])[0][:200]
+        return None, first_line(error)
 
 
 def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
