@@ -1,0 +1,105 @@
+"""What models keep besides their parameters while they train."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.learning import Learning
+from jaxformer.parity.training import compare_training
+from parity_tests.helpers import noise
+
+B, D, WIDE = 6, 8, 9
+X = noise(B, D, seed=5)
+LINE = Family("line", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def normalised(params: Any, x: Any) -> Any:
+    """A linear layer, and batch norm as it trains."""
+    y = x @ params["0"]["kernel"] + params["0"]["bias"]
+    y = (y - y.mean(0)) / jnp.sqrt(y.var(0) + 1e-5)
+    return y * params["1"]["scale"] + params["1"]["bias"]
+
+
+def test_what_training_does_not_compare_is_told():
+    """Null gradients, and statistics."""
+    theirs = excite(torch.nn.Sequential(torch.nn.Linear(D, WIDE), torch.nn.BatchNorm1d(WIDE)).eval(), seed=1)
+    array = {name: parameter.detach().numpy() for name, parameter in theirs.named_parameters()}
+    ours = {
+        "0": {"kernel": array["0.weight"].T, "bias": array["0.bias"]},
+        "1": {"scale": array["1.weight"], "bias": array["1.bias"]},
+    }
+    learning = Learning(
+        batches=[(X,)] * 2,
+        torch_loss=lambda model, x: (model(x) ** 3).mean(),
+        jax_loss=lambda params, x: (normalised(params, x) ** 3).mean(),
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        jax_optimizer=optax.sgd(0.1),
+    )
+    report = compare(theirs, ours, (X,), checks=("weights",), call_jax=normalised, training=learning, tier="A")
+    assert report.status == "equal", str(report)
+    assert report.unnoticed == [
+        "0.bias in training: null gradients",
+        "1.running_mean in training: a buffer, not compared there",
+        "1.running_var in training: a buffer, not compared there",
+    ]
+
+
+class TorchPaced(torch.nn.Module):
+    """Divides by a mean and a count that training keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(D, WIDE)
+        self.register_buffer("mean", torch.ones(WIDE))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x):
+        y = self.up(x)
+        self.mean.mul_(0.9).add_(0.1 * y.detach().abs().mean(0))
+        self.steps += 1
+        return y / self.mean / self.steps
+
+
+class Paced(nnx.Module):
+    def __init__(self, decay):
+        self.up, self.mean, self.decay = nnx.Linear(D, WIDE, rngs=nnx.Rngs(0)), nnx.BatchStat(jnp.ones(WIDE)), decay
+        self.steps = nnx.Variable(jnp.array(0))
+
+    def __call__(self, x):
+        y = self.up(x)
+        fresh = jax.lax.stop_gradient(jnp.abs(y).mean(0))
+        self.mean[...] = self.decay * self.mean[...] + (1 - self.decay) * fresh
+        self.steps[...] += 1
+        return y / self.mean[...] / self.steps[...]
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.8])
+def test_what_a_model_keeps_for_itself_goes_from_step_to_step(decay):
+    draw = np.random.default_rng(4)
+    learning = Learning(
+        batches=[(draw.standard_normal((B, D)).astype(np.float32),) for _ in range(3)],
+        torch_loss=lambda model, x: (model(x) ** 2).mean(),
+        jax_loss=lambda model, x: (model(x) ** 2).mean(),
+        torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        jax_optimizer=optax.sgd(0.1),
+    )
+    rules = replace(LINE, constants=frozenset({"mean"}))
+    found = compare_training(TorchPaced(), Paced(decay), learning, rules)
+    assert found.stages[-1].status == ("equal" if decay == 0.9 else "different"), found.stages
+    assert found.buffers == ["mean"]
