@@ -221,7 +221,7 @@ def test_constants_stay_and_what_torch_ties_is_used_by_each_copy():
     back = to_jax(state, tree, family)
     assert same_bits(np.asarray(back["mask"]), tree["mask"])
     assert all(same_bits(np.asarray(back[name]["kernel"]), state["wte.weight"].T) for name in ("wte", "head"))
-    total = gradients_to_torch(tree, family)
+    total = gradients_to_torch(tree, family, state)
     assert list(total) == ["wte.weight"]
     assert np.array_equal(total["wte.weight"], (tree["wte"]["kernel"] + tree["head"]["kernel"]).T)
 

@@ -56,6 +56,7 @@ def other_prefix(missing: Sequence[str], left: Sequence[str]) -> list[str]:
         ends, found = set(shorter), Counter[str]()
         for name in longer:
             found.update(name[: dot.end()] for dot in re.finditer(r"\.", name) if name[dot.end() :] in ends)
+        found = Counter({prefix: n for prefix, n in found.items() if bare(prefix) == prefix})
         prefix, count = found.most_common(1)[0] if found else ("", 0)
         if 2 * count > len(missing):
             return [f"{count} {say.format(prefix)}"]
@@ -109,9 +110,7 @@ def ties(left: Sequence[str], wanted: Collection[str], arrays: Mapping[str, np.n
         plain = array.size and (array != array.flat[0]).any()
         same = (name for name in wanted if name in arrays and plain and np.array_equal(arrays[name], array))
         if (name := next(same, None)) is not None:
-            says.append(
-                f"{alias} holds the numbers of {name}: where torch ties them, add tied={{{alias!r}: {name!r}}} to the family"
-            )
+            says.append(f"{alias} holds what {name} does: if torch ties them, add tied={{{alias!r}: {name!r}}} to the family")
     return [listed(says, "; ")] if says else []
 
 

@@ -115,11 +115,12 @@ def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
     return state
 
 
-def gradients_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
-    """A tree of gradients as torch has them: one for what it ties, the sum over the copies of the JAX model."""
+def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:
+    """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
+    over the copies of the JAX model."""
     total: dict[str, np.ndarray] = {}
     for name, array in tensors_to_torch(tree, family).items():
-        held = family.tied.get(name, name)
+        held = name if name in parameters else family.tied.get(name, name)
         total[held] = total[held] + array if held in total else array
     return total
 

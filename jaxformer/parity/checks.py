@@ -92,7 +92,7 @@ def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:
         others = {name: array for name, array in inputs.items() if name not in floats}
         model = widen(subject.model(reference))
         weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
-        return gradients_to_torch(weights, subject.family) | arrays
+        return gradients_to_torch(weights, subject.family, reference.weights) | arrays
 
 
 def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:

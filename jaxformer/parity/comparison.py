@@ -14,7 +14,7 @@ from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
-from jaxformer.parity.holding import Holding, holding
+from jaxformer.parity.holding import Holding, holding, without_ignored
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.measure import LINES, difference
@@ -151,7 +151,9 @@ def weights_stage(
     held: Holding, jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
-    found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules or NO_RULES)
+    rules = rules or NO_RULES
+    held = without_ignored(held, rules)
+    found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
     stage = judged_weights(held.weights, Subject(jax_model, call, found.family), alone=alone)
@@ -211,6 +213,9 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     """
     call = subject.call
     subject = replace(subject, call=lambda *given: call(*given))
+    held = without_ignored(Holding(reference.weights, reference.buffers, reference.tied), subject.family)
+    given = {name: it for name, it in reference.gradients.items() if name in held.weights or name not in reference.weights}
+    reference = replace(reference, **vars(held), gradients=given)
     nulls: list[str] = []
     blurred: list[str] = []
     backward = [name for name in checks if "gradients" in name]

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.rules import Rule
+from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import ParityError
 from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
@@ -99,13 +99,19 @@ class Constants:
             return tree
         return map_named(lambda name, leaf: jnp.asarray(self.values[name]) if name in self.values else leaf, tree)
 
-    def says(self) -> list[str]:
+    def says(self, rules: Family) -> list[str]:
         """In words, for the line of the weights."""
         same = len(set(self.equal))
         lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
         lines += [f"{said}; torch's is used below" for said in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
-        told = [name for name, buffer in self.missing.items() if buffer.ndim < 2 or not switches(buffer)]
+        ignored: dict[str, list[str]] = {}
+        for name in self.missing:
+            if (reason := rules.why_ignored(name)) is not None:
+                ignored.setdefault(reason, []).append(name)
+        lines += [f"ignored: {listed(names)} ({reason})" for reason, names in ignored.items()]
+        free = {name: it for name, it in self.missing.items() if rules.why_ignored(name) is None}
+        told = [name for name, buffer in free.items() if buffer.ndim < 2 or not switches(buffer)]
         return lines + ([f"torch's buffers that JAX does not hold: {listed(told)}"] if told else [])
 
 

@@ -1,11 +1,12 @@
 """What a torch model holds, as arrays by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from jaxformer.convert.rules import Family
 from jaxformer.parity.measure import host
 
 Arrays = Mapping[str, np.ndarray]
@@ -21,6 +22,13 @@ class Holding:
     """Those in float32 or less, as float32, saved with the model or not; what is in float64 is exact in every run."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> its first."""
+
+
+def without_ignored(held: Holding, rules: Family) -> Holding:
+    """What rules ignore is no weight: it is a buffer, which the JAX model may compute."""
+    ignored = {name: array for name, array in held.weights.items() if rules.why_ignored(name) is not None}
+    weights = {name: array for name, array in held.weights.items() if name not in ignored}
+    return replace(held, weights=weights, buffers={**held.buffers, **ignored})
 
 
 def holding(model: Any) -> Holding:

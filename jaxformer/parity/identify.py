@@ -66,7 +66,7 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
         raise ConversionError(_refusal(left, {name: held.weights[name] for name in free}))
     constants.leave(held.buffers)
     family = replace(_family(rules, found, ruled, leaves), constants=frozenset(constants.names), tied=tied)
-    notes = (*constants.says(), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, crossed(search)))
+    notes = (*constants.says(rules), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, crossed(search)))
     return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing)
 
 

@@ -102,7 +102,7 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     with jax.enable_x64(True):
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
         if traced.rules.tied:
-            own = to_jax(gradients_to_torch(own, traced.rules), own, traced.rules)
+            own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
     ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
     names = parameter_pairs(traced.model, traced.rules)

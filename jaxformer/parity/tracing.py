@@ -65,7 +65,7 @@ class Traced:
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
         """Ours, of weights and inputs, by torch's names."""
-        ours = gradients_to_torch(self.ours.weights, self.rules)
+        ours = gradients_to_torch(self.ours.weights, self.rules, self.reference.weights)
         ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
         return {name: ours[name] for name in self.reference.gradients}
 
