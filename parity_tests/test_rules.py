@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -99,8 +100,9 @@ def test_missing(model, state):
 
 
 def test_left_over(model, state):
-    state["extra"] = state["norm.weight"]
-    assert refused(state, model) == "tensors do not match the model: 1 left over, first extra"
+    state["extra"] = state["norm.weight"] + 1
+    said = "if the JAX model needs none of it, add ignored={'extra': 'why'} to the family"
+    assert refused(state, model) == f"tensors do not match the model: 1 left over, first extra; {said}"
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(model, state):
@@ -129,10 +131,26 @@ def test_the_wrong_shape_of_an_unstacked_tensor(model, state):
     assert refused(state, model) == f"norm.weight is float32[{D - 1}] as norm.scale; the model wants float32[{D}]"
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "int32"])
+REMEDIES = {
+    "float64": ": give it as tensor.to(torch.float32), which rounds it",
+    "float16": ": give it as tensor.to(torch.float32), which loses nothing",
+    "bfloat16": ": give it as tensor.to(torch.float32), which loses nothing",
+    "int32": "",
+}
+
+
+@pytest.mark.parametrize("dtype", REMEDIES)
 def test_a_wrong_type(model, state, dtype):
-    state["norm.weight"] = state["norm.weight"].astype(dtype)
-    assert refused(state, model) == f"norm.weight is {dtype}[{D}] as norm.scale; the model wants float32[{D}]"
+    state["norm.weight"] = torch.from_numpy(state["norm.weight"]).to(getattr(torch, dtype))
+    said = f"norm.weight is {dtype}[{D}] as norm.scale; the model wants float32[{D}]{REMEDIES[dtype]}"
+    assert refused(state, model) == said
+
+
+def test_bfloat16_stays_what_it_is(model):
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model)
+    state = {name: torch.from_numpy(array.astype(np.float32)).bfloat16() for name, array in to_torch(narrow, TWIN).items()}
+    back = to_jax(state, narrow, TWIN)
+    assert all(same_bits(*map(np.asarray, pair)) for pair in zip(jax.tree.leaves(back), jax.tree.leaves(narrow), strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
@@ -142,7 +160,8 @@ def test_the_wrong_type_of_one_layer(model, state, dtype):
 
 
 def test_a_tensor_without_a_rule(model):
-    with pytest.raises(ConversionError, match="has no rule in family twin"):
+    said = r"norm\.bias, stack\.blocks\.attention\.key\.bias, stack.* and 6 more have no rule in family twin"
+    with pytest.raises(ConversionError, match=said):
         to_torch(model, replace(TWIN, rules=TWIN.rules[:-1]))
 
 

@@ -8,25 +8,18 @@ import transformers
 from flax import nnx
 
 from jaxformer.convert.families import FAMILIES
-from jaxformer.convert.families.torch_encoder import attention_rules
-from jaxformer.convert.rules import Family, to_torch
+from jaxformer.convert.rules import Family, attention_rules
 from jaxformer.models import GPT, Encoder
 from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
+from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import CHECKS, compare
 from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.report import Report
 from jaxformer.parity.watch_jax import tap
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
-
-
-def filled(theirs: torch.nn.Module, ours: nnx.Module, rules: Family) -> torch.nn.Module:
-    """torch's model with our weights."""
-    weights = {name: torch.from_numpy(array) for name, array in to_torch(ours, rules).items()}
-    theirs.load_state_dict(weights, strict=True)
-    return theirs.eval()
 
 
 def valid(length: int, seed: int) -> np.ndarray:
@@ -55,7 +48,7 @@ def test_torch_encoder(position, activation):
     theirs = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D), enable_nested_tensor=False)
     ours = excite(StackOfStates(config), seed=1)
     report = compare(
-        filled(theirs, ours, rules),
+        load_torch(theirs, ours, rules).eval(),
         ours,
         (noise(B, T, D), valid(T, 2)),
         rules=rules,
@@ -83,7 +76,7 @@ def test_torch_transformer(position, activation):
         return model(source, target, padding_mask(source_valid), combine(causal_mask(T), padding_mask(target_valid)))
 
     report = compare(
-        filled(theirs, ours, rules),
+        load_torch(theirs, ours, rules).eval(),
         ours,
         (noise(B, S, D), noise(B, T, D, seed=1), valid(S, 2), valid(T, 3)),
         rules=rules,
@@ -99,7 +92,7 @@ def bert(**changes) -> tuple[torch.nn.Module, nnx.Module]:
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=V, max_position_embeddings=11, **sizes, **changes))
     post = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
     ours = excite(Encoder(encoder_config(n_layers=2, token_types=2, pooler=True, **post)), seed=1)
-    return filled(theirs, ours, FAMILIES["bert"]), ours
+    return load_torch(theirs, ours, FAMILIES["bert"]).eval(), ours
 
 
 def compare_bert(theirs: torch.nn.Module, ours: nnx.Module, checks: tuple[str, ...] = CHECKS) -> Report:
@@ -139,8 +132,7 @@ def test_gpt2():
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=V, **sizes)).eval()
     config = gpt_config(n_layers=2, projections="fused", activation="gelu_tanh", tied=True, layers="rolled")
     ours = excite(GPT(config), seed=1)
-    weights = {name: torch.from_numpy(array) for name, array in to_torch(ours, FAMILIES["gpt2"]).items()}
-    assert theirs.load_state_dict(weights, strict=False).unexpected_keys == []
+    load_torch(theirs, ours, FAMILIES["gpt2"])
     ids, real = probe(V, B, 11, seed=3)
 
     def call_torch(model, ids, valid):
@@ -181,7 +173,7 @@ def test_rows_of_nothing_but_padding(need_weights):
 
     def judged(rows: slice) -> Report:
         return compare(
-            filled(TorchAttention(need_weights), ours, rules),
+            load_torch(TorchAttention(need_weights), ours, rules).eval(),
             ours,
             (noise(B, T, D)[rows], real[rows]),
             rules=rules,

@@ -50,12 +50,13 @@ class Join:
 
     def apart(self, whole: np.ndarray) -> list[np.ndarray]:
         """The inverse; ValueError where it cannot be cut so."""
-        shares = self.shares or (1,) * len(self.names)
-        size = whole.shape[self.axis]
+        size, shares = whole.shape[self.axis], self.shares or (1,) * len(self.names)
+        if self.stacked:
+            if size != len(self.names):
+                raise ValueError(f"axis {self.axis} has {size} entries, for {len(self.names)} tensors")
+            return [np.take(whole, number, self.axis) for number in range(size)]
         if len(shares) != len(self.names) or size % sum(shares):
             raise ValueError(f"axis {self.axis} of {size} cannot be cut in proportions {list(shares)}")
-        if self.stacked:
-            return [np.take(whole, number, self.axis) for number in range(size)]
         return np.split(whole, np.cumsum(shares)[:-1] * (size // sum(shares)), self.axis)
 
 

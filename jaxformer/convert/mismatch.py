@@ -88,7 +88,7 @@ def other_depth(wanted: Collection[str], state: Collection[str]) -> list[str]:
     """Where both have the layers, one side more of them."""
     ours, theirs = depths(wanted), depths(state)
     return [
-        f"{start} has {theirs[start]} layers in the state, {n} in the model"
+        f"the number of layers under {start} is {theirs[start]} in the state, {n} in the model"
         for start, n in ours.items()
         if theirs.get(start, n) != n
     ]

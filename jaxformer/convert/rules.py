@@ -104,8 +104,11 @@ def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
 
     def piece(place: Place) -> np.ndarray:
         array, rule = arrays[place.name], family.rule(place.name)
-        array = rule.to_torch(array[place.layer] if family.stacked(place.name) else array)
-        return array if rule.join is None else rule.join.apart(array)[place.joined]
+        try:
+            array = rule.to_torch(array[place.layer] if family.stacked(place.name) else array)
+            return array if rule.join is None else rule.join.apart(array)[place.joined]
+        except ValueError as error:
+            raise ConversionError(f"{place.name}{list(array.shape)} does not fit its rule in {family.name}: {error}") from None
 
     state = {}
     for torch_name, parts in places(tree, family).items():
