@@ -10,6 +10,7 @@ import pytest
 import torch
 from flax import linen, nnx
 
+from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import JaxformerError
 from jaxformer.parity.comparison import CHECKS, compare
@@ -94,7 +95,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown rules": ({"rules": "gtp2"}, "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
     "rules that are none": (
         {"rules": 3},
-        "rules is a int; give a Family, or one of twin, gpt2, bert, torch_encoder, torch_transformer",
+        f"rules is a int; give a Family, or one of {', '.join(FAMILIES)}",
     ),
     "an array for inputs": ({"inputs": X}, "inputs is a ndarray; give a tuple of arrays, (x,) for one"),
     "no array": ({"inputs": ("x",)}, "input 0 is a str; give arrays of numbers with at least one axis"),
