@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.convert.rules import summed, to_jax, to_torch
 from jaxformer.parity.axes import added_up, aligned, repeated
-from jaxformer.parity.causes import explain, explain_gradient, explain_sum
+from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
@@ -42,9 +42,9 @@ def table(traced: Traced) -> list[Module]:
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
         along = normal[site] or EQUAL
-        blamed, cause = gap, why(traced, gap) if forward and gap else ""
+        blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
         if backward and not forward and sent:
-            blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
+            blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
         spread = (over(along, "activation") and site not in traced.counted) or not site.path
         rows.append(
             Module(
