@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.axes import CLEAR, Order, as_theirs, distances, laid, orders_for
+from jaxformer.parity.float_masks import is_left, kind_of
 from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import Record, Trace, arrays_in, replaced
 from jaxformer.parity.watch import CALL, Site
@@ -193,8 +194,13 @@ class _Forcing:
                 cases = [laid(jnp.asarray(theirs), order, shape) for order in orders]
                 return jax.lax.select_n(chosen, *cases) if len(cases) > 1 else cases[0]
 
-            self.found.append(_Pair(maker, place, theirs, orders, array, chosen))
             instead = lay(self.forced.get(place, theirs)).astype(array.dtype)
+            if part == "inputs" and (kind := kind_of(theirs)):
+                same = is_left(kind, instead, array)
+                instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
+            else:
+                shown = array
+            self.found.append(_Pair(maker, place, theirs, orders, shown, chosen))
             if place in self.pulls:
                 self.total += (array * lay(self.pulls[place])).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
@@ -227,7 +233,7 @@ class _Forcing:
 
 def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any, *, every: bool) -> tuple[int, np.ndarray] | None:
     """The first of torch's arrays that has our kind of numbers (or `every` kind) and, in some order of axes, our shape. Masks
-    stay, since their sense may differ."""
+    of booleans stay, since their sense may differ."""
     for i, array in theirs:
         if (every or _kind(array.dtype) == _kind(ours.dtype) != "bool_") and orders_for(array.shape, ours.shape):
             return i, array

@@ -11,6 +11,7 @@ from jaxformer.convert.rules import summed, to_jax, to_torch
 from jaxformer.parity.axes import added_up, aligned, repeated
 from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
+from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, rms
@@ -74,7 +75,8 @@ def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[W
     worst: Worst = {}
     shared: set[Site] = set()
     for gap in traced.isolated.gaps:
-        found, outcome = error(gap.ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
+        ours = one_number(gap.ours, gap.theirs, inside=gap.place is None or gap.place.site != CALL)
+        found, outcome = error(ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
         if outcome and not over(outcome, "activation") and over(found, "activation"):
             shared.add(gap.owner)
         elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxformer.parity.axes import as_theirs, order_of, orders_for
+from jaxformer.parity.float_masks import MASKED
 from jaxformer.parity.measure import distance
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import SEEN, Site
 
-MASKED = -5e3
-"""A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
 TINY = float(np.finfo(np.float32).tiny)
 """A weight above does not underflow, in float32 neither."""
 EXPLAINED = 1e-12
