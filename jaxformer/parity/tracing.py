@@ -16,7 +16,7 @@ from jaxformer.parity.checks import Subject
 from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import cast, widen
-from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
+from jaxformer.parity.isolate import Gap, Isolated, Place, isolate, plain_orders
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import EXACT, Kind, Noise, difference, is_null
 from jaxformer.parity.pairing import (
@@ -107,10 +107,12 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
-        isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
+        orders = plain_orders(ours.outputs, reference.calls, pairs, counts)
+        isolated = Isolated([], [], None, {**orders, Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
-            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
+            given = {"gradients": gradients, "counted": counts, "orders": orders}
+            isolated = isolate(wide, call, inputs, reference.calls, pairs, **given)
     return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says())
 
 
