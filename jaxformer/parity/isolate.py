@@ -51,6 +51,8 @@ class Gap:
     theirs: np.ndarray
     place: Place | None = None
     """Where it is, the part being one of a record; None for the gradient of a weight."""
+    reader: Site = CALL
+    """Whose code goes on with it."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,16 @@ def isolate(
     only the entries that are True there count. `orders` of torch's axes are what is known so far: where what comes out shows
     that one was wrong, or that one not known was taken wrongly, it is done again."""
     given = {"gradients": gradients, "counted": counted}
-    isolated, wrong = _isolate(model, call, inputs, theirs, pairs, orders=orders, **given)
+    isolated, wrong = isolation(model, call, inputs, theirs, pairs, orders=orders, **given)({})
     for _ in range(MOST_PASSES):
         if not wrong:
             break
         orders = {**orders, **wrong}
-        isolated, wrong = _isolate(model, call, inputs, theirs, pairs, orders=orders, **given)
+        isolated, wrong = isolation(model, call, inputs, theirs, pairs, orders=orders, **given)({})
     return isolated
 
 
-def _isolate(
+def isolation(
     model: Any,
     call: Callable[..., Any],
     inputs: tuple[Any, ...],
@@ -100,45 +102,64 @@ def _isolate(
     gradients: bool,
     counted: Mapping[Site, np.ndarray],
     orders: Mapping[Place, Order],
-) -> tuple[Isolated, dict[Place, Order]]:
-    """One pass; and of the orders that it took, the first in place of which another is by far nearer: what comes behind it was
-    made of axes in a wrong order."""
+) -> Callable[[Mapping[Place, bool]], tuple[Isolated, dict[Place, Order]]]:
+    """One pass, compiled once for all sets of the same places: at those that are True, ours stay. It gives also, of the orders
+    that were taken, the first in place of which another is by far nearer: what comes behind it was made of axes in a wrong
+    order."""
     records = {site: theirs[other] for site, other in pairs.items()}
     forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
     weights, rest = parted(model)
     notes: list[_Forcing] = []
 
-    def run(forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any]) -> tuple[Any, Any]:
-        forcing = _Forcing(records, forced, pulls, counted, orders)
+    def run(
+        forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any], opened: Mapping[Place, Any]
+    ) -> tuple[Any, Any]:
+        forcing = _Forcing(records, forced, pulls, counted, orders, opened)
         notes[:] = [forcing]
         model = joined(weights, rest)
         with watch_jax(model, forcing), jax.disable_jit():
             forcing.leave(CALL, call(model, *inputs))
         return forcing.total, [pair.ours for pair in forcing.found]
 
-    if gradients:
-        both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
-        (_, found), (back, own) = both(forced, weights, pulls)
-    else:
-        (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
-    (forcing,) = notes
+    program = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True) if gradients else run, compiler_options=RUN_ONCE)
+
+    def isolated(opened: Mapping[Place, bool]) -> tuple[Isolated, dict[Place, Order]]:
+        given = program(forced, weights, pulls if gradients else {}, opened)
+        (_, found), (back, own) = given if gradients else (given, ({}, None))
+        (forcing,) = notes
+        gaps, wrong = _gaps(forcing, list(map(np.asarray, found)))
+        sent = {place: (np.asarray(back[place]), pulls[place]) for place in back if place in pulls and not opened.get(place)}
+        taken = {pair.place: pair.order for pair in forcing.found}
+        return Isolated(gaps, _gradient_gaps(forcing, sent), own, taken), wrong
+
+    return isolated
+
+
+def _gaps(forcing: "_Forcing", found: list[np.ndarray]) -> tuple[list[Gap], dict[Place, Order]]:
+    """Of values; and the first order that was taken wrongly."""
     gaps, wrong = [], {}
-    for pair, ours in zip(forcing.found, map(np.asarray, found), strict=True):
-        counts, array = counted.get(pair.place.site), pair.theirs
+    for pair, ours in zip(forcing.found, found, strict=True):
+        counts, array = forcing.counted.get(pair.place.site), pair.theirs
         if not wrong and not pair.fixed and (order := nearer_order(array, ours, pair.order, counts)) != pair.order:
             wrong = {pair.place: order}
         mine = as_theirs(ours, pair.order, array.shape)
         if counts is not None:
             mine, array = (np.where(counts, side, 0) for side in (mine, array))
-        owner, child = pair.maker
-        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place))
-    gradient_gaps = []
+        (owner, child), (reader, _) = pair.maker, pair.sender
+        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place, reader))
+    return gaps, wrong
+
+
+def _gradient_gaps(forcing: "_Forcing", sent: Mapping[Place, tuple[np.ndarray, Any]]) -> list[Gap]:
+    """Of what was sent back to where torch's arrays were put in place of ours."""
+    gaps = []
     for place, (owner, child) in forcing.senders.items():
-        if place in back and place in pulls:
+        if place in sent:
             what = "gradient of its input" if child is None else f"gradient it sends to {child}"
-            sent = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
-            gradient_gaps.append(Gap(owner, child, what, np.asarray(back[place]), np.asarray(pulls[place]), sent))
-    return Isolated(gaps, gradient_gaps, own, {pair.place: pair.order for pair in forcing.found}), wrong
+            ours, theirs = sent[place]
+            back = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
+            gaps.append(Gap(owner, child, what, ours, np.asarray(theirs), back))
+    return gaps
 
 
 def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
@@ -156,6 +177,8 @@ class _Pair(NamedTuple):
     """One of our arrays, and torch's in its place."""
 
     maker: Ends
+    sender: Ends
+    """Whose code goes on with it, and sends a gradient back."""
     place: Place
     theirs: np.ndarray
     order: Order
@@ -175,8 +198,10 @@ class _Forcing:
         pulls: Mapping[Place, Any],
         counted: Mapping[Site, np.ndarray],
         known: Mapping[Place, Order],
+        opened: Mapping[Place, Any],
     ):
         self.records, self.forced, self.pulls, self.counted, self.known = records, forced, pulls, counted, known
+        self.opened = opened
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
         """Calls without an argument: it cannot be told whose code uses what they give."""
@@ -229,14 +254,15 @@ class _Forcing:
                 instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
             else:
                 shown = array
-            self.found.append(_Pair(maker, place, theirs, order, fixed, shown))
+            self.found.append(_Pair(maker, sender, place, theirs, order, fixed, shown))
             if place in self.pulls:
-                self.total += (array * lay(self.pulls[place])).sum()
+                pulled = (array * lay(self.pulls[place])).sum()
+                self.total += jnp.where(self.opened[place], 0.0, pulled) if place in self.opened else pulled
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             elif jnp.issubdtype(array.dtype, jnp.inexact):
                 instead = instead if counts is None else jnp.where(lay(counts), instead, jax.lax.stop_gradient(array))
                 instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
-            put.append(instead)
+            put.append(jnp.where(self.opened[place], array, instead) if place in self.opened else instead)
         return replaced(value, ours, put)
 
     def _order(self, place: Place, theirs: np.ndarray, shape: tuple[int, ...]) -> tuple[Order, bool]:

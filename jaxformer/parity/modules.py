@@ -11,7 +11,6 @@ from jaxformer.convert.rules import summed, to_jax, to_torch
 from jaxformer.parity.axes import added_up, aligned, repeated
 from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
-from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, rms
@@ -20,7 +19,7 @@ from jaxformer.parity.records import Record
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.rounding import Spot
 from jaxformer.parity.seen import explain_seen, last, scores_of
-from jaxformer.parity.tracing import EQUAL, Traced, error, over, propagated
+from jaxformer.parity.tracing import EQUAL, Traced, error, over
 from jaxformer.parity.watch import CALL, Site
 
 Worst = dict[Site, tuple[Error, Gap]]
@@ -30,9 +29,7 @@ def table(traced: Traced) -> list[Module]:
     """One row for each call that both sides have, in torch's call order."""
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
-    both = traced.reference, traced.counted, traced.isolated.orders
-    normal = {pair[0]: propagated(traced.ours, both[0], pair, *both[1:]) for pair in traced.pairs.items()}
-    forwards, shared = worst_values(traced, normal)
+    forwards, shared = worst_values(traced)
     backwards = worst_gradients(traced, noise)
     paths = {site.path for site in traced.pairs}
     behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
@@ -42,7 +39,7 @@ def table(traced: Traced) -> list[Module]:
         back, sent = backwards.get(site, (None, None))
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
-        along = normal[site] or EQUAL
+        along = traced.normal[site] or EQUAL
         blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
         if backward and not forward and sent:
             blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
@@ -66,17 +63,16 @@ def table(traced: Traced) -> list[Module]:
     return rows
 
 
-def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[Worst, set[Site]]:
+def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     """The largest difference that each module's own code makes; and whose makes none in the end.
 
     Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
     other side of the call.
     """
     worst: Worst = {}
-    shared: set[Site] = set()
-    for gap in traced.isolated.gaps:
-        ours = one_number(gap.ours, gap.theirs, inside=gap.place is None or gap.place.site != CALL)
-        found, outcome = error(ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
+    shared = set(traced.divided)
+    for found, gap in traced.values:
+        outcome = gap.place and traced.normal[gap.place.site]
         if outcome and not over(outcome, "activation") and over(found, "activation"):
             shared.add(gap.owner)
         elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
@@ -139,7 +135,7 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
     orders, found = traced.isolated.orders, []
     for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
-        if theirs is not None:
+        if theirs is not None and Place(site, "output", i) not in traced.opened:
             laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
             if ours.shape != laid_out.shape:
                 if not repeated(ours, laid_out):
