@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.convert.rules import summed, to_jax, to_torch
 from jaxformer.parity.axes import added_up, aligned, repeated
 from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
+from jaxformer.parity.empty_rows import ONLY, explain_empty_rows, scores_before
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
@@ -124,7 +125,11 @@ def why(traced: Traced, gap: Gap) -> str:
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
-    return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    owner, calls = traced.pairs[gap.owner], traced.reference.calls
+    scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)
+    rows = cause_of(explain_empty_rows, gap.ours, gap.theirs, scores, found.masks)
+    return f"{ONLY}: {cause or rows}" if rows else cause
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
