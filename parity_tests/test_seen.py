@@ -274,3 +274,21 @@ def test_a_bug_in_one_head_shows_in_that_head():
     report = report_of(bug=lambda weights: weights.at[:, 1].multiply(1.5))
     assert [module.heads[0] < 1e-13 < module.heads[1] for module in report.guilty] == [True, True]
     assert [len(module.heads) for module in report.modules if module.jax.endswith("scores")] == [N, N]
+
+
+LOWEST = str(torch.finfo(torch.float64).min)
+
+
+@pytest.mark.parametrize("tapped", [("scores", "weights"), ()])
+def test_rows_without_a_key_are_a_cause(tapped):
+    """torch gives them the mean of all values, ours 0."""
+    report = report_of(LOWEST, tapped=tapped, checks=CHECKS[:3])
+    assert [module.jax for module in report.guilty] == ["layers.0", "layers.1"], str(report)
+    says = "only in rows where every key is masked: torch masked scores large and negative; jax masked scores -inf, rows "
+    assert all(module.cause.startswith(says) for module in report.guilty), str(report)
+
+
+def test_a_bug_in_other_rows_is_another_cause():
+    report = report_of(LOWEST, tapped=(), scale=0.5, checks=CHECKS[:3])
+    assert [module.jax for module in report.guilty] == ["layers.0", "layers.1"], str(report)
+    assert "only in rows" not in str(report)

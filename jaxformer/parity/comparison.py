@@ -12,6 +12,7 @@ from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch, to_jax
 from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
+from jaxformer.parity.dividing import with_open_borders
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding, without_ignored
@@ -221,7 +222,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     backward = [name for name in checks if "gradients" in name]
     if {"forward", "local", *backward} & set(checks):
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
-        traced = trace(reference, subject, **wanted)
+        traced = with_open_borders(trace(reference, subject, **wanted))
         rows = settled(traced, table(traced))
         more = {
             "modules": rows,

@@ -9,7 +9,8 @@ import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.axes import added_up, aligned, repeated
-from jaxformer.parity.causes import explain, explain_gradient, explain_sum
+from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
+from jaxformer.parity.empty_rows import ONLY, explain_empty_rows, scores_before
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
@@ -19,7 +20,7 @@ from jaxformer.parity.records import Record
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.rounding import Spot
 from jaxformer.parity.seen import explain_seen, last, scores_of
-from jaxformer.parity.tracing import EQUAL, Traced, error, over, propagated
+from jaxformer.parity.tracing import EQUAL, Traced, error, over
 from jaxformer.parity.watch import CALL, Site
 
 Worst = dict[Site, tuple[Error, Gap]]
@@ -29,9 +30,7 @@ def table(traced: Traced) -> list[Module]:
     """One row for each call that both sides have, in torch's call order."""
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
-    both = traced.reference, traced.counted, traced.isolated.orders
-    normal = {pair[0]: propagated(traced.ours, both[0], pair, *both[1:]) for pair in traced.pairs.items()}
-    forwards, shared = worst_values(traced, normal)
+    forwards, shared = worst_values(traced)
     backwards = worst_gradients(traced, noise)
     paths = {site.path for site in traced.pairs}
     behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
@@ -41,10 +40,10 @@ def table(traced: Traced) -> list[Module]:
         back, sent = backwards.get(site, (None, None))
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
-        along = normal[site] or EQUAL
-        blamed, cause = gap, why(traced, gap) if forward and gap else ""
+        along = traced.normal[site] or EQUAL
+        blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
         if backward and not forward and sent:
-            blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
+            blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
         spread = (over(along, "activation") and site not in traced.counted) or not site.path
         rows.append(
             Module(
@@ -65,16 +64,16 @@ def table(traced: Traced) -> list[Module]:
     return rows
 
 
-def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[Worst, set[Site]]:
+def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     """The largest difference that each module's own code makes; and whose makes none in the end.
 
     Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
     other side of the call.
     """
     worst: Worst = {}
-    shared: set[Site] = set()
-    for gap in traced.isolated.gaps:
-        found, outcome = error(gap.ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
+    shared = set(traced.divided)
+    for found, gap in traced.values:
+        outcome = gap.place and traced.normal[gap.place.site]
         if outcome and not over(outcome, "activation") and over(found, "activation"):
             shared.add(gap.owner)
         elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
@@ -126,7 +125,11 @@ def why(traced: Traced, gap: Gap) -> str:
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
-    return cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    owner, calls = traced.pairs[gap.owner], traced.reference.calls
+    scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)
+    rows = cause_of(explain_empty_rows, gap.ours, gap.theirs, scores, found.masks)
+    return f"{ONLY}: {cause or rows}" if rows else cause
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
@@ -137,7 +140,7 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
     orders, found = traced.isolated.orders, []
     for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
-        if theirs is not None:
+        if theirs is not None and Place(site, "output", i) not in traced.opened:
             laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
             if ours.shape != laid_out.shape:
                 if not repeated(ours, laid_out):

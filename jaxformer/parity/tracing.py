@@ -1,6 +1,6 @@
 """Both sides' runs, and which call of ours is which of torch's: what the table of modules is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,9 @@ from jaxformer.parity.axes import Order, laid, order_of, repeated
 from jaxformer.parity.causes import Hints
 from jaxformer.parity.checks import Subject
 from jaxformer.parity.float64 import jax_float64
+from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import cast, widen
-from jaxformer.parity.isolate import Gap, Isolated, Place, isolate
+from jaxformer.parity.isolate import Gap, Isolated, Place, isolate, isolation, plain_orders
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import EXACT, Kind, Noise, difference, is_null
 from jaxformer.parity.pairing import (
@@ -56,6 +57,12 @@ class Traced:
     hints: Hints = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     """Of torch's, in words: those that our code computes, in place of which torch's were taken."""
+    again: Callable[[], Callable[[Mapping[Place, bool]], Isolated]] | None = None
+    """Compiles the pass module by module once more, so that arrays of ours may stay."""
+    opened: frozenset[Place] = frozenset()
+    """Where ours stayed, since both sides draw the border elsewhere; nothing is compared there."""
+    divided: frozenset[Site] = frozenset()
+    """Our calls on both sides of these borders."""
 
     @cached_property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -68,6 +75,22 @@ class Traced:
         ours = gradients_to_torch(self.ours.weights, self.rules, self.reference.weights)
         ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
         return {name: ours[name] for name in self.reference.gradients}
+
+    @cached_property
+    def normal(self) -> dict[Site, Error | None]:
+        """How far what each call gives is off along the normal run."""
+        both = self.reference, self.counted, self.isolated.orders
+        return {pair[0]: propagated(self.ours, both[0], pair, *both[1:], self.opened) for pair in self.pairs.items()}
+
+    @cached_property
+    def values(self) -> list[tuple[Error, Gap]]:
+        """How far each array is off that a module makes of torch's."""
+        return [(self.off(gap), gap) for gap in self.isolated.gaps if gap.place not in self.opened]
+
+    def off(self, gap: Gap) -> Error:
+        """How far an array of values is off."""
+        ours = one_number(gap.ours, gap.theirs, inside=gap.place is None or gap.place.site != CALL)
+        return error(ours, gap.theirs, rounding=self.moved(gap))
 
     @cached_property
     def larger(self) -> set[str]:
@@ -106,26 +129,46 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
-        isolated = Isolated([], [], None, {Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
+        orders = plain_orders(ours.outputs, reference.calls, pairs, counts)
+        isolated = Isolated([], [], None, {**orders, Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
-            isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
-    return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says())
+            given = {"gradients": gradients, "counted": counts}
+            isolated = isolate(wide, call, inputs, reference.calls, pairs, orders=orders, **given)
+
+    def again() -> Callable[[Mapping[Place, bool]], Isolated]:
+        given = {"gradients": gradients, "counted": counts, "orders": isolated.orders}
+        with jax_float64(tables):
+            run = isolation(wide, call, inputs, reference.calls, pairs, **given)
+
+        def isolated_at(opened: Mapping[Place, bool]) -> Isolated:
+            with jax_float64(tables), saying("jax in float64"):
+                return run(opened)[0]
+
+        return isolated_at
+
+    return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says(), again=again)
 
 
 def propagated(
-    ours: Run, reference: Reference, pair: tuple[Site, Site], counts: Mapping[Site, np.ndarray], orders: Mapping[Place, Order]
+    ours: Run,
+    reference: Reference,
+    pair: tuple[Site, Site],
+    counts: Mapping[Site, np.ndarray],
+    orders: Mapping[Place, Order],
+    opened: Container[Place] = (),
 ) -> Error | None:
-    """The largest difference of what a call gives along the normal run, None where no array of it fits; orders of axes that are
-    not known, it finds."""
+    """The largest difference of what a call gives along the normal run, None where no array of it fits, or all are at borders
+    that are open; orders of axes that are not known, it finds."""
     counted, found = counts.get(pair[0]), []
     for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
         order = order_of(t, j, orders.get(Place(pair[0], "output", i)), counted)
-        if order is None and not repeated(j, t):
+        if Place(pair[0], "output", i) in opened or (order is None and not repeated(j, t)):
             continue
         j, t = np.broadcast_arrays(j, t) if order is None else (j, laid(t, order, j.shape))
         if order is not None and counted is not None:
             j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
+        j = one_number(j, t, inside=pair[0] != CALL)
         found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
     return max(found, key=lambda each: each.off("activation"), default=None)
 

@@ -1,0 +1,145 @@
+"""Both sides may draw the borders of their calls elsewhere: that is no bug, and bugs beside it are named alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.report import Report
+
+IDS, LENGTH, WIDTH, OUT, SCALE, LAYERS = 11, 7, 6, 5, 2.5, 3
+RULES = Family(
+    "toy",
+    {},
+    (Rule("embedding", "weight"), Rule("scale", "weight"), Rule("kernel", "weight", "transposed"), Rule("bias", "bias")),
+)
+X = np.random.default_rng(0).integers(0, IDS, (4, LENGTH))
+CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
+
+
+class TorchScaled(torch.nn.Embedding):
+    """As Gemma's."""
+
+    def forward(self, ids):
+        return super().forward(ids) * SCALE
+
+
+class TorchGroup(torch.nn.Module):
+    """As ALBERT's: called once for each layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        return self.norm(x + torch.tanh(self.layer(x)))
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.places = TorchScaled(IDS, WIDTH), TorchScaled(LENGTH, WIDTH)
+        self.first, self.group, self.out = torch.nn.Linear(WIDTH, WIDTH), TorchGroup(), torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, ids):
+        x = self.first(self.table(ids) + self.places(torch.arange(LENGTH).expand(ids.shape))).relu()
+        for _ in range(LAYERS):
+            x = self.group(x)
+        return self.out(x)
+
+
+class Group(nnx.Module):
+    """The loop stands inside."""
+
+    def __init__(self, layers):
+        rngs = nnx.Rngs(0)
+        self.layer = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
+        self.norm = nnx.LayerNorm(WIDTH, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.layers = layers
+
+    def __call__(self, x):
+        for _ in range(self.layers):
+            x = self.norm(x + jnp.tanh(self.layer(x)))
+        return x
+
+
+class Wrong(nnx.Linear):
+    """It forgets its bias."""
+
+    def __call__(self, x):
+        return x @ self.kernel[...]
+
+
+class Dead(nnx.Embed):
+    """Wrong in what goes nowhere: a multiple of its scale, which nothing undoes."""
+
+    def __call__(self, ids):
+        return super().__call__(ids) * 1.5
+
+
+class Net(nnx.Module):
+    """The scale stands behind the tables, and the loop inside of the group."""
+
+    def __init__(self, bug="", *, scale=SCALE, layers=LAYERS):
+        rngs = nnx.Rngs(0)
+        linear = {"first": nnx.Linear, "out": nnx.Linear} | {bug: Wrong}
+        self.table = (Dead if bug == "table" else nnx.Embed)(IDS, WIDTH, rngs=rngs)
+        self.places = nnx.Embed(LENGTH, WIDTH, rngs=rngs)
+        self.first, self.group = linear["first"](WIDTH, WIDTH, rngs=rngs), Group(layers)
+        self.out = linear["out"](WIDTH, OUT, rngs=rngs)
+        if bug == "group.layer":
+            self.group.layer = Wrong(WIDTH, WIDTH, rngs=rngs)
+        self.scale = scale
+
+    def __call__(self, ids):
+        places = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
+        x = (self.table(ids) + self.places(places)) * self.scale
+        return self.out(self.group(jax.nn.relu(self.first(x))))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def compared(bug="", *, checks=CHECKS[:3], **how) -> Report:
+    ours = jax.eval_shape(lambda: Net(bug, **how))
+    return compare(excite(TorchNet(), seed=1), ours, (X,), rules=RULES, tier="A", checks=checks)
+
+
+def test_a_clean_port_is_equal():
+    report = compared(checks=CHECKS)
+    assert report.status == "equal", str(report)
+    assert report.guilty == []
+    shared = {module.jax for module in report.modules if module.shared}
+    assert shared == {"", "table", "places", "group"}
+    (local,) = [stage.says for stage in report.stages if stage.name == "local"]
+    assert "share their work otherwise" in local
+
+
+@pytest.mark.parametrize("bug", ["first", "group.layer", "out"])
+def test_a_bug_beside_is_named_alone(bug):
+    report = compared(bug, checks=CHECKS)
+    assert report.status == "different"
+    assert {module.jax.split(" ")[0] for module in report.guilty} == {bug}, str(report)
+    assert all(module.cause.startswith("torch bias added; jax bias left out") for module in report.guilty)
+
+
+def test_a_bug_in_what_is_divided_is_found():
+    report = compared("table")
+    assert report.status == "different"
+    assert report.guilty[0].jax == "table", str(report)
+    assert "group" not in {module.jax for module in report.guilty}
+
+
+@pytest.mark.parametrize(("how", "named"), [({"scale": SCALE + 0.1}, "table"), ({"layers": LAYERS - 1}, "group")])
+def test_what_does_not_cancel_is_different(how, named):
+    report = compared(**how)
+    assert report.status == "different"
+    assert named in {module.jax for module in report.guilty}, str(report)

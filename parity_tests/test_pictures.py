@@ -1,0 +1,100 @@
+"""Channels first beside channels last: where all sizes coincide, it costs and finds what it does where none do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.parity import isolate
+from jaxformer.parity.axes import SAMPLE, nearer_order
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+
+C = 4
+SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)
+NAMES = "stem", "down.0", "down.1", "head"
+
+
+class TorchPictures(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(C, C, 3, padding=1)
+        self.down = torch.nn.ModuleList([torch.nn.Conv2d(C, C, 3, padding=1) for _ in range(2)])
+        self.head = torch.nn.Conv2d(C, C, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for conv in self.down:
+            x = x + torch.tanh(conv(x))
+        return self.head(x)
+
+
+class Garbage(nnx.Conv):
+    """Near to nothing of torch's."""
+
+    def __call__(self, inputs, **rest):
+        return 5 * jnp.flip(jnp.sin(7 * super().__call__(inputs, **rest)), (0, 1, 2, 3))
+
+
+class Pictures(nnx.Module):
+    def __init__(self, stem=nnx.Conv):
+        rngs = nnx.Rngs(0)
+        self.stem = stem(C, C, (3, 3), rngs=rngs)
+        self.down = nnx.List([nnx.Conv(C, C, (3, 3), rngs=rngs) for _ in range(2)])
+        self.head = nnx.Conv(C, C, (1, 1), rngs=rngs)
+
+    def __call__(self, x):
+        x = self.stem(x)
+        for conv in self.down:
+            x = x + jnp.tanh(conv(x))
+        return self.head(x)
+
+
+def call_jax(model, x):
+    return model(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def _flax_promotes():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return excite(TorchPictures().eval(), seed=0)
+
+
+def report_of(theirs, shape, stem=nnx.Conv):
+    ours, x = Pictures(stem), np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for name, torch_conv in ((name, theirs.get_submodule(name)) for name in NAMES):
+        conv = ours.down[int(name[-1])] if name.startswith("down") else getattr(ours, name)
+        conv.kernel[...] = jnp.asarray(torch_conv.weight.detach().permute(2, 3, 1, 0).numpy())
+        conv.bias[...] = jnp.asarray(torch_conv.bias.detach().numpy())
+    return compare(theirs, ours, (x,), call_jax=call_jax, checks=("weights", "forward", "local", "gradients"), tier="A")
+
+
+def test_as_much_is_traced_where_all_sizes_coincide(theirs, monkeypatch):
+    laid, traced = isolate.laid, []
+    monkeypatch.setattr(isolate, "laid", lambda *given: traced.append(given[1]) or laid(*given))
+    counts = []
+    for shape in (SQUARE, OBLONG):
+        assert (report := report_of(theirs, shape)).status == "equal", str(report)
+        counts.append(len(traced))
+        traced.clear()
+    assert counts[0] == counts[1] > 0
+
+
+def test_garbage_in_square_pictures_is_where_it_is(theirs):
+    report = report_of(theirs, SQUARE, Garbage)
+    assert [module.jax for module in report.guilty] == ["stem"]
+
+
+def test_an_order_that_a_sample_does_not_tell_is_told_by_all_entries():
+    theirs = np.zeros((2, 80, 80))
+    assert theirs.size > SAMPLE
+    theirs[1, 3, 70] = 1.0
+    assert nearer_order(theirs, theirs.transpose(0, 2, 1), (0, 1, 2)) == (0, 2, 1)
+    assert nearer_order(theirs, theirs, (0, 1, 2)) == (0, 1, 2)
