@@ -243,9 +243,9 @@ class _Forcing:
         kind = self._kind(place.site, theirs.ndim)
         only = len(orders) == 1
         order = orders[0] if only else self.known.get(place, self.orders.get(kind))
-        if only or place in self.known:
+        if order is not None and (only or place in self.known):
             self.orders[kind] = order
-        return (order if order in orders else orders[0]), only
+        return (orders[0] if order is None or order not in orders else order), only
 
     def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
         """Arrays of as many axes are laid alike; attention's scores and weights are kinds of their own."""
