@@ -6,14 +6,15 @@ combination of choices gives torch's array to 1e-12, and another one ours, in fl
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from jaxformer.errors import ParityError
 from jaxformer.parity.hypotheses import HYPOTHESES, Choices, Evidence, Hypothesis
-from jaxformer.parity.measure import difference
+from jaxformer.parity.measure import distance
 from jaxformer.parity.wording import part_of
 
 EXPLAINED = 1e-12
@@ -21,6 +22,8 @@ EXPLAINED = 1e-12
 ALL = slice(None)
 FAR, NEAR = 3, 2
 """In how many choices torch may differ from what is usual, and ours from torch."""
+FAILURES = (ArithmeticError, LookupError, MemoryError, ParityError, TypeError, ValueError)
+"""How arrays break an explanation."""
 
 Found = tuple[dict[str, str], float]
 """What was chosen, and how far it is off."""
@@ -28,13 +31,25 @@ Hints = dict[Hypothesis, tuple[Mapping[str, str], Mapping[str, str]]]
 """What explained torch and us before: layers repeat, and so do their bugs."""
 
 
+def cause_of(explanation: Callable[..., str], *given: Any, **named: Any) -> str:
+    """What an explanation says, '' where it fails: a comparison goes on without a cause. Every cause is asked for here."""
+    with np.errstate(all="ignore"):
+        try:
+            return explanation(*given, **named)
+        except FAILURES:
+            return ""
+
+
 def explain(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, hints: Hints) -> str:
     """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', or '' where nothing explains both sides."""
+    if ours.shape != theirs.shape or not theirs.size:
+        return ""
     if np.issubdtype(theirs.dtype, np.integer):
         return explain_ids(ours, theirs)
-    if not theirs.ndim:
+    if not theirs.ndim or np.iscomplexobj(theirs):
         return explain_sum(evidence, ours, theirs)
-    row, whole = fullest(theirs), replace(evidence, before={name: x for name, x in evidence.before.items() if x.ndim})
+    before = {name: x for name, x in evidence.before.items() if x.ndim and x.size and not np.iscomplexobj(x)}
+    row, whole = fullest(theirs), replace(evidence, before=before)
     for hypothesis in HYPOTHESES:
         choices = hypothesis.choices(whole)
         if not choices:
@@ -105,8 +120,8 @@ def residual_of(hypothesis: Hypothesis, choices: Choices, chosen: Mapping[str, s
     with np.errstate(all="ignore"):
         try:
             array = hypothesis.compute(**{what: choices[what][name] for what, name in chosen.items()})
-            return difference("", array, wanted).relative
-        except (ArithmeticError, ValueError, ParityError):
+            return distance(array, wanted)
+        except (ArithmeticError, ValueError):
             return math.inf
 
 
@@ -121,7 +136,7 @@ def near(choices: Choices, start: Mapping[str, str], most: int) -> Iterator[dict
 
 def explain_ids(ours: np.ndarray, theirs: np.ndarray) -> str:
     """Where one side's ids are the other's and a number."""
-    shifts = np.unique(ours.astype(np.int64) - theirs) if ours.shape == theirs.shape else np.array([])
+    shifts = np.unique(ours.astype(np.int64) - theirs) if ours.dtype.kind == theirs.dtype.kind else np.array([])
     return f"jax looks up ids {shifts[0]:+d} from torch's" if shifts.size == 1 else ""
 
 
@@ -141,7 +156,7 @@ def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str
         if not np.isfinite(wanted).all():
             return ""
         solved, *_ = np.linalg.lstsq(matrix, wanted.ravel(), rcond=None)
-        worst = max(worst, difference("", matrix @ solved, wanted.ravel()).relative)
+        worst = max(worst, distance(matrix @ solved, wanted.ravel()))
         factors.append(np.round(solved, 9) + 0.0)
     differing = [(name, t, j) for name, t, j in zip(terms, *factors, strict=True) if t != j]
     if worst > EXPLAINED or not differing:
@@ -157,18 +172,18 @@ def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
 
 def explain_gradient(ours: np.ndarray, theirs: np.ndarray) -> str:
     """What is plain about a gradient that differs: NaN, a constant factor, or rows that get none on one side."""
-    if ours.shape != theirs.shape or not np.isfinite(theirs).all():
+    if ours.shape != theirs.shape or {ours.dtype.kind, theirs.dtype.kind} != {"f"} or not np.isfinite(theirs).all():
         return ""
     if wrong := int((~np.isfinite(ours)).sum()):
         return f"jax's gradient is NaN or infinite in {wrong} of {ours.size} entries, torch's in none"
     factor = float((ours * theirs).sum() / max(float(np.square(theirs).sum()), np.finfo(np.float64).tiny))
-    residual = difference("", ours, factor * theirs).relative
+    residual = distance(ours, factor * theirs)
     if residual <= EXPLAINED < abs(factor - 1):
         return f"jax's gradient is {factor:.9g} times torch's (residual {residual:.0e})"
     rows = tuple(range(1, ours.ndim))
     for side, array, name, other in (("jax", ours, "torch", theirs), ("torch", theirs, "jax", ours)):
         empty = np.asarray(~array.any(rows) & other.any(rows))
-        if empty.any() and difference("", ours[~empty], theirs[~empty]).relative <= EXPLAINED:
+        if empty.any() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
             says = f"{side}'s gradient is 0 in {part_of(empty, 'rows') or 'all rows'}, where {name}'s is not"
             return f"{says}: as torch's padding_idx has it" if side == "torch" and empty.sum() == 1 else says
     return ""

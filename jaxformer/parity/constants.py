@@ -12,10 +12,9 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.rules import LISTED, Rule
-from jaxformer.errors import ParityError
 from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
-from jaxformer.parity.measure import difference
+from jaxformer.parity.measure import distance
 from jaxformer.parity.naming import Homes, last, nearest_pairs, twins
 from jaxformer.parity.tables import is_rounded, most_off, say_rounded
 
@@ -141,14 +140,6 @@ def fitted(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray | None:
     """torch's values in our shape, where only axes of one entry are others."""
     same = [n for n in theirs.shape if n > 1] == [n for n in ours.shape if n > 1]
     return theirs.reshape(ours.shape) if same else None
-
-
-def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """relL2; infinite where NaN or infinities do not agree."""
-    try:
-        return difference("", ours, theirs).relative
-    except ParityError:
-        return float("inf")
 
 
 def switches(array: np.ndarray) -> bool:

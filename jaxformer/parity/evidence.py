@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from jaxformer.parity.float_masks import allowed, kind_of
 from jaxformer.parity.hypotheses import Evidence
 from jaxformer.parity.isolate import Gap
 from jaxformer.parity.pairing import below
@@ -23,13 +24,13 @@ def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], parameters: Ma
     inside = [site for site in calls if owner == CALL or (site.path != owner.path and below(site.path, owner.path))]
     children = [site for site in inside if not any(other != site and below(site.path, other.path) for other in inside)]
     given = theirs[owner].inputs
-    floats = [array for array in given if np.issubdtype(array.dtype, np.floating)]
+    floats = [array for array in given if np.issubdtype(array.dtype, np.floating) and not kind_of(array)]
     before = {f"input {i}" if i else "input": array for i, array in enumerate(floats)}
     for site in children:
         for array in theirs[site].output[:1]:
             if not any(np.array_equal(array, known) for known in before.values()):
                 before[str(site).removeprefix(f"{owner.path}.")] = array
-    masks = tuple(array for array in given if array.dtype == bool)
+    masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     return Evidence(before, masks, *own_and_others(parameters, gap.owner.path))
 
 

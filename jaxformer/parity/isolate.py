@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.axes import Order, as_theirs, laid, nearer_order, orders_for, plain_order
+from jaxformer.parity.float_masks import is_left, kind_of
 from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import Record, Trace, arrays_in, replaced
 from jaxformer.parity.watch import CALL, Site
@@ -222,8 +223,13 @@ class _Forcing:
             def lay(theirs: Any, shape: Any = array.shape, order: Order = order) -> Any:
                 return laid(jnp.asarray(theirs), order, shape)
 
-            self.found.append(_Pair(maker, place, theirs, order, fixed, array))
             instead = lay(self.forced.get(place, theirs)).astype(array.dtype)
+            if part == "inputs" and (kind := kind_of(theirs)):
+                same = is_left(kind, instead, array)
+                instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
+            else:
+                shown = array
+            self.found.append(_Pair(maker, place, theirs, order, fixed, shown))
             if place in self.pulls:
                 self.total += (array * lay(self.pulls[place])).sum()
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
@@ -270,7 +276,7 @@ def plain_orders(
 
 def _first_fitting(theirs: list[tuple[int, np.ndarray]], ours: Any, *, every: bool) -> tuple[int, np.ndarray] | None:
     """The first of torch's arrays that has our kind of numbers (or `every` kind) and, in some order of axes, our shape. Masks
-    stay, since their sense may differ."""
+    of booleans stay, since their sense may differ."""
     for i, array in theirs:
         if (every or _kind(array.dtype) == _kind(ours.dtype) != "bool_") and orders_for(array.shape, ours.shape):
             return i, array

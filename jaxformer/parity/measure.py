@@ -114,6 +114,14 @@ def difference(name: str, ours: Any, reference: Any) -> Difference:
     return Difference(name, max(relative), max(peak))
 
 
+def distance(ours: Any, reference: Any) -> float:
+    """relL2; infinite where shapes, or NaN and infinities, do not agree."""
+    try:
+        return difference("", ours, reference).relative
+    except ParityError:
+        return math.inf
+
+
 def _scaled(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
     """Beside huge numbers, all divided by one power of two, so that none is too large to be squared."""
     top = np.abs(reference).max(initial=0.0)

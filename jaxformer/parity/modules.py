@@ -9,8 +9,9 @@ import numpy as np
 
 from jaxformer.convert.rules import summed, to_jax, to_torch
 from jaxformer.parity.axes import added_up, aligned, repeated
-from jaxformer.parity.causes import explain, explain_gradient, explain_sum
+from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
+from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import widen
 from jaxformer.parity.isolate import Gap, Place
 from jaxformer.parity.measure import EXACT, NULL_GRADIENT, rms
@@ -42,9 +43,9 @@ def table(traced: Traced) -> list[Module]:
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
         along = normal[site] or EQUAL
-        blamed, cause = gap, why(traced, gap) if forward and gap else ""
+        blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
         if backward and not forward and sent:
-            blamed, cause = sent, explain_gradient(sent.ours, sent.theirs)
+            blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
         spread = (over(along, "activation") and site not in traced.counted) or not site.path
         rows.append(
             Module(
@@ -74,7 +75,8 @@ def worst_values(traced: Traced, normal: Mapping[Site, Error | None]) -> tuple[W
     worst: Worst = {}
     shared: set[Site] = set()
     for gap in traced.isolated.gaps:
-        found, outcome = error(gap.ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
+        ours = one_number(gap.ours, gap.theirs, inside=gap.place is None or gap.place.site != CALL)
+        found, outcome = error(ours, gap.theirs, rounding=traced.moved(gap)), gap.place and normal[gap.place.site]
         if outcome and not over(outcome, "activation") and over(found, "activation"):
             shared.add(gap.owner)
         elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxformer.errors import ParityError
 from jaxformer.parity.axes import as_theirs, order_of, orders_for
-from jaxformer.parity.measure import difference
+from jaxformer.parity.float_masks import MASKED
+from jaxformer.parity.measure import distance
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import SEEN, Site
 
-MASKED = -5e3
-"""A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
 TINY = float(np.finfo(np.float32).tiny)
 """A weight above does not underflow, in float32 neither."""
 EXPLAINED = 1e-12
@@ -100,11 +98,14 @@ def explain_seen(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.nda
     `scores` are torch's. `forced` if our weights were made of these: then they are 0 elsewhere only where we mask. Else that
     may be underflow, and nothing is said of it.
     """
-    if not ours.shape == theirs.shape == scores.shape or not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+    arrays = ours, theirs, scores
+    if len({array.shape for array in arrays}) > 1 or not theirs.size or any(array.dtype.kind != "f" for array in arrays):
+        return ""
+    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return ""
     if what == SEEN[0]:
         factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
-        residual = difference("", ours, factor * theirs).relative
+        residual = distance(ours, factor * theirs)
         return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""
     more = int(((ours != 0) & (scores <= MASKED)).sum())
     fewer = int(((ours == 0) & (theirs > TINY) & (scores > MASKED)).sum()) if forced else 0
@@ -124,9 +125,6 @@ def explain_factor(ours: np.ndarray, scores: np.ndarray) -> str:
     highest = scaled.max(-1, keepdims=True)
     powers = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))
     total = powers.sum(-1, keepdims=True)
-    try:
-        residual = difference("", ours, powers / np.where(total > 0, total, 1.0)).relative
-    except ParityError:
-        return ""
+    residual = distance(ours, powers / np.where(total > 0, total, 1.0))
     says = f"jax's weights are the softmax of {factor:.6g} times torch's scores (residual {residual:.0e})"
     return says if residual <= EXPLAINED else ""

@@ -14,6 +14,7 @@ from jaxformer.parity.axes import Order, laid, order_of, repeated
 from jaxformer.parity.causes import Hints
 from jaxformer.parity.checks import Subject
 from jaxformer.parity.float64 import jax_float64
+from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, Place, isolate, plain_orders
 from jaxformer.parity.loading import ready
@@ -128,6 +129,7 @@ def propagated(
         j, t = np.broadcast_arrays(j, t) if order is None else (j, laid(t, order, j.shape))
         if order is not None and counted is not None:
             j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
+        j = one_number(j, t, inside=pair[0] != CALL)
         found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
     return max(found, key=lambda each: each.off("activation"), default=None)
 

@@ -24,6 +24,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
+from jaxformer.parity.causes import cause_of
 from jaxformer.parity.dropout import check_masks
 from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
@@ -212,7 +213,7 @@ class Judge:
         """In which setting of an optimizer that is known the steps differ."""
         if self.settings is None:
             return ""
-        return explain_step(self.settings, self.past, self.before, moves, self._kept(rates))
+        return cause_of(explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
 
     def _why(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""

@@ -1,0 +1,171 @@
+"""Masks of floats: which number hides a key, and whether 1 or 0 does, is a side's own; what is hidden is not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.float_masks import one_number
+from jaxformer.parity.inputs import excite
+from jaxformer.parity.report import Report
+
+B, T, D, N = 4, 5, 6, 2
+X = np.random.default_rng(0).standard_normal((B, T, D)).astype(np.float32)
+VALID = np.arange(T) < np.array([[5], [3], [4], [2]])
+RULES = Family("toy", {}, (Rule("kernel", "weight", "transposed"), Rule("table", "table")))
+DISTANCES = np.arange(T)[None] - np.arange(T)[:, None] + T - 1
+CHECKS = ("weights", "forward", "local")
+
+TORCH = {
+    "lowest": lambda valid, like: (~valid) * torch.finfo(like.dtype).min,
+    "-1e4": lambda valid, like: (~valid) * torch.tensor(-1e4, dtype=like.dtype),
+    "-inf": lambda valid, like: torch.zeros(valid.shape, dtype=like.dtype).masked_fill(~valid, -torch.inf),
+    "switches": lambda valid, like: valid.to(like.dtype),
+}
+JAX = {
+    "lowest": lambda valid: jnp.where(valid, 0.0, jnp.finfo(jnp.float32).min),
+    "-1e9": lambda valid: jnp.where(valid, 0.0, -1e9),
+    "0.7 of the lowest": lambda valid: jnp.where(valid, 0.0, 0.7 * jnp.finfo(jnp.float32).min),
+    "switches": lambda valid: valid.astype(jnp.float32),
+    "switches of what is hidden": lambda valid: (~valid).astype(jnp.float32),
+}
+
+
+class TorchAttention(torch.nn.Module):
+    """T5's: what it adds to its scores, the mask too, goes to the next layer."""
+
+    def __init__(self, way, *, first):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(D, D, bias=False) for _ in range(4))
+        self.way = way
+        if first:
+            self.table = torch.nn.Parameter(torch.zeros(2 * T - 1, N))
+
+    def forward(self, x, mask, bias):
+        q, k, v = (each(x).unflatten(-1, (N, -1)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        if bias is None:
+            bias = self.table[torch.from_numpy(DISTANCES)].permute(2, 0, 1)[None]
+            bias = torch.where(mask > 0, bias, -torch.inf) if self.way == "switches" else bias + mask
+        return self.o(((q @ k.mT + bias).softmax(-1) @ v).transpose(1, 2).flatten(-2)), bias
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([TorchAttention(way, first=i == 0) for i in range(2)])
+        self.way = way
+
+    def forward(self, x, valid):
+        mask, bias = TORCH[self.way](valid[:, None, None], x), None
+        for layer in self.layers:
+            y, bias = layer(x, mask, bias)
+            x = x + y
+        return x
+
+
+class Attention(nnx.Module):
+    def __init__(self, way, *, first, factor=1.0):
+        self.q, self.k, self.v, self.o = (nnx.Linear(D, D, use_bias=False, rngs=nnx.Rngs(0)) for _ in range(4))
+        self.way, self.factor = way, factor
+        self.table = nnx.Param(jnp.zeros((2 * T - 1, N))) if first else None
+
+    def __call__(self, x, mask, bias):
+        q, k, v = (each(x).reshape(*x.shape[:2], N, -1) for each in (self.q, self.k, self.v))
+        if bias is None:
+            bias = self.table[...][DISTANCES].transpose(2, 0, 1)[None]
+            open_keys = {"switches": mask, "switches of what is hidden": 1 - mask}.get(self.way)
+            bias = bias + (mask if open_keys is None else jnp.where(open_keys == 1, 0.0, jnp.finfo(jnp.float32).min))
+        scores = self.factor * jnp.einsum("btnh,bsnh->bnts", q, k) + bias
+        y = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores, -1), v)
+        return self.o(y.reshape(x.shape)), bias
+
+
+class Net(nnx.Module):
+    def __init__(self, way, *, hidden=lambda valid: valid, factors=(1.0, 1.0)):
+        self.layers = nnx.List([Attention(way, first=i == 0, factor=factors[i]) for i in range(2)])
+        self.way, self.hidden = way, hidden
+
+    def __call__(self, x, valid):
+        mask, bias = JAX[self.way](self.hidden(valid)[:, None, None]), None
+        for layer in self.layers:
+            y, bias = layer(x, mask, bias)
+            x = x + y
+        return x
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def report_of(torch_way, jax_way, **how) -> Report:
+    theirs = excite(TorchNet(torch_way), seed=1)
+    return compare(theirs, jax.eval_shape(lambda: Net(jax_way, **how)), (X, VALID), rules=RULES, checks=CHECKS, tier="A")
+
+
+@pytest.mark.parametrize(
+    ("torch_way", "jax_way"),
+    [
+        ("lowest", "lowest"),
+        ("lowest", "0.7 of the lowest"),
+        ("lowest", "switches of what is hidden"),
+        ("-1e4", "switches"),
+        ("-inf", "-1e9"),
+        ("switches", "lowest"),
+    ],
+)
+def test_another_number_or_sense_is_the_same_mask(torch_way, jax_way):
+    report = report_of(torch_way, jax_way)
+    assert report.status == "equal", str(report)
+    assert report.guilty == []
+
+
+BUGS = {
+    "leaks": lambda valid: valid.at[1, 3].set(True),
+    "inverted": lambda valid: ~valid,
+    "of another row": lambda valid: jnp.roll(valid, 1, 0),
+}
+
+
+@pytest.mark.parametrize(("jax_way", "bug"), [("lowest", "leaks"), ("switches", "inverted"), ("switches", "of another row")])
+def test_another_mask_is_different(jax_way, bug):
+    report = report_of("lowest", jax_way, hidden=BUGS[bug])
+    assert report.status == "different"
+    assert report.guilty[0].jax == ("" if jax_way == "lowest" else "layers.0"), str(report)
+
+
+@pytest.mark.parametrize("jax_way", ["-1e9", "switches of what is hidden"])
+def test_a_bug_beside_is_named_alone(jax_way):
+    report = report_of("lowest", jax_way, factors=(1.0, 0.5))
+    assert [module.jax for module in report.guilty] == ["layers.1"], str(report)
+
+
+MASK = np.where(np.random.default_rng(1).random((3, 4)) < 0.5, 0.3, -1e9)
+HIDDEN = MASK < 0
+
+
+@pytest.mark.parametrize(
+    ("number", "other"),
+    [(-1e9, -1e4 * 1e5), (-1e9, float(np.finfo(np.float32).min)), (np.finfo(np.float64).min, -9e15), (-2e9, -1e9 + 3)],
+)
+def test_numbers_of_masks_are_one(number, other):
+    ours, theirs = (np.where(HIDDEN, each, 0.3) for each in (number, other))
+    assert np.array_equal(one_number(ours, theirs, inside=False), theirs)
+
+
+@pytest.mark.parametrize("number", [1e9, -1.2345e9, -1e7, np.nan, -np.inf, 0.0])
+def test_others_are_not(number):
+    ours, theirs = (np.where(HIDDEN, each, 0.3) for each in (number, -1e9))
+    assert one_number(ours, theirs, inside=False) is ours or np.array_equal(
+        one_number(ours, theirs, inside=False), ours, equal_nan=True
+    )
+
+
+def test_huge_numbers_alone_are_no_mask():
+    ours, theirs = np.full(3, -1e9), np.full(3, -2e9)
+    assert one_number(ours, theirs, inside=False) is ours
