@@ -70,6 +70,8 @@ class Module:
     """relL2 of its output at each position, where it has some: its axis 1 of 3 or more."""
     heads: list[float] = field(default_factory=list)
     """relL2 of what each of its heads gathers, given torch's values, where it has heads; of scores and weights, their own."""
+    float32: bool = False
+    """Whether no cause is known, and a constant that one side rounds to float32 may be it."""
     shared: bool = False
     """Whether its own code differs and makes no difference: part of its work stands on the other side of a call."""
 
@@ -182,8 +184,7 @@ class Report:
 
     def why(self, module: Module) -> str:
         """A guilty module's cause; where none is known, what is over which line."""
-        small = module.cause == "" and 1e-10 < module.local.relative < 1e-6
-        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if small else ""
+        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
     def to_json(self) -> str:
