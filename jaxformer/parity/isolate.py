@@ -189,13 +189,14 @@ class _Forcing:
         """Its gradient is torch's, wherever ours end."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the model itself is called with is the user's; what a module hands to another is the module's."""
+        """What the model itself is called with is the user's; what a module hands to another is the module's, and what the
+        user's function hands to one inside of the model is that function's."""
         if site not in self.records:
             return arguments
         if not arrays_in(arguments):
             self.tapped.add(site)
-        elif self.open:
-            arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))
+        elif self.open or site.path:
+            arguments = self._force(arguments, site, "inputs", (self.open[-1] if self.open else CALL, site), (site, None))
         self.open.append(site)
         return arguments
 

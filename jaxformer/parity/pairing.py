@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.axes import CLEAR, laid, order_of, orders_for
-from jaxformer.parity.records import Trace
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import CALL, Site
 
 Calls = Mapping[Site, Sequence[np.ndarray]]
@@ -90,9 +90,16 @@ def pair_without_parameters(
             and (pair in near or pair[1] in behind)
             and _fit(ours[pair[0]], theirs[pair[1]].output)
         ]
-        only = [pair for pair in near if not np.array_equal(theirs[pair[1]].inputs[0], theirs[pair[1]].output[0])]
-        pairs |= {site.path: each.path for site, each in named or (only if len(free) == len(only) == 1 else [])}
+        taken = {site for pair in named for site in pair}
+        only = [pair for pair in near if not taken & {*pair} and _acts(theirs[pair[1]])]
+        alone = len(only) == 1 == len([site for site in free if site not in taken])
+        pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
     return pairs
+
+
+def _acts(record: Record) -> bool:
+    """Whether a call gives something else than it takes."""
+    return not np.array_equal(record.inputs[0], record.output[0])
 
 
 def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
