@@ -74,9 +74,51 @@ def test_text_has_guilty_modules_below_their_check():
     assert [line.split()[0] for line in lines[:3]] == ["weights", "forward", "local"]
     assert lines[3] == f"  stack.blocks.1.attention_norm   {EPSILON}"
     assert lines[4] == "  stack.blocks.10.attention   input of stack.blocks.10.attention.out: relL2 3.0e-01, line 1e-13"
-    assert lines[-3] == "taps not compared: rope"
+    assert lines[-4] == "taps not compared: rope"
     assert lines[-2] == "not noticed by this run: stack.*.attention.key.bias"
     assert lines[-1] == f"DIFFERENT: stack.blocks.1.attention_norm: {EPSILON}, and 1 more"
+
+
+def of_every_layer(cause: str, name: str = "layers.{}.norm") -> Report:
+    """A bug in each of 52 layers, and one in another module."""
+    wrong = Error(1e-3, 2e-3)
+    rows = [Module(name.format(i), f"h.{i}.ln", wrong, wrong, "output", True, cause.format(i)) for i in range(52)]
+    rows.append(Module("head", "head", wrong, wrong, "output", guilty=True))
+    return Report("A", 1e-13, [Stage("local", "different", "53 of 53 modules guilty")], rows)
+
+
+LAYERS = {
+    "a cause": ("torch epsilon 1e-05; jax epsilon 1e-06 (residual {}e-17)", "layers.{}.norm", "layers.*.norm"),
+    "no cause": ("", "layers.{}.norm", "layers.*.norm"),
+    "Linen's names": ("jax adds 0.5 times x", "decoder.layers_{}", "decoder.layers_*"),
+    "a layer called twice, and others": ("jax adds 0.5 times x", "layers.{}.act (call 1)", "layers.*.act"),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_one_bug_in_every_layer_is_told_once(case):
+    cause, name, stars = LAYERS[case]
+    report, said = of_every_layer(cause, name), f"{stars} (52 calls, first {name.format(0)})"
+    assert [line.split("   ")[0] for line in str(report).splitlines()[1:-1]] == [f"  {said}", "  head"]
+    assert shown(report, terminal=True, width=200).count("layers") == 2 + report.verdict.count("layers")
+    assert f"| `{said}` | output | " in report.to_markdown()
+    assert report.to_html().count('<article class="reason">') == 2
+    assert len(json.loads(report.to_json())["modules"]) == 53
+
+
+def test_other_causes_and_other_modules_are_told_apart():
+    report = of_every_layer("of layer {} (residual 1e-16)", "norm{}")
+    assert len(str(report).splitlines()) == 1 + 53 + 1
+    report = of_every_layer("jax looks up ids +{} from torch's")
+    assert len(str(report).splitlines()) == 1 + 53 + 1
+
+
+def test_text_has_what_is_without_a_pair():
+    lines = str(different()).splitlines()
+    assert lines[-3] == "not compared by themselves: torch drop, drop (call 1)"  # rope is among the taps
+    assert lines[-3] in shown(different(), terminal=True, width=200)
+    many = replace(equal(), jax_only=[f"layers.{i}.drop" for i in range(52)])
+    assert "not compared by themselves: jax layers.*.drop" in str(many).splitlines()
 
 
 def test_text_names_modules_that_are_wrong_backwards_only():
@@ -186,8 +228,9 @@ def test_markdown_has_gradients_where_there_are_some():
     assert "gradient |" not in equal().to_markdown()
 
 
-@pytest.mark.parametrize(("off", "hinted"), [(2e-8, True), (3e-4, False)])
-def test_a_difference_of_float32s_size_is_said_to_be_one(off, hinted):
-    local = Module("norm", "norm", Error(off, off), Error(off, off), "output", guilty=True)
+@pytest.mark.parametrize("hinted", [True, False])
+def test_a_difference_that_float32_may_explain_is_said_to_be_one(hinted):
+    off = Error(2e-8, 2e-8)
+    local = Module("norm", "norm", off, off, "output", guilty=True, float32=hinted)
     report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules guilty")], [local])
     assert ("(float32's size: does a side hold a constant in float32" in report.verdict) == hinted

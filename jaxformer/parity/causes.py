@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.errors import ParityError
 from jaxformer.parity.hypotheses import HYPOTHESES, Choices, Evidence, Hypothesis
-from jaxformer.parity.measure import distance
+from jaxformer.parity.measure import UNIT_ROUNDOFF, distance
 from jaxformer.parity.wording import part_of
 
 EXPLAINED = 1e-12
@@ -22,6 +22,8 @@ EXPLAINED = 1e-12
 ALL = slice(None)
 FAR, NEAR = 3, 2
 """In how many choices torch may differ from what is usual, and ours from torch."""
+OWN_FACTORS = 1e-2
+"""How near a difference is to factors of rows, and how much these differ, where it comes from them."""
 FAILURES = (ArithmeticError, LookupError, MemoryError, ParityError, TypeError, ValueError)
 """How arrays break an explanation."""
 
@@ -168,6 +170,20 @@ def explain_sum(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray) -> str
 def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
     """Whether an array has another one's shape, or is shared along some of its axes, as positions are by all rows."""
     return array.ndim == other.ndim and all(one in (1, many) for one, many in zip(array.shape, other.shape, strict=True))
+
+
+def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
+    """Whether a constant that one side rounds to float32 may be all: no entry is off by more than that, and rows are not each
+    off by a factor of their own, as another epsilon makes them. `bias` is added behind it."""
+    if ours.shape != theirs.shape or not theirs.ndim or not np.isfinite([ours, theirs]).all():
+        return False
+    off, scaled = ours - theirs, theirs - bias
+    if not 0 < np.abs(off).max(initial=0.0) <= 2 * UNIT_ROUNDOFF * np.abs(theirs).max(initial=0.0):
+        return False
+    size = np.square(scaled).sum(-1, keepdims=True)
+    factors = (off * scaled).sum(-1, keepdims=True) / np.where(size, size, 1.0)
+    own = distance(factors * scaled, off) < OWN_FACTORS
+    return not (own and np.ptp(factors) > OWN_FACTORS * np.abs(factors).max())
 
 
 def explain_gradient(ours: np.ndarray, theirs: np.ndarray) -> str:

@@ -22,7 +22,7 @@ class Evidence:
     masks: tuple[np.ndarray, ...]
     """Its boolean inputs."""
     parameters: Mapping[str, np.ndarray]
-    """Its own, by our names and in our layout: 'scale', 'bias', 'kernel'."""
+    """Its own by what they are: 'scale', 'bias', 'kernel' (inputs first), 'table'."""
     others: Mapping[str, Mapping[str, np.ndarray]]
     """Those of every other module: by its name where it lies beside, by its path elsewhere."""
 
@@ -39,6 +39,10 @@ class Hypothesis:
     compute: Callable[..., np.ndarray]
 
 
+EPSILONS = (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0, 1e-4, 1e-7, 1e-10, float(np.finfo(np.float32).eps))
+"""The last is that of torch's RMSNorm for float32, if none is given."""
+
+
 def norm_choices(evidence: Evidence) -> Choices:
     """Layer norm and RMS norm."""
     scale, bias = evidence.parameters.get("scale"), evidence.parameters.get("bias")
@@ -49,7 +53,7 @@ def norm_choices(evidence: Evidence) -> Choices:
     other_biases = {f"of {path}": own["bias"] for path, own in evidence.others.items() if same_shape(own.get("bias"), scale)}
     return {
         "norm of": fitting,
-        "epsilon": {f"{epsilon:g}": epsilon for epsilon in (1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 0.0)},
+        "epsilon": {f"{epsilon:g}": epsilon for epsilon in EPSILONS},
         "mean": {"subtracted": True, "kept": False},
         "variance": {"biased": 0, "unbiased": 1},
         "epsilon's place": {"in the root": False, "outside the root": True},

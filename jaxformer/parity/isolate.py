@@ -214,13 +214,14 @@ class _Forcing:
         """Its gradient is torch's, wherever ours end."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the model itself is called with is the user's; what a module hands to another is the module's."""
+        """What the model itself is called with is the user's; what a module hands to another is the module's, and what the
+        user's function hands to one inside of the model is that function's."""
         if site not in self.records:
             return arguments
         if not arrays_in(arguments):
             self.tapped.add(site)
-        elif self.open:
-            arguments = self._force(arguments, site, "inputs", (self.open[-1], site), (site, None))
+        elif self.open or site.path:
+            arguments = self._force(arguments, site, "inputs", (self.open[-1] if self.open else CALL, site), (site, None))
         self.open.append(site)
         return arguments
 
@@ -275,9 +276,9 @@ class _Forcing:
         kind = self._kind(place.site, theirs.ndim)
         only = len(orders) == 1
         order = orders[0] if only else self.known.get(place, self.orders.get(kind))
-        if only or place in self.known:
+        if order is not None and (only or place in self.known):
             self.orders[kind] = order
-        return (order if order in orders else orders[0]), only
+        return (orders[0] if order is None or order not in orders else order), only
 
     def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
         """Arrays of as many axes are laid alike; attention's scores and weights are kinds of their own."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.axes import added_up, aligned, repeated
-from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
+from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum, is_rounded_constant
 from jaxformer.parity.empty_rows import ONLY, explain_empty_rows, scores_before
 from jaxformer.parity.evidence import evidence
 from jaxformer.parity.inputs import widen
@@ -55,6 +55,7 @@ def table(traced: Traced) -> list[Module]:
                 guilty=forward or backward,
                 shared=site in shared and not forward,
                 cause=cause,
+                float32=bool(forward and gap and not cause and rounded(traced, gap)),
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
@@ -122,7 +123,7 @@ def why(traced: Traced, gap: Gap) -> str:
         scores = traced.reference.calls[scores_of(traced.pairs[gap.owner])].output[0]
         forced = scores_of(gap.owner) in traced.counted
         return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), scores, forced=forced)
-    found = evidence(gap, traced.reference.calls, traced.pairs, traced.parameters)
+    found = evidence(gap, traced.reference.calls, traced.pairs, traced.weights, traced.names)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
     cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
     cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
@@ -130,6 +131,14 @@ def why(traced: Traced, gap: Gap) -> str:
     scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)
     rows = cause_of(explain_empty_rows, gap.ours, gap.theirs, scores, found.masks)
     return f"{ONLY}: {cause or rows}" if rows else cause
+
+
+def rounded(traced: Traced, gap: Gap) -> bool:
+    """Whether a constant in float32 may be why."""
+    own = traced.weights.items() if gap.child is None else ()
+    path = traced.pairs[gap.owner].path
+    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == gap.theirs.shape[-1:]]
+    return all(is_rounded_constant(gap.ours, gap.theirs, bias) for bias in (0.0, *biases))
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, weights_of
-from jaxformer.parity.axes import orders_for
-from jaxformer.parity.records import Trace
+from jaxformer.parity.axes import CLEAR, laid, order_of, orders_for
+from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import CALL, Site
 
 Calls = Mapping[Site, Sequence[np.ndarray]]
@@ -60,6 +60,79 @@ def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping
         if own[path] and candidates[own[path]]:
             pairs[path] = candidates[own[path]].pop(0)
     return pairs
+
+
+def pair_without_parameters(
+    ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
+) -> dict[str, str]:
+    """Paths of our modules that hold no parameters -> torch's: in modules that hold the same ones, those of one name, or the
+    only one of each side that changes what it is given, as dropout does not here.
+
+    Both give much the same along the normal run, else one name may mean two things; but behind a call of `paired` modules that
+    does not, nothing does, and names alone decide.
+    """
+    around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
+    mine, its = _without(ours, parameters), [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
+    back, pairs = {other: path for path, other in paired.items()}, {}
+    wrong = (
+        n
+        for n, site in enumerate(theirs)
+        if (own := Site(back.get(site.path, "(none)"), site.call)) in ours and not much_the_same(ours[own], theirs[site].output)
+    )
+    behind = set([*theirs][next(wrong, len(theirs)) :])
+    for path, other in around.items():
+        free = [site for site in mine if _around(site.path) == path]
+        both = [(site, each) for site in free for each in its if _around(each.path) == other]
+        near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
+        named = [
+            pair
+            for pair in both
+            if _last(pair[0].path) == _last(pair[1].path)
+            and (pair in near or pair[1] in behind)
+            and _fit(ours[pair[0]], theirs[pair[1]].output)
+        ]
+        taken = {site for pair in named for site in pair}
+        only = [pair for pair in near if not taken & {*pair} and _acts(theirs[pair[1]])]
+        alone = len(only) == 1 == len([site for site in free if site not in taken])
+        pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
+    return pairs
+
+
+def _acts(record: Record) -> bool:
+    """Whether a call gives something else than it takes."""
+    return not np.array_equal(record.inputs[0], record.output[0])
+
+
+def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are as many, and of the same shapes in some order of axes."""
+    return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
+
+
+def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are as many, and each is nearer to torch's than to nothing, in some order of axes."""
+    if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
+        return False
+    both = [(j, laid(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
+    return all(np.linalg.norm(j - t) <= CLEAR * np.linalg.norm(t) for j, t in both)
+
+
+def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
+    """The first call of every module in which none of these parameters lies."""
+    holding = _ancestors(names)
+    return [site for site in calls if not site.call and site.path not in holding and site != CALL]
+
+
+def _ancestors(names: Iterable[str]) -> set[str]:
+    """The modules around parameters."""
+    return {name[:at] for name in names for at in (0, *(i for i, sign in enumerate(name) if sign == "."))}
+
+
+def _around(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:

@@ -1,10 +1,13 @@
 """What a comparison found: a verdict, what led to it, and how far each module is off."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxformer.parity import strict_json
 from jaxformer.parity.measure import Kind, allowed
+from jaxformer.parity.wording import alike, say_alike, say_names
 
 Status = Literal["equal", "different", "failed"]
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
@@ -67,6 +70,8 @@ class Module:
     """relL2 of its output at each position, where it has some: its axis 1 of 3 or more."""
     heads: list[float] = field(default_factory=list)
     """relL2 of what each of its heads gathers, given torch's values, where it has heads; of scores and weights, their own."""
+    float32: bool = False
+    """Whether no cause is known, and a constant that one side rounds to float32 may be it."""
     shared: bool = False
     """Whether its own code differs and makes no difference: part of its work stands on the other side of a call."""
 
@@ -84,6 +89,15 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.measure} {self.error:.1e}, line {self.line:.0e}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Guilty modules of which the same is said, as those of every layer."""
+
+    name: str
+    """Of all of them."""
+    first: Module
 
 
 @dataclass(frozen=True)
@@ -126,6 +140,14 @@ class Report:
         found = [module for module in self.modules if module.guilty]
         return sorted(found, key=lambda module: module.local.relative <= module.local.allowed("activation")[0])
 
+    def groups(self, modules: Iterable[Module]) -> list[Group]:
+        """Those of one name but for its numbers, and of one cause, or without any over the line at one place: together."""
+        found: dict[tuple[str, ...], list[Module]] = {}
+        for module in modules:
+            cause, places = re.sub(r" \(residual [^)]*\)", "", module.cause), (each.where for each in self.findings(module))
+            found.setdefault((alike(module.jax), *map(alike, [cause] if cause else places)), []).append(module)
+        return [Group(say_alike([each.jax or "the model" for each in those]), those[0]) for those in found.values()]
+
     def findings(self, module: Module) -> list[Finding]:
         """What makes a guilty module guilty: its forward pass, its gradient, or both."""
         line, backward = module.local.allowed("activation")[0], module.local_gradient
@@ -162,8 +184,7 @@ class Report:
 
     def why(self, module: Module) -> str:
         """A guilty module's cause; where none is known, what is over which line."""
-        small = module.cause == "" and 1e-10 < module.local.relative < 1e-6
-        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if small else ""
+        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
     def to_json(self) -> str:
@@ -195,16 +216,29 @@ class Report:
             if stage.name in ("local", "activation gradients"):
                 here = [module for module in left if stage.name != "local" or self._wrong_forwards(module)]
                 left = [module for module in left if module not in here]
-                lines += map(self._guilty_line, here)
-        lines += map(self._guilty_line, left)
+                lines += self._guilty_lines(here)
+        lines += self._guilty_lines(left)
         if self.taps:
             lines.append(f"taps not compared: {', '.join(self.taps)}")
+        lines += self.alone
         if self.unnoticed:
             lines.append(f"not noticed by this run: {', '.join(self.unnoticed)}")
         return "\n".join([*lines, self.verdict])
 
+    @property
+    def alone(self) -> list[str]:
+        """A line where modules were not compared by themselves, with their names."""
+        ours = [name for name in self.jax_only if name not in self.taps]
+        sides = (("jax", ours), ("torch", self.torch_only))
+        found = [
+            f"{side} {', '.join(say_names(names, [*names, *(getattr(each, side) for each in self.modules)]))}"
+            for side, names in sides
+            if names
+        ]
+        return [f"not compared by themselves: {'; '.join(found)}"] if found else []
+
     def _wrong_forwards(self, module: Module) -> bool:
         return any(finding.where != "gradient" for finding in self.findings(module))
 
-    def _guilty_line(self, module: Module) -> str:
-        return f"  {module.jax or 'the model'}   {self.why(module)}"
+    def _guilty_lines(self, modules: Iterable[Module]) -> list[str]:
+        return [f"  {group.name}   {self.why(group.first)}" for group in self.groups(modules)]

@@ -1,5 +1,6 @@
 """Both sides' runs, and which call of ours is which of torch's: what the table of modules is made of."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,12 +19,12 @@ from jaxformer.parity.float_masks import one_number
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.isolate import Gap, Isolated, Place, isolate, isolation, plain_orders
 from jaxformer.parity.loading import ready
-from jaxformer.parity.measure import EXACT, Kind, Noise, difference, is_null
+from jaxformer.parity.measure import EXACT, Kind, Noise, difference, is_null, wide
 from jaxformer.parity.pairing import (
     holder,
-    layer_arrays,
     pair_calls,
     pair_modules,
+    pair_without_parameters,
     parameter_pairs,
     without_helpers,
     without_uneven_gradients,
@@ -65,9 +66,18 @@ class Traced:
     """Our calls on both sides of these borders."""
 
     @cached_property
-    def parameters(self) -> dict[str, np.ndarray]:
-        """Ours in float64, layer by layer."""
-        return layer_arrays(self.model, self.rules)
+    def weights(self) -> dict[str, np.ndarray]:
+        """torch's in float64, tied ones by all their names."""
+        held = {name: wide(array) for name, array in self.reference.weights.items()}
+        return held | {name: held[first] for name, first in self.reference.tied.items()}
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """torch's modules with tensors of their own -> ours that hold these, each those of one of torch's."""
+        pairs = parameter_pairs(self.model, self.rules).items()
+        both = {(theirs.rpartition(".")[0], ours.rpartition(".")[0]) for ours, theirs in pairs}
+        counts = Counter(ours for _, ours in both)
+        return {theirs: ours for theirs, ours in sorted(both) if counts[ours] == 1}
 
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
@@ -117,12 +127,13 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
     asked for, the second is left out where that is equal."""
     model, call, rules, tables = subject.like, subject.call, subject.family, Tables(subject.tables)
     with jax_float64(tables), saying("jax in float64"):
-        wide = ready(widen(model), training=False)
+        model64 = ready(widen(model), training=False)
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
-        ours = propagate(wide, call, inputs, reference.cotangent if gradients else None)
+        ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
         parameters = parameter_pairs(model, rules)
         paired = pair_modules(own, other, parameters)
+        paired |= pair_without_parameters(ours.outputs, reference.calls, parameters, paired)
         own, both = (without_helpers(ours.outputs, reference.calls, paired, whole=whole) for whole in (False, True))
         pairs = pair_calls(own, reference.calls, paired)
         seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
@@ -134,12 +145,12 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
             given = {"gradients": gradients, "counted": counts}
-            isolated = isolate(wide, call, inputs, reference.calls, pairs, orders=orders, **given)
+            isolated = isolate(model64, call, inputs, reference.calls, pairs, orders=orders, **given)
 
     def again() -> Callable[[Mapping[Place, bool]], Isolated]:
         given = {"gradients": gradients, "counted": counts, "orders": isolated.orders}
         with jax_float64(tables):
-            run = isolation(wide, call, inputs, reference.calls, pairs, **given)
+            run = isolation(model64, call, inputs, reference.calls, pairs, **given)
 
         def isolated_at(opened: Mapping[Place, bool]) -> Isolated:
             with jax_float64(tables), saying("jax in float64"):

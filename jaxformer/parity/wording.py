@@ -10,6 +10,10 @@ MOST_RANGES = 3
 MOST_NAMES = 6
 """The same of names."""
 
+LAYER = re.compile(r"(?<![^._])\d+(?![^.])")
+"""The number of a layer in a path: 'layers.0', 'layers_0.norm', but not 'linear1'."""
+CALLS = re.compile(r" \(call \d+\)$")
+
 
 def ranges(numbers: Iterable[int]) -> list[str]:
     """['0', '3-5'] for 0, 3, 4, 5."""
@@ -51,6 +55,21 @@ def say_names(names: Sequence[str], every: Sequence[str]) -> list[str]:
     """The same of whole names, of which many become a number; `every` are all there are."""
     said = say_parameters({name: np.ones(1, bool) for name in names}, every)
     return said if len(said) <= MOST_NAMES else [*said[:MOST_NAMES], f"{len(said) - MOST_NAMES} more"]
+
+
+def alike(name: str) -> str:
+    """The same for one module of every layer, and for each of its calls."""
+    return LAYER.sub("*", CALLS.sub("", name))
+
+
+def say_alike(names: Sequence[str]) -> str:
+    """'layers.*.norm (3 calls, first layers.0.norm)' for modules that are `alike`: a star stands where their numbers differ."""
+    if len(names) == 1:
+        return names[0]
+    first, *others = (CALLS.sub("", name) for name in names)
+    columns = zip(*(LAYER.findall(name) for name in (first, *others)), strict=True)
+    shown = iter("*" if len(set(column)) > 1 else column[0] for column in columns)
+    return f"{LAYER.sub(lambda _: next(shown), first)} ({len(names)} calls, first {names[0]})"
 
 
 def _parts(entries: np.ndarray) -> list[str]:

@@ -34,17 +34,17 @@ def checks(report: Report) -> list[str]:
 
 
 def guilty(report: Report) -> list[str]:
-    """Every figure that is over its line."""
+    """Every figure that is over its line; of layers alike, those of the first."""
     rows = [
         [
-            code(name_of(module)),
+            code(group.name),
             prose(found.where),
             f"{found.measure} {figure(found.error)}",
             f"{found.line:.0e}",
-            prose(module.cause),
+            prose(group.first.cause),
         ]
-        for module in report.guilty
-        for found in report.findings(module)
+        for group in report.groups(report.guilty)
+        for found in report.findings(group.first)
     ]
     return table(["module", "where", "local", "line", "cause"], rows)
 

@@ -10,7 +10,7 @@ from jaxformer.parity.render.charts import course, depth, heat_strips, position_
 from jaxformer.parity.render.markup import Markup, code, tag, together
 from jaxformer.parity.render.modules_table import call_words, modules_table
 from jaxformer.parity.render.words import count, figure, name_of, rank, worst_step
-from jaxformer.parity.report import Error, Finding, Module, Report, Step
+from jaxformer.parity.report import Error, Finding, Group, Report, Step
 
 SHOWN = 8
 """So many guilty modules are told of at once."""
@@ -81,19 +81,20 @@ def verdict(report: Report) -> Markup:
 
 
 def reasons(report: Report) -> Markup:
-    """Every guilty module, where it is off, and why."""
-    told = [reason(report, module) for module in report.guilty]
+    """Every guilty module, where it is off, and why; layers alike once."""
+    told = [reason(report, group) for group in report.groups(report.guilty)]
     rest = told[SHOWN:]
     more = tag("details", tag("summary", f"{len(rest)} more"), *rest) if rest else Markup()
     return section("causes", "What differs", *told[:SHOWN], more) if told else Markup()
 
 
-def reason(report: Report, module: Module) -> Markup:
-    """One module in words."""
+def reason(report: Report, group: Group) -> Markup:
+    """One module in words, or the first of those alike."""
+    module = group.first
     cause = module.cause or "No known formula explains it."
     return tag(
         "article",
-        tag("h3", code(name_of(module)), tag("span", f" torch: {module.torch}", class_="quiet")),
+        tag("h3", code(group.name), tag("span", f" torch: {module.torch}", class_="quiet")),
         tag("p", cause, class_="cause" if module.cause else "cause quiet"),
         *(tag("p", finding_words(finding), class_="quiet") for finding in report.findings(module)),
         class_="reason",

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxformer.parity.render.words import figure, name_of
+from jaxformer.parity.render.words import figure
 from jaxformer.parity.report import Report, Status
 
 COLOURS: dict[Status, str] = {"equal": "green", "different": "red", "failed": "yellow"}
@@ -21,6 +21,8 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(guilty(report))
     if report.taps:
         console.print(Text(f"taps not compared: {', '.join(report.taps)}", "dim"), soft_wrap=True)
+    for line in report.alone:
+        console.print(Text(line, "dim"), soft_wrap=True)
     if report.unnoticed:
         console.print(Text(f"not noticed by this run: {', '.join(report.unnoticed)}", "dim"), soft_wrap=True)
     word, _, rest = report.verdict.partition(":")
@@ -36,15 +38,17 @@ def stages(report: Report) -> Table:
 
 
 def guilty(report: Report) -> Table:
-    """One row for each figure that is over its line; what is both wrong forwards and backwards has two.
+    """One row for each figure that is over its line, of layers alike those of the first; what is both wrong forwards and
+    backwards has two.
 
     A module's child goes by its own name here, to leave room for the cause.
     """
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
     for name in ("module", "where", "local", "line", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("local", "line"))
-    for module in report.guilty:
-        name, cause = name_of(module), module.cause or "no known formula explains it"
+    for group in report.groups(report.guilty):
+        module, name = group.first, group.name
+        cause = module.cause or "no known formula explains it"
         for finding in report.findings(module):
             where = finding.where.replace(f"input of {module.jax}.", "input of ") if module.jax else finding.where
             cells = where, f"{finding.measure} {figure(finding.error)}", f"{finding.line:.0e}"
