@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, get_args
 
 import jax
@@ -17,6 +18,7 @@ from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
 from jaxformer.parity.learning import Learning
+from jaxformer.parity.locations import line_of, whole
 from jaxformer.parity.measure import LINES, difference
 from jaxformer.parity.modules import table
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
@@ -24,7 +26,7 @@ from jaxformer.parity.report import Report, Stage
 from jaxformer.parity.rerun import measure_rounding
 from jaxformer.parity.seen import is_seen, last
 from jaxformer.parity.sensitivity import sensitivity
-from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
+from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating, filled
 from jaxformer.parity.stages import (
     NOTHING_FINITE,
     activation_gradients_stage,
@@ -142,8 +144,9 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
         planned = [*(name for name in CHECKS if name in checks), *NARROW[tier], *later]
         name = next((name for name in planned if name not in done), planned[-1])
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
-        failed = Stage(name, "failed", says.strip().splitlines()[0])
-        report = replace(report, stages=[*report.stages, failed])
+        at = f" (at {place})" if (place := line_of(error)) else ""
+        failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
+        report = replace(report, stages=[*report.stages, failed], traceback=whole(error))
     return report
 
 
@@ -151,6 +154,7 @@ def weights_stage(
     held: Holding, jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
+    jax_model = filled(jax_model)
     found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules or NO_RULES)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
@@ -210,7 +214,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     The call is another function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
     """
     call = subject.call
-    subject = replace(subject, call=lambda *given: call(*given))
+    subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
     nulls: list[str] = []
     blurred: list[str] = []
     backward = [name for name in checks if "gradients" in name]
@@ -254,6 +258,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
                 ratio = judged(reference, subject)
             yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
+            if error.__cause__ is not None:
+                raise  # it could not be run
             yield Stage(name, "different", str(error)), {}
 
 

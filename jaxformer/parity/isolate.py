@@ -18,7 +18,7 @@ from jaxformer.parity.axes import CLEAR, Order, as_theirs, distances, laid, orde
 from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import Record, Trace, arrays_in, replaced
 from jaxformer.parity.watch import CALL, Site
-from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
+from jaxformer.parity.watch_jax import run_once, watch_jax
 
 Ends = tuple[Site, Site | None]
 """A module, and its child if one is meant."""
@@ -89,10 +89,9 @@ def isolate(
         return forcing.total, [(pair.ours, pair.chosen) for pair in forcing.found]
 
     if gradients:
-        both = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True), compiler_options=RUN_ONCE)
-        (_, found), (back, own) = both(forced, weights, pulls)
+        ((_, found), (back, own)), _ = run_once(jax.value_and_grad(run, (0, 1), has_aux=True), forced, weights, pulls)
     else:
-        (_, found), back, own = jax.jit(run, compiler_options=RUN_ONCE)(forced, weights, {}), {}, None
+        ((_, found), _), back, own = run_once(run, forced, weights, {}), {}, None
     (forcing,) = notes
     gaps, orders = [], {}
     for pair, (ours, chosen) in zip(forcing.found, found, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.holding import holding
+from jaxformer.parity.locations import definition_of
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
 from jaxformer.parity.rounding import Rounding
@@ -30,12 +31,17 @@ REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueErr
 RECENT = 8
 """Among so many arrays, an equal one is looked for."""
 
-HINTS = {
-    "index out of range in self": "an id or a position lies behind a table's last row: give smaller ids (on the command line "
-    "--vocab), or shorter inputs (--length)",
-    "Reverse-mode differentiation does not work": "or leave out the checks of gradients",
-}
-"""What to do about an error of torch's or JAX's, by a part of what it says."""
+HINTS = (
+    (
+        ["index out of range in self"],
+        "an id or a position lies behind a table's last row: give smaller ids (on the command line --vocab), or shorter "
+        "inputs (--length)",
+    ),
+    (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
+    (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
+    (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
+)
+"""What to do about an error of torch's or JAX's, by parts of what it says."""
 
 
 def apply(module: Any, *inputs: Any) -> Any:
@@ -130,7 +136,7 @@ def run_float64(
     wide, tensors = copy.deepcopy(module).double(), _tensors(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
-        output = one_array(call(wide, *tensors), "call_torch")
+        output = one_array(call(wide, *tensors), "call_torch", call)
         if gradients and (output.is_complex() or not output.requires_grad):
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
@@ -146,12 +152,13 @@ def _heads(module: Any) -> int | None:
     return next((n for n in found if isinstance(n, int)), None)
 
 
-def one_array(output: Any, name: str) -> Any:
-    """The output, or ParityError if it is no array."""
+def one_array(output: Any, name: str, call: Call) -> Any:
+    """The output of `call`, or ParityError if it is no array."""
     if not is_array(output):
         among = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        at = f" (at {place})" if (place := definition_of(call)) else ""
         raise ParityError(
-            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one"
+            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one{at}"
         )
     return output
 
@@ -187,8 +194,8 @@ def saying(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = str(error).strip().split("\n")[0]
-        hint = next((f"; {hint}" for known, hint in HINTS.items() if known in line), "")
-        raise ParityError(f"{where}: {type(error).__name__}: {line.removesuffix('.') if hint else line}{hint}") from error
+        hint = next((f"; {hint}" for known, hint in HINTS if all(each in str(error) for each in known)), "")
+        raise ParityError(f"{where}: {type(error).__name__}: {line.rstrip('.:') if hint else line}{hint}") from error
 
 
 class Recorder:

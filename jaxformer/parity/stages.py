@@ -71,13 +71,14 @@ def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]
     if not np.isfinite(theirs).any():
         return Stage("forward", "failed", NOTHING_FINITE), []
     if any(over(row.propagated, "activation") for row in rows):
-        return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}"), []
+        says = "; ".join((f"output {output.relative:.1e}", _first(rows), *untraced(traced)))
+        return Stage("forward", "different", says), []
     if is_excused(output, "activation") and not output.rounding <= BLURRED:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"), []
     found = excuses(((name_of(row), row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e}){noted(found)}"
-    return Stage("forward", "equal", "; ".join((says, *traced.tables))), blurred(found)
+    return Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced)))), blurred(found)
 
 
 def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
@@ -89,6 +90,11 @@ def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
     shared = [name_of(row) for row in rows if row.shared]
     says = f"; {', '.join(shared)} share their work otherwise than torch's do, to the same end" if shared else ""
     return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{says}{noted(found)}"), blurred(found)
+
+
+def untraced(traced: Traced) -> list[str]:
+    """That the model ran without jit, where it did."""
+    return [f"jit cannot trace {traced.ours.untraced}, so it ran without"] if traced.ours.untraced else []
 
 
 def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
