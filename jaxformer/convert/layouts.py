@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.convert.rules import Axes, Layout
+from jaxformer.convert.axes import Axes, Layout
 
 GLANCE = 16
 """How many numbers are compared before all of them are."""

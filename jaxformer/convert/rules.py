@@ -1,131 +1,54 @@
-"""A family of checkpoints is a table of rules. One table gives both directions, for weights, gradients and moments alike."""
+"""A family of checkpoints is a table of rules. One table gives both directions, for weights, gradients and moments alike.
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+family = Family(
+    name="mine",
+    stacks={"blocks.": "model.layers.{layer}."},
+    rules=(
+        *attention_rules("attention", "self_attn"),  # torch.nn.MultiheadAttention, whose projections are packed
+        *projection_rules("cross", "cross_attn", ("q_proj", "k_proj", "v_proj"), "o_proj"),  # or apart
+        *module_rules("feed_forward.up", "fc1"),  # torch.nn.Linear, LayerNorm or Embedding
+        Rule("scale.gain", "scale.gamma", "c 1 1 -> c"),  # any tensor, its axes in another order
+    ),
+    tied={"lm_head.weight": "model.embed.weight"},
+    ignored={"attn.mask": "the causal mask"},
+)
+model = to_jax(torch_model.state_dict(), model, family)
+state = to_torch(model, family, like=torch_model.state_dict())
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
+from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules
+from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
 from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import is_weight, map_named, named_weights
 
-LISTED = 3
-"""How many names an error lists before it only counts them."""
-
-
-class Part(NamedTuple):
-    """One of several equal parts of a torch tensor, cut along an axis: torch packs queries, keys and values so."""
-
-    number: int = 0
-    of: int = 1
-    axis: int = 0
-
-    def cut(self, array: np.ndarray) -> np.ndarray:
-        """It, of the whole tensor; ValueError where that has no such parts."""
-        return np.split(array, self.of, self.axis)[self.number] if self.of > 1 else array
-
-
-WHOLE = Part()
-
-
-@dataclass(frozen=True)
-class Axes:
-    """torch's axes split, put in another order and merged again are ours: flax's `DenseGeneral` has (D, N, H) for (NH, D)."""
-
-    torch: tuple[int, ...]
-    """torch's shape."""
-    split: tuple[int, ...]
-    """The same with some axes cut in two."""
-    order: tuple[int, ...]
-    """Which of those comes first, second, ... in JAX."""
-    jax: tuple[int, ...]
-    """Our shape: those, some merged."""
-
-    def to_jax(self, array: np.ndarray) -> np.ndarray:
-        """ValueError for another shape."""
-        if array.shape != self.torch:
-            raise ValueError(f"shape {list(array.shape)}, not {list(self.torch)}")
-        return array.reshape(self.split).transpose(self.order).reshape(self.jax)
-
-    def to_torch(self, array: np.ndarray) -> np.ndarray:
-        """The inverse."""
-        ordered = array.reshape([self.split[axis] for axis in self.order])
-        return ordered.transpose(np.argsort(self.order)).reshape(self.torch)
-
-
-Layout = Literal["same", "transposed"] | Axes
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`jax` and `torch` are the last parts of a tensor's two names."""
-
-    jax: str
-    torch: str | tuple[str, ...]
-    """A tuple names each layer of a stacked tensor in full."""
-    layout: Layout = "same"
-    part: Part = WHOLE
-    """Which part of torch's tensor it is."""
-
-    def to_jax(self, array: np.ndarray) -> np.ndarray:
-        """Our tensor, of torch's whole one; ValueError where it cannot be cut or laid out so."""
-        array = self.part.cut(array)
-        if isinstance(self.layout, Axes):
-            return self.layout.to_jax(array)
-        return array.T if self.layout == "transposed" else array
-
-    def to_torch(self, array: np.ndarray) -> np.ndarray:
-        """The inverse: torch's part."""
-        if isinstance(self.layout, Axes):
-            return self.layout.to_torch(array)
-        return array.T if self.layout == "transposed" else array
-
-
-@dataclass(frozen=True)
-class Family:
-    """How one kind of torch checkpoint relates to a JAX model."""
-
-    name: str
-    stacks: Mapping[str, str]
-    """Start of a JAX name -> start of its torch names. One with `{layer}` is that of a stack; another is only a name. Of
-    several that fit, the longest counts."""
-    rules: tuple[Rule, ...]
-    """The first that fits a name counts. One that spells out a stacked JAX name has `{layer}` in its torch name."""
-    constants: frozenset[str] = frozenset()
-    """Float arrays of the JAX model, by their whole names, that are no weights: they stay as they are."""
-    tied: Mapping[str, str] = field(default_factory=dict)
-    """torch name of a JAX tensor -> the name under which torch holds it: torch ties what JAX has twice."""
-
-    def torch_names(self, name: str, n_layers: int) -> list[str]:
-        """Where a JAX tensor lives in torch: one name, or one for each layer."""
-        rule = self.rule(name)
-        if isinstance(rule.torch, tuple):
-            if len(rule.torch) != n_layers:
-                raise ConversionError(f"{name} has {n_layers} layers; family {self.name} has {len(rule.torch)}")
-            return list(rule.torch)
-        stem = name.removesuffix(rule.jax)
-        start = self.start(stem)
-        torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
-        return [torch_name.format(layer=layer) for layer in range(n_layers)] if self.stacked(name) else [torch_name]
-
-    def start(self, name: str) -> str | None:
-        """The start of a JAX name that counts."""
-        return max((start for start in self.stacks if name.startswith(start)), key=len, default=None)
-
-    def stacked(self, name: str) -> bool:
-        """Whether a JAX tensor carries a layer axis."""
-        start = self.start(name)
-        return start is not None and "{layer}" in self.stacks[start]
-
-    def rule(self, name: str) -> Rule:
-        """The first rule for a JAX tensor."""
-        for rule in self.rules:
-            if f".{name}".endswith(f".{rule.jax}"):
-                return rule
-        raise ConversionError(f"{name} has no rule in family {self.name}")
+__all__ = [
+    "LISTED",
+    "WHOLE",
+    "Axes",
+    "Family",
+    "Join",
+    "Layout",
+    "Part",
+    "Place",
+    "Rule",
+    "attention_rules",
+    "gradients_to_torch",
+    "module_rules",
+    "places",
+    "projection_rules",
+    "tensors_to_torch",
+    "to_jax",
+    "to_torch",
+    "weights_of",
+]
 
 
 class Place(NamedTuple):
@@ -134,6 +57,8 @@ class Place(NamedTuple):
     name: str
     layer: int
     """0 where it carries no layer axis."""
+    joined: int = 0
+    """Which of the tensors that are joined in it."""
 
 
 def weights_of(tree: PyTree, family: Family) -> dict[str, Any]:
@@ -141,13 +66,46 @@ def weights_of(tree: PyTree, family: Family) -> dict[str, Any]:
     return {name: leaf for name, leaf in named_weights(tree).items() if name not in family.constants}
 
 
-def to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
-    """Every tensor of a JAX model, or of a tree of its shape, under torch's names and in torch's layout."""
+def to_torch(tree: PyTree, family: Family, *, like: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+    """Every tensor of a JAX model, or of a tree of its shape, under torch's names and in torch's layout; what torch ties, under
+    all of its names.
+
+    `like` is the state of the torch model that is to have it: then this is what `load_state_dict(strict=True)` takes, with
+    what the family ignores as it is there. ConversionError where the two do not fit.
+    """
+    state = tensors_to_torch(tree, family)
+    for alias, held in family.tied.items():
+        if alias in state:
+            state.setdefault(held, state[alias])
+    state |= {alias: state[held] for alias, held in family.tied.items() if alias not in state and held in state}
+    return state if like is None else _as_in(like, state, family)
+
+
+def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
+    """All of these names, and no others."""
+    ignored = {name for name in like if name not in state and family.why_ignored(name) is not None}
+    names = set(state) - {name for names in family.tied.items() for name in names if name not in like}
+    misfits, shared = [], {}
+    for name in (name for name in like if name in state):
+        if state[name].shape != tuple(like[name].shape):
+            misfits.append(f"{name} is {list(like[name].shape)} in torch, {list(state[name].shape)} in the JAX model")
+        memory = (like[name].data_ptr(), tuple(like[name].shape)) if getattr(like[name], "data_ptr", int)() else name
+        first = shared.setdefault(memory, name)
+        if first != name and not np.array_equal(state[first], state[name], equal_nan=True):
+            misfits.append(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model")
+    if misfits or names != set(like) - ignored:
+        raise ConversionError(mismatch(names, {name: np.empty(0) for name in like if name not in ignored}, misfits))
+    return {name: _to_numpy(like[name]) if name in ignored else state[name] for name in like}
+
+
+def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
+    """The same with every tensor of the JAX model once."""
     arrays = {name: np.asarray(leaf) for name, leaf in weights_of(tree, family).items()}
 
     def piece(place: Place) -> np.ndarray:
-        array = arrays[place.name]
-        return family.rule(place.name).to_torch(array[place.layer] if family.stacked(place.name) else array)
+        array, rule = arrays[place.name], family.rule(place.name)
+        array = rule.to_torch(array[place.layer] if family.stacked(place.name) else array)
+        return array if rule.join is None else rule.join.apart(array)[place.joined]
 
     state = {}
     for torch_name, parts in places(tree, family).items():
@@ -157,57 +115,100 @@ def to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
     return state
 
 
-def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
-    """A tree of the shape of `like` from torch's tensors, each, or each part, used exactly once, bit for bit.
-
-    `like` may be abstract (`jax.eval_shape`). What torch ties is used by each of its copies. Raises ConversionError for a
-    tensor missing, left over, or of another shape or type.
-    """
-    arrays = {name: _to_numpy(tensor) for name, tensor in state.items()}
-    wanted = places(like, family)
-    copies = {name: held for name, held in family.tied.items() if name in wanted and held in arrays}
-    arrays |= {name: arrays[held] for name, held in copies.items()}
-    left_over = sorted(set(arrays) - set(wanted) - set(copies.values()))
-    missing = sorted(set(wanted) - set(arrays))
-    if missing or left_over:
-        raise ConversionError(_mismatch(missing, left_over))
-
-    def build(name: str, leaf: Any) -> Any:
-        if not is_weight(leaf) or name in family.constants:
-            return leaf
-        stacked = family.stacked(name)
-        shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if stacked else (leaf.shape, 1)
-        names = family.torch_names(name, n_layers)
-        layers = [_read(name, torch_name, arrays[torch_name], family.rule(name), shape, leaf.dtype) for torch_name in names]
-        return jnp.asarray(np.stack(layers) if stacked else layers[0])
-
-    return map_named(build, like)
-
-
-def summed(gradients: Mapping[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
-    """Gradients as torch has them: one for what it ties, the sum over the copies."""
+def gradients_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
+    """A tree of gradients as torch has them: one for what it ties, the sum over the copies of the JAX model."""
     total: dict[str, np.ndarray] = {}
-    for name, array in gradients.items():
+    for name, array in tensors_to_torch(tree, family).items():
         held = family.tied.get(name, name)
         total[held] = total[held] + array if held in total else array
     return total
 
 
+def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
+    """A tree of the shape of `like` from torch's tensors, each, or each part, used exactly once, bit for bit.
+
+    `like` may be abstract (`jax.eval_shape`). What torch ties is used by each of its copies, and has to be the same under all
+    its names. Raises ConversionError for tensors missing, left over, or of another shape or type.
+    """
+    wanted = places(like, family)
+    arrays = {name: _to_numpy(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
+    arrays = _untied(arrays, wanted, family)
+    read, misfits = {}, []
+    for name, leaf in weights_of(like, family).items():
+        shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if family.stacked(name) else (leaf.shape, 1)
+        for layer, names in enumerate(family.sources(name, n_layers)):
+            try:
+                if set(names) <= set(arrays):
+                    read[name, layer] = _read(name, names, [arrays[it] for it in names], family.rule(name), shape, leaf.dtype)
+            except ConversionError as error:
+                misfits.append(str(error))
+    if misfits or set(arrays) != set(wanted):
+        raise ConversionError(mismatch(wanted, arrays, misfits))
+
+    def build(name: str, leaf: Any) -> Any:
+        if not is_weight(leaf) or name in family.constants:
+            return leaf
+        layers = [read[name, layer] for layer in range(leaf.shape[0] if family.stacked(name) else 1)]
+        return jnp.asarray(np.stack(layers) if family.stacked(name) else layers[0])
+
+    return map_named(build, like)
+
+
+def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family) -> dict[str, np.ndarray]:
+    """What torch ties, under the names that are wanted alone; ConversionError where it is not the same under all names."""
+    arrays, groups = {**arrays}, {}
+    for alias, held in family.tied.items():
+        groups.setdefault(held, [held]).append(alias)
+    for group in groups.values():
+        mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
+        if not mine or not there:
+            continue
+        spare = [name for name in there if name not in mine]
+        arrays |= {name: arrays[(spare or there)[0]] for name in mine if name not in there}
+        for name in spare:
+            array = arrays.pop(name)
+            if not any(np.array_equal(array, arrays[it], equal_nan=True) for it in mine):
+                raise ConversionError(_parted(name, array, mine[0], arrays[mine[0]], family))
+    return arrays
+
+
+def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> str:
+    """That two are not the same, and how far from it."""
+    off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
+    if array.shape == other.shape:
+        gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
+        off = f"{np.count_nonzero(gap)} of {gap.size} numbers, by {gap.max():.1e} at most"
+    return (
+        f"{alias} and {held} are tied in family {family.name}, and differ: {off}; build the JAX model with both "
+        "(tied=False), or leave out the one that is not used"
+    )
+
+
 def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     """torch's names, and of each part where it is in a tree of the shape of `like`.
 
-    Raises ConversionError where two JAX tensors want the same, or parts are missing.
+    Raises ConversionError where a tensor has no rule or is ignored, two JAX tensors want the same, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
-    for name, leaf in weights_of(like, family).items():
+    leaves = weights_of(like, family)
+    without = [name for name in leaves if not family.ruled(name)]
+    if without:
+        raise ConversionError(f"{listed(without)} {'have' if without[1:] else 'has'} no rule in family {family.name}")
+    for name, leaf in leaves.items():
         part = family.rule(name).part
-        for layer, torch_name in enumerate(family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1)):
-            parts = found.setdefault(torch_name, {})
-            if part in parts or any(part[1:] != other[1:] for other in parts):
-                raise ConversionError(f"two tensors want the torch name {torch_name}; family {family.name} does not fit")
-            parts[part] = Place(name, layer)
+        for layer, names in enumerate(family.sources(name, leaf.shape[0] if family.stacked(name) else 1)):
+            for joined, torch_name in enumerate(names):
+                parts = found.setdefault(torch_name, {})
+                if part in parts or any(part[1:] != other[1:] for other in parts):
+                    raise ConversionError(f"two tensors want the torch name {torch_name}; family {family.name} does not fit")
+                parts[part] = Place(name, layer, joined)
     for torch_name, parts in found.items():
         first, place = next(iter(parts.items()))
+        if (reason := family.why_ignored(torch_name)) is not None:
+            raise ConversionError(
+                f"family {family.name} ignores {torch_name} ({reason}), and the JAX model holds it as {place.name}; take it "
+                "out of one of them"
+            )
         if len(parts) != first.of:
             raise ConversionError(
                 f"{torch_name} holds {first.of} parts; the model has {len(parts)} of them, first {place.name}"
@@ -215,31 +216,25 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     return found
 
 
-def _read(name: str, torch_name: str, array: np.ndarray, rule: Rule, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """torch's tensor as ours, of this shape and type."""
-    found, wanted = f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}"
+def _read(
+    name: str, torch_names: tuple[str, ...], arrays: list[np.ndarray], rule: Rule, shape: tuple[int, ...], dtype: Any
+) -> np.ndarray:
+    """torch's tensor, or several joined, as ours, of this shape and type."""
+    called = " + ".join(torch_names)
+    found, wanted = " + ".join(f"{array.dtype}{list(array.shape)}" for array in arrays), f"{dtype}{list(shape)}"
     try:
-        layer = rule.to_jax(array)
+        layer = rule.to_jax(rule.join.together(arrays) if rule.join else arrays[0])
     except ValueError as error:
-        raise ConversionError(f"{torch_name} is {found}; {name}, {wanted}, cannot be made of it: {error}") from None
+        raise ConversionError(f"{called} is {found}; {name}, {wanted}, cannot be made of it: {error}") from None
     if layer.shape != shape or layer.dtype != dtype:
         found = f"{layer.dtype}{list(layer.shape)}"
-        raise ConversionError(f"{torch_name} is {found} as {name}; the model wants {wanted}")
+        what = off_shape(layer.shape, shape) if layer.shape != shape else off_type(layer.dtype, dtype)
+        raise ConversionError(f"{called} is {found} as {name}; the model wants {wanted}{what}")
     return layer
 
 
-def _mismatch(missing: list[str], left_over: list[str]) -> str:
-    def nearest(name: str) -> str:
-        near = difflib.get_close_matches(name, left_over, 1)
-        return f"{name} (is it {near[0]}?)" if near else name
-
-    parts = []
-    if missing:
-        parts.append(f"{len(missing)} missing, first {', '.join(map(nearest, missing[:LISTED]))}")
-    if left_over:
-        parts.append(f"{len(left_over)} left over, first {', '.join(left_over[:LISTED])}")
-    return "tensors do not match the model: " + "; ".join(parts)
-
-
 def _to_numpy(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
+    if not hasattr(tensor, "detach"):
+        return np.asarray(tensor)
+    tensor = tensor.detach().cpu()
+    return tensor.float().numpy().astype(jnp.bfloat16) if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy()

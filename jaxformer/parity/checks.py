@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import Family, summed, to_jax, to_torch
+from jaxformer.convert.rules import Family, gradients_to_torch, to_jax, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.holding import Arrays
 from jaxformer.parity.inputs import cast, widen
@@ -45,7 +45,7 @@ def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
     """The torch module, filled in place with a JAX tree's weights; strict about names and shapes."""
     import torch
 
-    state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family).items()}
+    state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family, like=module.state_dict()).items()}
     module.load_state_dict(state, strict=True)
     return module
 
@@ -94,7 +94,7 @@ def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:
         others = {name: array for name, array in inputs.items() if name not in floats}
         model = widen(subject.model(reference))
         weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
-        return summed(to_torch(weights, subject.family), subject.family) | arrays
+        return gradients_to_torch(weights, subject.family) | arrays
 
 
 def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:

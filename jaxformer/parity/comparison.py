@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.checks import check_choice
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.rules import LISTED, Family, Part, Place, places, to_jax, to_torch
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch, to_jax
 from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.generation import compare_generation
@@ -175,7 +175,7 @@ def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone
         return Stage("weights", "failed", "the JAX model has shapes alone; give one with weights, or check more than weights")
     if abstract(subject.like):
         return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
-    ours = to_torch(subject.like, subject.family)
+    ours = tensors_to_torch(subject.like, subject.family)
     theirs = {name: weights[subject.family.tied.get(name, name)] for name in ours}
     changed = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
     if changed:

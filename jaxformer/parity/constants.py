@@ -11,7 +11,8 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.rules import LISTED, Rule
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import Rule
 from jaxformer.errors import ParityError
 from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
@@ -154,8 +155,3 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
 def switches(array: np.ndarray) -> bool:
     """Whether it holds no more than two numbers."""
     return len(np.unique(array)) <= SWITCHES
-
-
-def listed(names: list[str]) -> str:
-    """The first of them."""
-    return ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import find_layout
+from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import named_weights
-from jaxformer.parity.constants import Constants, listed, typed_constants
+from jaxformer.parity.constants import Constants, typed_constants
 from jaxformer.parity.holding import Arrays, Holding
 from jaxformer.parity.matching import Ours, Search, Theirs, matching, on_host, torch_names
 from jaxformer.parity.naming import last, nearest_names, twins
@@ -118,8 +119,10 @@ def _prefill(search: Search, held: Holding, rules: Family, ruled: Names) -> None
         if set(names) <= {*held.weights, *held.tied}:
             rule = rules.rule(name)
             search.torch |= {it: held.weights[held.tied[it]] for it in names if it in held.tied}
-            for layer, it in enumerate(names):
+            joined = len(rule.join.names) if rule.join else 1
+            for layer, it in enumerate(names[::joined]):
                 search.found[Ours(name, layer if rules.stacked(name) else None)] = Theirs(it, rule.part), rule.layout
+            for it in names:
                 search.used[it].add(rule.part)
 
 
@@ -177,7 +180,7 @@ def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapp
     own = matching(found, [], []).family
     more = tuple(replace(rule, torch=torch_names(rule)) for rule in own.rules)
     stacks = {**rules.stacks, **{start: each for start, each in own.stacks.items() if start not in rules.stacks}}
-    family = Family(rules.name, stacks, (*more, *rules.rules))
+    family = replace(rules, stacks=stacks, rules=(*more, *rules.rules))
     wanted = {name: (names, rules.stacked(name)) for name, names in ruled.items()}
     wanted |= {rule.jax: (rule.torch, own.stacked(rule.jax)) for rule in more}
     reached = {name: (_torch_names(family, name, leaves[name]), family.stacked(name)) for name in wanted}

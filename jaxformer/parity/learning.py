@@ -175,9 +175,8 @@ class JaxSide:
         return Moment(float(np.mean(values)), mean, self._named(self.parameters))
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
-        """By torch's names, the first of what it ties too."""
-        arrays = to_torch(tree, self.rules)
-        return {held: arrays[name] for name, held in self.rules.tied.items()} | arrays
+        """By torch's names."""
+        return to_torch(tree, self.rules)
 
 
 def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:

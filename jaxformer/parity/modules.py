@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from jaxformer.convert.rules import summed, to_jax, to_torch
+from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.axes import added_up, aligned, repeated
 from jaxformer.parity.causes import explain, explain_gradient, explain_sum
 from jaxformer.parity.evidence import evidence
@@ -102,7 +102,7 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     with jax.enable_x64(True):
         theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
         if traced.rules.tied:
-            own = to_jax(summed(to_torch(own, traced.rules), traced.rules), own, traced.rules)
+            own = to_jax(gradients_to_torch(own, traced.rules), own, traced.rules)
     ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
     names = parameter_pairs(traced.model, traced.rules)
@@ -110,7 +110,7 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     for name, array in theirs.items():
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
         gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
-        moved = traced.rounding_of(gap.owner).get(Spot.gradient(names[name]), EXACT)
+        moved = traced.rounding_of(gap.owner).get(Spot.gradient(names.get(name, name)), EXACT)
         gaps.append((error(gap.ours, gap.theirs, noise, moved), gap))
     return gaps
 

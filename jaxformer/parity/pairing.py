@@ -36,11 +36,12 @@ def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
 
 
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
-    """Names of our parameters, layer by layer -> torch's."""
+    """Names of our parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, `name[1]`, ..."""
     pairs: dict[str, str] = {}
     for name, leaf in weights_of(like, rules).items():
         ours = layer_names(name, leaf, rules)
-        pairs |= zip(ours, rules.torch_names(name, len(ours)), strict=True)
+        for mine, theirs in zip(ours, rules.sources(name, len(ours)), strict=True):
+            pairs |= {f"{mine}[{i}]": it for i, it in enumerate(theirs)} if theirs[1:] else {mine: theirs[0]}
     return pairs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.convert.rules import Family, summed, to_torch
+from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.axes import Order, laid, order_of, repeated
 from jaxformer.parity.causes import Hints
@@ -65,7 +65,7 @@ class Traced:
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
         """Ours, of weights and inputs, by torch's names."""
-        ours = summed(to_torch(self.ours.weights, self.rules), self.rules)
+        ours = gradients_to_torch(self.ours.weights, self.rules)
         ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
         return {name: ours[name] for name in self.reference.gradients}
 

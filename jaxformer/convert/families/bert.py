@@ -1,32 +1,26 @@
 """BERT as transformers has it (`BertModel`, with its pooler)."""
 
-from jaxformer.convert.rules import Family, Rule
+from jaxformer.convert.rules import Family, module_rules, projection_rules
 
 _NAMES = {
-    "attention.query": "attention.self.query",
-    "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value",
-    "attention.out": "attention.output.dense",
+    "embed.token": "embeddings.word_embeddings",
+    "embed.position": "embeddings.position_embeddings",
+    "embed.token_type": "embeddings.token_type_embeddings",
+    "embed.norm": "embeddings.LayerNorm",
     "attention_norm": "attention.output.LayerNorm",
     "feed_forward.up": "intermediate.dense",
     "feed_forward.down": "output.dense",
     "feed_forward_norm": "output.LayerNorm",
+    "pooler": "pooler.dense",
 }
 
 BERT = Family(
     name="bert",
     stacks={"stack.blocks.": "encoder.layer.{layer}."},
     rules=(
-        Rule("embed.token.table", "embeddings.word_embeddings.weight"),
-        Rule("embed.position.table", "embeddings.position_embeddings.weight"),
-        Rule("embed.token_type.table", "embeddings.token_type_embeddings.weight"),
-        Rule("embed.norm.scale", "embeddings.LayerNorm.weight"),
-        Rule("embed.norm.bias", "embeddings.LayerNorm.bias"),
-        *(Rule(f"{ours}.kernel", f"{theirs}.weight", "transposed") for ours, theirs in _NAMES.items()),
-        *(Rule(f"{ours}.scale", f"{theirs}.weight") for ours, theirs in _NAMES.items()),
-        *(Rule(f"{ours}.bias", f"{theirs}.bias") for ours, theirs in _NAMES.items()),
-        Rule("pooler.kernel", "pooler.dense.weight", "transposed"),
-        Rule("pooler.bias", "pooler.dense.bias"),
+        *projection_rules("attention", "attention", ("self.query", "self.key", "self.value"), "output.dense"),
+        *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs)),
     ),
+    ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts", "embeddings.token_type_ids": "all 0"},
 )
 """For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True)`."""

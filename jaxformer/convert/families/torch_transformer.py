@@ -1,7 +1,6 @@
 """`torch.nn.Transformer`: its decoder's layers number their norms with one more between, that of cross-attention."""
 
-from jaxformer.convert.families.torch_encoder import attention_rules, module_rules
-from jaxformer.convert.rules import Family
+from jaxformer.convert.rules import Family, attention_rules, module_rules
 
 TORCH_TRANSFORMER = Family(
     name="torch_transformer",

@@ -1,0 +1,19 @@
+"""`torch.nn.MultiheadAttention` alone."""
+
+from jaxformer.convert.rules import Family, Part, Rule, attention_rules, module_rules
+
+TORCH_ATTENTION = Family(name="torch_attention", stacks={}, rules=attention_rules("", ""))
+"""For a `MultiHeadAttention`, fused or separate."""
+
+_NAMES = {"query": "q_proj_weight", "key": "k_proj_weight", "value": "v_proj_weight"}
+
+TORCH_ATTENTION_WIDTHS = Family(
+    name="torch_attention_widths",
+    stacks={},
+    rules=(
+        *(Rule(f"{ours}.kernel", theirs, "transposed") for ours, theirs in _NAMES.items()),
+        *(Rule(f"{ours}.bias", "in_proj_bias", part=Part(number, 3)) for number, ours in enumerate(_NAMES)),
+        *module_rules("out", "out_proj"),
+    ),
+)
+"""With `kdim` or `vdim`: keys or values of other widths, so their matrices are apart, and the biases still packed."""

@@ -1,0 +1,133 @@
+"""Why a state of torch's does not fit a model, in one line that says what to do."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+LISTED = 3
+"""How many names an error lists before it only counts them."""
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """The first of them, and how many more there are."""
+    return separator.join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits: Sequence[str]) -> str:
+    """All that is wrong: names that are missing or left over, then tensors of another shape or type, then what to do."""
+    missing, left = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
+
+    def nearest(name: str) -> str:
+        near = difflib.get_close_matches(name, left, 1)
+        return f"{name} (is it {near[0]}?)" if near else name
+
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} missing, first {', '.join(map(nearest, missing[:LISTED]))}")
+    if left:
+        parts.append(f"{len(left)} left over, first {', '.join(left[:LISTED])}")
+    found = [f"tensors do not match the model: {'; '.join(parts)}"] if parts else []
+    return "; ".join([*found, *([listed(misfits, "; ")] if misfits else []), *remedies(wanted, arrays, missing, left)])
+
+
+def remedies(
+    wanted: Collection[str], arrays: Mapping[str, np.ndarray], missing: Sequence[str], left: Sequence[str]
+) -> list[str]:
+    """What to do about names that are missing or left over."""
+    if not missing and not left:
+        return []
+    named = other_prefix(missing, left) or other_numbers(missing, left) or other_depth(wanted, arrays)
+    copies = ties(left, wanted, arrays)
+    if left and not missing and not named and not copies:
+        named = [f"if the JAX model needs none of it, add ignored={{{left[0]!r}: 'why'}} to the family"]
+    return [*named, *copies]
+
+
+def other_prefix(missing: Sequence[str], left: Sequence[str]) -> list[str]:
+    """Where most names are right behind a prefix that one side lacks: a wrapper's 'module.', a model without its head."""
+    for longer, shorter, say in (
+        (left, missing, "names of the state begin with {0!r}: give {{name.removeprefix({0!r}): tensor}}"),
+        (missing, left, "names of the family begin with {0!r}, the state's do not: give {{{0!r} + name: tensor}}"),
+    ):
+        ends, found = set(shorter), Counter[str]()
+        for name in longer:
+            found.update(name[: dot.end()] for dot in re.finditer(r"\.", name) if name[dot.end() :] in ends)
+        prefix, count = found.most_common(1)[0] if found else ("", 0)
+        if 2 * count > len(missing):
+            return [f"{count} {say.format(prefix)}"]
+    return []
+
+
+def other_numbers(missing: Sequence[str], left: Sequence[str]) -> list[str]:
+    """Where one side numbers its layers and the other does not."""
+    for name in missing:
+        other = next((it for it in left if bare(it) == bare(name)), None)
+        if other is not None and bare(name) == name:
+            return [
+                f"torch numbers its layers: it has {other} for {name}; give the start of these names with {{layer}} in stacks"
+            ]
+        if other is not None and bare(other) == other:
+            return [
+                f"torch's names carry no layer number: it has {other} for {name}; leave {{layer}} out of stacks, and the layer "
+                "axis out of the JAX model"
+            ]
+    return []
+
+
+def bare(name: str) -> str:
+    """Without the numbers of layers."""
+    return ".".join(part for part in name.split(".") if not part.isdigit())
+
+
+def other_depth(wanted: Collection[str], state: Collection[str]) -> list[str]:
+    """Where both have the layers, one side more of them."""
+    ours, theirs = depths(wanted), depths(state)
+    return [
+        f"{start} has {theirs[start]} layers in the state, {n} in the model"
+        for start, n in ours.items()
+        if theirs.get(start, n) != n
+    ]
+
+
+def depths(names: Collection[str]) -> dict[str, int]:
+    """What stands before the first number of names -> how many there are."""
+    found: dict[str, int] = {}
+    for name in names:
+        if numbered := re.match(r"(.+?)\.(\d+)\.", name):
+            found[numbered[1]] = max(found.get(numbered[1], 0), int(numbered[2]) + 1)
+    return found
+
+
+def ties(left: Sequence[str], wanted: Collection[str], arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """What is left over and holds the numbers of a tensor that is used."""
+    says = []
+    for alias, array in ((name, arrays[name]) for name in left):
+        plain = array.size and (array != array.flat[0]).any()
+        same = (name for name in wanted if name in arrays and plain and np.array_equal(arrays[name], array))
+        if (name := next(same, None)) is not None:
+            says.append(
+                f"{alias} holds the numbers of {name}: where torch ties them, add tied={{{alias!r}: {name!r}}} to the family"
+            )
+    return [listed(says, "; ")] if says else []
+
+
+def off_type(found: np.dtype, wanted: np.dtype) -> str:
+    """What to do about a tensor of another type of float."""
+    if not (jnp.issubdtype(found, jnp.floating) and jnp.issubdtype(wanted, jnp.floating)):
+        return ""
+    one, other = jnp.finfo(found), jnp.finfo(wanted)
+    exact = one.nmant <= other.nmant and one.nexp <= other.nexp
+    return f": give it as tensor.to(torch.{wanted}), which {'loses nothing' if exact else 'rounds it'}"
+
+
+def off_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What to do about a matrix or a table with more rows or columns."""
+    off = [axis for axis, sizes in enumerate(zip(found, wanted, strict=False)) if sizes[0] != sizes[1]]
+    if len(found) != len(wanted) or len(wanted) < 2 or len(off) != 1 or found[off[0]] < wanted[off[0]]:
+        return ""
+    more = found[off[0]] - wanted[off[0]]
+    return f": {more} more than the model on axis {off[0]}; build it as large, or cut them off, if they only pad a vocabulary"
