@@ -22,6 +22,7 @@ from jaxformer.parity.holding import Arrays
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import Difference, check_bfloat16, check_float32, check_float64, check_gradients
+from jaxformer.parity.one_sided import OneSided
 from jaxformer.parity.reference import Call, Reference, apply
 from jaxformer.parity.watch_jax import run_once
 
@@ -35,6 +36,8 @@ class Subject:
     family: Family = TWIN
     tables: Arrays = field(default_factory=dict)
     """torch's buffers that the JAX model holds none of, by name: its code may compute them."""
+    alone: tuple[OneSided, ...] = ()
+    """Parameters that one side does not have."""
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""

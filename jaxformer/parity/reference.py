@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
-from jaxformer.parity.holding import holding
+from jaxformer.parity.holding import holding, thawed
 from jaxformer.parity.locations import definition_of
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
@@ -62,11 +62,14 @@ class Reference:
     cotangent: np.ndarray
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
-    """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were asked for."""
+    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were
+    asked for."""
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Those of floats, float32, by torch's names."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> the one that it goes by."""
+    frozen: frozenset[str] = frozenset()
+    """Weights that torch does not train."""
     narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
@@ -133,7 +136,7 @@ def run_float64(
     """One run of a copy of the module in float64: the output, the noise that stands for its gradient, and the gradients."""
     import torch
 
-    wide, tensors = copy.deepcopy(module).double(), _tensors(inputs, torch.float64)
+    wide, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
         output = one_array(call(wide, *tensors), "call_torch", call)
@@ -173,7 +176,7 @@ def _tensors(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
 def _leaves(model: Any, tensors: list[Any]) -> dict[str, Any]:
     """What is differentiated."""
     floats = {f"input {i}": tensor.requires_grad_() for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
-    return floats | {name: tensor.requires_grad_() for name, tensor in model.named_parameters()}
+    return floats | {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
 def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:

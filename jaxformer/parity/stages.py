@@ -1,6 +1,6 @@
 """What each check says of two runs in float64: equal, different, or failed where torch gives nothing to compare."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -97,8 +97,9 @@ def untraced(traced: Traced) -> list[str]:
     return [f"jit cannot trace {traced.ours.untraced}, so it ran without"] if traced.ours.untraced else []
 
 
-def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
-    """Of every weight and every float input; the null ones, and those that could not be judged."""
+def gradients_stage(traced: Traced, rows: list[Module], alone: Sequence[str] = ()) -> tuple[Stage, list[str], list[str]]:
+    """Of every weight and every float input; the null ones, and those that could not be judged. `alone` says what one side
+    trains and the other does not."""
     ours, rounding = traced.gradients, roundings(traced)
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
@@ -106,7 +107,9 @@ def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str
         return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [], []
     nulls, wrong = wrong_gradients(traced)
     if wrong:
-        return Stage("gradients", "different", f"{wrong}; {_first(rows)}"), [], []
+        return Stage("gradients", "different", "; ".join((*alone, wrong, _first(rows)))), [], []
+    if alone:
+        return Stage("gradients", "different", f"{'; '.join(alone)}; {len(ours)} others, equal"), nulls, []
     errors = {
         name: error(ours[name], theirs, rounding=rounding[name])
         for name, theirs in traced.reference.gradients.items()

@@ -92,6 +92,7 @@ class Traced:
 def trace(reference: Reference, subject: Subject, *, local: bool, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
     asked for, the second is left out where that is equal."""
+    reference = without_absent(reference, subject.family)
     model, call, rules, tables = subject.like, subject.call, subject.family, Tables(subject.tables)
     with jax_float64(tables), saying("jax in float64"):
         wide = ready(widen(model), training=False)
@@ -111,6 +112,15 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         if local or gradients or any(over(each, "activation") for each in normal if each):
             isolated = isolate(wide, call, inputs, reference.calls, pairs, gradients=gradients, counted=counts)
     return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says())
+
+
+def without_absent(reference: Reference, rules: Family) -> Reference:
+    """What it says of the weights that the JAX model has."""
+    weights, gradients = (
+        {name: array for name, array in arrays.items() if rules.why_ignored(name) is None}
+        for arrays in (reference.weights, reference.gradients)
+    )
+    return replace(reference, weights=weights, gradients=gradients)
 
 
 def propagated(
