@@ -132,7 +132,7 @@ def test_code_may_compute_it(frozen):
     theirs.places.weight = torch.nn.Parameter(torch.from_numpy(waves(np).astype(np.float32)), requires_grad=False)
     report = compared(theirs, Computes(frozen))
     assert report.status == "equal", str(report)
-    assert "torch's frozen parameters that JAX does not hold: places.weight" in report.stages[0].says
+    assert "torch's buffers that JAX does not hold: places.weight" in report.stages[0].says
     theirs.places.weight.requires_grad_(True)
     assert (
         compared(theirs, Computes(frozen)).stages[0].says.startswith("4 of 5 tensors used once, bitwise equal; jax leaves out")
@@ -144,13 +144,15 @@ def test_a_table_that_jax_holds_may_be_rounded(frozen):
     ours.places[...] *= 1 + 4e-7
     report = compared(frozen, ours)
     assert report.status == "equal", str(report)
-    assert "frozen places.weight differs by" in report.stages[0].says
+    assert "places.weight differs by 3.5e-07 of its size at most" in report.stages[0].says
+    ours.places[...] *= 1.5
+    assert "places.weight differs from places (relL2 5.0e-01)" in compared(frozen, ours).stages[0].says
 
 
 def test_some_layers_of_a_stack(frozen):
     theirs = torch.nn.Sequential(*(torch.nn.Linear(D, D) for _ in range(3)))
     theirs[0].requires_grad_(False)
-    stack = {name: np.stack([array(getattr(layer, name).mT) for layer in theirs]) for name in ("weight", "bias")}
+    stack = {name: np.stack([getattr(layer, name).detach().numpy().T for layer in theirs]) for name in ("weight", "bias")}
 
     def call(params: Any, x: Any, still: int) -> Any:
         for layer in range(3):
@@ -203,3 +205,11 @@ def test_training_leaves_it_as_it_is(frozen, case):
     report = compared(frozen, kind(frozen), training=learning, checks=("gradients",))
     assert [stage.name for stage in report.stages if stage.status != "equal"] == (["train"] if said else []), str(report)
     assert not said or report.stages[-1].says.startswith(said)
+
+
+def test_a_parameter_that_jax_rounds_is_told(frozen):
+    ours = Stops(frozen)
+    ours.places[...] *= 1 + 4e-7
+    report = compared(frozen, ours)
+    assert report.status == "equal", str(report)
+    assert "frozen places.weight differs by" in report.stages[0].says

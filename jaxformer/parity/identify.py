@@ -60,6 +60,8 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
     tied = {alias: first for alias, first in held.tied.items() if alias in used}
     free, still = unused(held, rules, used | set(tied.values()))
     left = {name: leaf for name, leaf in leaves.items() if name not in {*found, *ruled, *constants.names}}
+    constants.pair_placed({name: leaf for name, leaf in left.items() if name in typed}, still, search.homes())
+    left = {name: leaf for name, leaf in left.items() if name not in constants.names}
     constants.search(left, held.buffers, search.homes(), typed, short=bool(free))
     copies = {} if free else _copies(search, held, {name: left[name] for name in left if name not in constants.names})
     found |= {name: rule for name, (rule, _) in copies.items()}
@@ -71,16 +73,15 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
             raise ConversionError(_refusal(left, lost))
         left, lost = {}, {}  # the rules are wrong, and say in what
     alone = (*one_sided("torch", lost, held.weights), *one_sided("jax", left, leaves))
-    constants.leave(held.buffers)
+    constants.leave(held.buffers | still)
     family = replace(
         _family(rules, found, ruled, leaves),
         constants=frozenset({*constants.names, *left}),
         tied=tied,
         absent=frozenset({*lost, *still}),
     )
-    notes = (*constants.says(), *_still_notes(still), *_tie_notes(found, ruled, tied))
-    notes = (*notes, *_notes(rules, found, ruled, crossed(search)))
-    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing | still, alone)
+    notes = (*constants.says(), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, crossed(search)))
+    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing, alone)
 
 
 def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
@@ -88,15 +89,15 @@ def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identifi
     leaves = named_weights(jax_model)
     ruled = by_rules(held, leaves, rules)
     constants = ruled_buffers(held, leaves, rules, ruled)
-    constants.leave(held.buffers)
     tied = {alias: first for alias, first in held.tied.items() if any(alias in names for names in ruled.values())}
     free, still = unused(held, rules, {it for names in ruled.values() for it in names} | set(tied.values()))
+    constants.leave(held.buffers | still)
     sure = set(leaves) == set(ruled) and not may_be_pairs({}, {name: held.weights[name] for name in free}, len(ruled))
     alone = tuple(one_sided("torch", free, held.weights)) if sure else ()
     absent = frozenset({*still, *(each.name for each in alone)})
     family = replace(rules, constants=frozenset(constants.names), tied=tied, absent=absent)
-    notes = (*_still_notes(still), *_tie_notes({}, ruled, tied))
-    return Identified(family, constants.put(jax_model), notes, wrong=False, tables=constants.missing | still, alone=alone)
+    notes = tuple(_tie_notes({}, ruled, tied))
+    return Identified(family, constants.put(jax_model), notes, wrong=False, tables=constants.missing, alone=alone)
 
 
 def unused(held: Holding, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -223,10 +224,6 @@ def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str])
         for first, ours in holds.items()
         if len(ours) > 1
     ]
-
-
-def _still_notes(still: Mapping[str, np.ndarray]) -> list[str]:
-    return [f"torch's frozen parameters that JAX does not hold: {listed(list(still))}"] if still else []
 
 
 def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list[str]) -> list[str]:
