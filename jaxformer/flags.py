@@ -59,7 +59,7 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
     """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v`, first, adds the traceback."""
-    verbose = sys.argv[1:2] == ["-v"]
+    verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
@@ -82,6 +82,11 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     sys.exit(0)
+
+
+def is_verbose() -> bool:
+    """Whether the command line begins with -v."""
+    return sys.argv[1:2] == ["-v"]
 
 
 def _first_line(box: str) -> str:

@@ -174,7 +174,9 @@ def test_one_line_and_how_far_it_came(sides, case):
     assert report.exit_code == 2
     assert [stage.name for stage in report.stages] == ["weights", "forward"]
     assert report.stages[0].status == "different"
-    assert report.verdict == f"COULD NOT COMPARE: forward: {said}"
+    verdict, _, line = report.verdict.partition(" (at ")
+    assert verdict == f"COULD NOT COMPARE: forward: {said}"
+    assert line.startswith("parity_tests/test_comparison_kinds.py:") == (case != "training")
 
 
 def test_generation_that_fails_says_so(sides):
@@ -185,7 +187,7 @@ def test_generation_that_fails_says_so(sides):
     report = compare(
         sides[0], sides[1], (X,), rules=MINE, call_jax=call, checks=("weights",), tier="A", generate=(fails, fails)
     )
-    assert report.verdict == "COULD NOT COMPARE: generate: RuntimeError: no tokens"
+    assert report.verdict.startswith("COULD NOT COMPARE: generate: RuntimeError: no tokens (at parity_tests/")
 
 
 def test_the_torch_model_is_left_as_it_was(sides):

@@ -110,7 +110,7 @@ def damage(folder: Path, how: str) -> Path:
 
 DAMAGES = {
     "no folder": "cannot be read: No such file or directory; give a folder that dump wrote",
-    "another format": "is of format 99, this reads 2; dump it again",
+    "another format": "is of format 99, this reads 3; dump it again",
     "arrays cut off": "is damaged, or no dump",
     "arrays missing": "is damaged, or no dump",
 }

@@ -91,14 +91,21 @@ def test_what_was_never_converted_is_refused_with_names_and_shapes():
         identify(Holding(weights), fresh, NO_RULES)
 
 
-def test_what_torch_has_not_is_to_be_left_out():
+def test_what_torch_has_not_is_told():
     weights, tree = blocks()
     tree["pooler"] = {"kernel": noise(D, F, seed=99)}
-    with pytest.raises(ConversionError) as refused:
-        identify(Holding(weights), tree, NO_RULES)
-    assert str(refused.value) == (
-        "torch has no tensor for 1 JAX tensors, first pooler.kernel [24, 20]; leave them out of the tree"
-    )
+    found = stage(Holding(weights), tree)
+    assert found.status == "different"
+    assert found.says.endswith("bitwise equal; jax has pooler.kernel, torch has not: it is not 0 (rms 1.0e+00 off)"), found
+
+
+def test_what_is_left_of_both_sides_and_may_be_the_same_is_refused():
+    weights, tree = blocks()
+    tree["norm"] = {"bias": noise(F, seed=99)}
+    with pytest.raises(
+        ConversionError, match=r"1 JAX tensors hold values .* first norm.bias \[20\] \(nearest: t.bias \[24\]\)"
+    ):
+        identify(Holding(weights | {"t.bias": noise(D, seed=98)}), tree, NO_RULES)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

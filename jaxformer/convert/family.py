@@ -58,6 +58,8 @@ class Family:
     ignored: Mapping[str, str] = field(default_factory=dict)
     """torch's tensors that the JAX model has none of -> the reason. The last parts of their names, where `{layer}` is any
     number and `*` anything."""
+    absent: frozenset[str] = frozenset()
+    """The same by their whole names, as a comparison finds them."""
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
         """Where a JAX tensor lives in torch: one name, or those of each layer."""
@@ -115,6 +117,8 @@ class Family:
 
     def why_ignored(self, torch_name: str) -> str | None:
         """The reason why the JAX model has none of it; None where it has."""
+        if torch_name in self.absent:
+            return "the JAX model has none"
         for pattern, reason in self.ignored.items():
             parts = re.escape(pattern).replace(r"\{layer\}", r"\d+").replace(r"\*", ".*")
             if re.fullmatch(rf"(.*\.)?{parts}", torch_name):

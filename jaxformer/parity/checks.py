@@ -22,7 +22,9 @@ from jaxformer.parity.holding import Arrays
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.loading import ready
 from jaxformer.parity.measure import Difference, check_bfloat16, check_float32, check_float64, check_gradients
+from jaxformer.parity.one_sided import OneSided
 from jaxformer.parity.reference import Call, Reference, apply
+from jaxformer.parity.watch_jax import run_once
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Subject:
     family: Family = TWIN
     tables: Arrays = field(default_factory=dict)
     """torch's buffers that the JAX model holds none of, by name: its code may compute them."""
+    alone: tuple[OneSided, ...] = ()
+    """Parameters that one side does not have."""
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""
@@ -67,14 +71,15 @@ def check_output(reference: Reference, subject: Subject) -> Difference:
 
 def check_output32(reference: Reference, subject: Subject) -> float:
     """Tier B; returns the ratio to its line."""
-    output = jax.jit(subject.call)(subject.model(reference), *map(jnp.asarray, reference.inputs))
+    output, _ = run_once(subject.call, subject.model(reference), *map(jnp.asarray, reference.inputs), compiler_options=None)
     return check_float32("output in float32", output, reference.narrow["float32"], reference.output)
 
 
 def check_output16(reference: Reference, subject: Subject) -> float:
     """Tier C; returns the ratio to its line."""
     model = cast(subject.model(reference), jnp.bfloat16)
-    output = jax.jit(subject.call)(model, *cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16))
+    inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16)
+    output, _ = run_once(subject.call, model, *inputs, compiler_options=None)
     return check_bfloat16("output in bfloat16", output, reference.narrow["bfloat16"], reference.output)
 
 

@@ -14,7 +14,7 @@ import tyro
 
 from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import InputError, JaxformerError
-from jaxformer.flags import parse
+from jaxformer.flags import is_verbose, parse
 
 if TYPE_CHECKING:
     from jaxformer.convert.rules import Family
@@ -187,7 +187,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _show(report: "Report", flags: Writing) -> int:
-    """The verdict comes last."""
+    """The verdict comes last; with -v, before it, the traceback of what failed."""
     from jaxformer.parity.render.terminal import show
 
     for path, write in ((flags.json, report.to_json), (flags.markdown, report.to_markdown), (flags.html, report.to_html)):
@@ -197,6 +197,8 @@ def _show(report: "Report", flags: Writing) -> int:
             except OSError as error:
                 raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
             print(f"report {path}")
+    if report.traceback and is_verbose():
+        print(report.traceback)
     show(report)
     return report.exit_code
 
@@ -236,7 +238,10 @@ def _made(name: str) -> Any:
     except JaxformerError:
         raise
     except Exception as error:
-        raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}") from error
+        from jaxformer.parity.locations import line_of
+
+        at = f" (at {place})" if (place := line_of(error)) else ""
+        raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}{at}") from error
 
 
 def _named(name: str) -> Any:

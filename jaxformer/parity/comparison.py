@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, get_args
 
 import jax
@@ -11,6 +12,7 @@ from jaxformer.checks import check_choice
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch, to_jax
 from jaxformer.errors import InputError, JaxformerError, ParityError
+from jaxformer.nn.tree import named_weights
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.dividing import with_open_borders
 from jaxformer.parity.generation import compare_generation
@@ -18,14 +20,16 @@ from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding, without_ignored
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
 from jaxformer.parity.learning import Learning
+from jaxformer.parity.locations import line_of, whole
 from jaxformer.parity.measure import LINES, difference
 from jaxformer.parity.modules import table
+from jaxformer.parity.one_sided import Side, told
 from jaxformer.parity.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.report import Report, Stage
 from jaxformer.parity.rerun import measure_rounding
 from jaxformer.parity.seen import is_seen, last
 from jaxformer.parity.sensitivity import sensitivity
-from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating
+from jaxformer.parity.sides import abstract, checked_jax, checked_sides, evaluating, filled
 from jaxformer.parity.stages import (
     NOTHING_FINITE,
     activation_gradients_stage,
@@ -33,8 +37,9 @@ from jaxformer.parity.stages import (
     gradients_stage,
     local_stage,
 )
-from jaxformer.parity.tables import Tables
+from jaxformer.parity.tables import Tables, is_rounded, most_off, say_rounded
 from jaxformer.parity.tracing import Traced, trace
+from jaxformer.parity.trained_alone import blamed, trained_alone
 from jaxformer.parity.training import compare_training
 from jaxformer.parity.watch import SEEN
 from jaxformer.parity.wording import say_names
@@ -78,11 +83,12 @@ def compare(
     def stages() -> Found:
         loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier)
         unnoticed: list[str] = []
-        for stage, more in judge(listen(torch_model, arrays, call_torch, tier=tier, checks=checks), loaded, checks, tier):
+        reference = listen(torch_model, arrays, call_torch, tier=tier, checks=checks)
+        for stage, more in judge(reference, loaded, checks, tier, later=training is not None):
             unnoticed = more.get("unnoticed", unnoticed)
             yield stage, more
         if training is not None:
-            course = compare_training(torch_model, loaded.like, training, loaded.family, Tables(loaded.tables))
+            course = compare_training(torch_model, loaded.like, training, loaded.family, Tables(loaded.tables), loaded.alone)
             more = {"steps": course.steps, "unnoticed": [*unnoticed, *course.unnoticed]}
             yield from ((stage, more) for stage in course.stages)
         if generate is not None:
@@ -118,7 +124,7 @@ def check(
     family = checked_jax(jax_model, rules, call_jax)
 
     def stages() -> Found:
-        held = Holding(reference.weights, reference.buffers, reference.tied)
+        held = Holding(reference.weights, reference.buffers, reference.tied, reference.frozen)
         loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier)
         yield from judge(reference, loaded, checks, tier)
 
@@ -143,8 +149,9 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
         planned = [*(name for name in CHECKS if name in checks), *NARROW[tier], *later]
         name = next((name for name in planned if name not in done), planned[-1])
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
-        failed = Stage(name, "failed", says.strip().splitlines()[0])
-        report = replace(report, stages=[*report.stages, failed])
+        at = f" (at {place})" if (place := line_of(error)) else ""
+        failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
+        report = replace(report, stages=[*report.stages, failed], traceback=whole(error))
     return report
 
 
@@ -152,38 +159,43 @@ def weights_stage(
     held: Holding, jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
-    rules = rules or NO_RULES
+    jax_model, rules = filled(jax_model), rules or NO_RULES
     held = without_ignored(held, rules)
     found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
-    stage = judged_weights(held.weights, Subject(jax_model, call, found.family), alone=alone)
+    stage = judged_weights(held, Subject(jax_model, call, found.family), alone=alone)
     if stage.status != "failed":
-        stage = replace(stage, says="; ".join([stage.says, *found.notes]))
-    if found.wrong and stage.status == "equal":
+        every: dict[Side, list[str]] = {"torch": list(held.weights), "jax": list(named_weights(jax_model))}
+        stage = replace(stage, says="; ".join([stage.says, *told(found.alone, every), *found.notes]))
+    if (found.wrong or not all(each.is_neutral for each in found.alone)) and stage.status == "equal":
         stage = replace(stage, status="different")
     if "weights" in checks:
         yield stage, {}
-    same = stage.status == "equal" and not abstract(jax_model)
-    return Subject(found.model if same else loaded, call, found.family, found.tables)
+    return Subject(loaded, call, found.family, found.tables, found.alone)
 
 
-def judged_weights(weights: Mapping[str, np.ndarray], subject: Subject, *, alone: bool) -> Stage:
+def judged_weights(held: Holding, subject: Subject, *, alone: bool) -> Stage:
     """Bit for bit; `alone` if nothing else will be judged."""
     if abstract(subject.like) and alone:
         return Stage("weights", "failed", "the JAX model has shapes alone; give one with weights, or check more than weights")
+    weights = held.weights
+    used = sum(subject.family.why_ignored(name) is None for name in weights)
     if abstract(subject.like):
-        return Stage("weights", "equal", f"{len(weights)} tensors, each used once; the JAX model had none of its own")
+        return Stage("weights", "equal", f"{used} tensors, each used once; the JAX model had none of its own")
     ours = tensors_to_torch(subject.like, subject.family)
     theirs = {name: weights[subject.family.tied.get(name, name)] for name in ours}
     changed = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
+    still = {name for name in changed if name in held.frozen and is_rounded(ours[name], theirs[name])}
+    changed = [name for name in changed if name not in still]
     if changed:
         own = places(subject.like, subject.family)
         said = ", ".join(how_off(name, own[name], ours[name], theirs) for name in changed[:LISTED])
         return Stage(
             "weights", "different", f"{len(changed)} of {len(ours)} tensors differ, first {said}; torch's are used below"
         )
-    return Stage("weights", "equal", f"{len(weights)} of {len(weights)} tensors used once, bitwise equal")
+    rounded = [f"frozen {name} {say_rounded(most_off(ours[name], theirs[name]))}; torch's is used below" for name in still]
+    return Stage("weights", "equal", "; ".join((f"{used} of {len(weights)} tensors used once, bitwise equal", *rounded)))
 
 
 def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
@@ -207,13 +219,13 @@ def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: M
     return f"{called} ({says})"
 
 
-def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier) -> Found:
-    """Everything that needs the JAX model to run; it holds torch's weights.
+def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier, *, later: bool = False) -> Found:
+    """Everything that needs the JAX model to run; it holds torch's weights. `later`: training says what is trained.
 
     The call is another function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
     """
     call = subject.call
-    subject = replace(subject, call=lambda *given: call(*given))
+    subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
     held = without_ignored(Holding(reference.weights, reference.buffers, reference.tied), subject.family)
     given = {name: it for name, it in reference.gradients.items() if name in held.weights or name not in reference.weights}
     reference = replace(reference, weights=held.weights, buffers=held.buffers, gradients=given)
@@ -224,8 +236,9 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = with_open_borders(trace(reference, subject, **wanted))
         rows = settled(traced, table(traced))
+        alone = {} if later else trained_alone(reference, traced, subject)
         more = {
-            "modules": rows,
+            "modules": blamed(rows, subject, alone),
             **unpaired(traced),
             "taps": lone_taps(traced),
             "environment": environment() | dict(reference.environment),
@@ -237,7 +250,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
             stage, found = local_stage(traced, rows)
             yield stage, more | {"unnoticed": (blurred := [*blurred, *found])}
         if "gradients" in checks:
-            stage, nulls, found = gradients_stage(traced, rows)
+            stage, nulls, found = gradients_stage(traced, rows, list(alone.values()))
             yield stage, {"unnoticed": [*nulls, *(blurred := [*blurred, *found])]}
         if "activation gradients" in checks:
             stage, found = activation_gradients_stage(traced, rows)
@@ -260,6 +273,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
                 ratio = judged(reference, subject)
             yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
+            if error.__cause__ is not None:
+                raise  # it could not be run
             yield Stage(name, "different", str(error)), {}
 
 

@@ -81,10 +81,14 @@ class Constants:
                 self.pair(name, ours, best, buffers[best].reshape(ours.shape))
         free = {name: ours for name, ours in left.items() if name not in self.names}
         unused = {key: theirs for key, theirs in buffers.items() if key not in self.equal}
-        for name, key in placed({name: free[name] for name in free if name in typed or not short}, unused, homes):
-            self.pair(name, free[name], key, unused[key].reshape(free[name].shape))
+        self.pair_placed({name: free[name] for name in free if name in typed or not short}, unused, homes)
         self.own += [name for name in free if name in typed and name not in self.names]
         self.names |= set(self.own)
+
+    def pair_placed(self, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> None:
+        """Those of which places and shapes leave no doubt."""
+        for name, key in placed(ours, theirs, homes):
+            self.pair(name, ours[name], key, theirs[key].reshape(ours[name].shape))
 
     def leave(self, buffers: Mapping[str, np.ndarray]) -> None:
         """What is missing once all was paired; of two that are the same, JAX needs to hold one."""

@@ -22,7 +22,7 @@ from jaxformer.parity.reference import Reference
 from jaxformer.parity.rounding import Moved, Rounding, Spot
 from jaxformer.parity.watch import CALL, Site
 
-FORMAT = 2
+FORMAT = 3
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
 NAMED = ("weights", "gradients", "buffers", "narrow")
@@ -88,6 +88,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
     rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"unnoticed": reference.unnoticed}
+    rest |= {"frozen": sorted(reference.frozen)}
     rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
@@ -118,6 +119,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
         rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
+        frozen=frozenset(manifest["frozen"]),
         unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
         **{kind: manifest[kind] for kind in PLAIN},
     )

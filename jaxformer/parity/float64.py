@@ -1,5 +1,7 @@
 """float64 throughout: where a model casts to float32 on its way, as RMS norms and stock attention do, a comparison in float64
 goes on in float64. So rounding is not taken for a bug. Casts to narrower types are the model's own, and stay.
+
+JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, is widened too.
 """
 
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from jaxformer.parity.tables import NO_TABLES, Tables
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
 """JAX's operations that are told the type of what they give."""
 NARROW, WIDE = np.dtype(np.float32), np.dtype(np.float64)
+INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
+SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
+"""How many arrays stand before the indices, whose types are their own."""
 WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
 
 
@@ -25,7 +30,17 @@ WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
 def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     """JAX, while it traces: float64 is on, products are exact to it, what is told to give float32 gives float64, and a float32
     constant beside a float64 array is widened. What code computes of constants alone may be one of torch's `tables`."""
-    bind = Primitive.bind
+    bind_as_it_is = Primitive.bind
+
+    def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
+        try:
+            return bind_as_it_is(operation, *args, **how)
+        except TypeError:
+            first = SLICED.get(operation, 0)
+            counts = one_integer(args[first:])
+            if counts is None or any(jaxprs_in_params(how)):
+                raise
+        return bind_as_it_is(operation, *args[:first], *counts, **how)
 
     def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:
@@ -36,11 +51,20 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
         if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
-        with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind):
+        with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):
             return jax.tree.map(tables.instead, bind(operation, *args, **how))
 
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", widened):
         yield
+
+
+def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """int64 for int32, where there are both; None where not."""
+    narrow, wide = INTEGERS
+    types = [getattr(arg, "dtype", None) for arg in args]
+    if not {narrow, wide} <= set(types):
+        return None
+    return tuple(jnp.asarray(arg, wide) if kind == narrow else arg for arg, kind in zip(args, types, strict=True))
 
 
 def is_constant(argument: Any) -> bool:

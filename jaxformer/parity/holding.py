@@ -22,6 +22,8 @@ class Holding:
     """Those in float32 or less, as float32, saved with the model or not; what is in float64 is exact in every run."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> its first."""
+    frozen: frozenset[str] = frozenset()
+    """Weights that torch does not train, `requires_grad = False`."""
 
 
 def without_ignored(held: Holding, rules: Family) -> Holding:
@@ -39,7 +41,19 @@ def holding(model: Any) -> Holding:
         {name: host(parameter) for parameter, name in first.items()},
         {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_narrow(buffer)},
         {name: first[parameter] for name, parameter in names if name != first[parameter]},
+        frozen_in(model),
     )
+
+
+def frozen_in(model: Any) -> frozenset[str]:
+    """Names of the parameters that are not trained; none where all of them are so, as for inference."""
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    return frozenset(name for name, it_is in trained.items() if not it_is) if any(trained.values()) else frozenset()
+
+
+def thawed(model: Any) -> Any:
+    """The model, in place, to be trained: where all of it is frozen, nothing is."""
+    return model if any(parameter.requires_grad for parameter in model.parameters()) else model.requires_grad_()
 
 
 def is_narrow(tensor: Any) -> bool:

@@ -4,7 +4,7 @@ The values may differ all the same. What is a weight, a copy of one that torch t
 settled, so that everything else can be compared on torch's values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxformer.parity.constants import Constants, typed_constants
 from jaxformer.parity.holding import Arrays, Holding
 from jaxformer.parity.matching import Ours, Search, Theirs, matching, on_host, torch_names
 from jaxformer.parity.naming import last, nearest_names, twins
+from jaxformer.parity.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.placing import crossed, place, straighten
 
 Names = Mapping[str, tuple[str, ...]]
@@ -39,11 +40,13 @@ class Identified:
     wrong: bool
     """Whether buffers differ."""
     tables: Arrays
-    """torch's buffers that it does not hold."""
+    """torch's buffers, and what it does not train, that it does not hold."""
+    alone: tuple[OneSided, ...] = ()
+    """Parameters that one side does not have."""
 
 
 def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
-    """ConversionError where a weight of either side is left."""
+    """ConversionError where it is not sure which tensor is which."""
     leaves, typed = on_host(named_weights(jax_model)), typed_constants(jax_model)
     ruled = by_rules(held, leaves, rules)
     reached = {it for names in ruled.values() for it in names}
@@ -55,19 +58,30 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
     found = constants.without_buffers({name: rule for name, rule in search.rules().items() if name not in ruled}, held.buffers)
     used = {it for names in (*map(torch_names, found.values()), *ruled.values()) for it in names}
     tied = {alias: first for alias, first in held.tied.items() if alias in used}
-    free = [name for name in held.weights if name not in used | set(tied.values())]
+    free, still = unused(held, rules, used | set(tied.values()))
     left = {name: leaf for name, leaf in leaves.items() if name not in {*found, *ruled, *constants.names}}
+    constants.pair_placed({name: leaf for name, leaf in left.items() if name in typed}, still, search.homes())
+    left = {name: leaf for name, leaf in left.items() if name not in constants.names}
     constants.search(left, held.buffers, search.homes(), typed, short=bool(free))
     copies = {} if free else _copies(search, held, {name: left[name] for name in left if name not in constants.names})
     found |= {name: rule for name, (rule, _) in copies.items()}
     tied |= {str(rule.torch): first for rule, first in copies.values()}
     left = {name: leaf for name, leaf in left.items() if name not in {*found, *constants.names}}
-    if (left or free) and (not rules.rules or any(not _torch_names(rules, name, leaf) for name, leaf in left.items())):
-        raise ConversionError(_refusal(left, {name: held.weights[name] for name in free}))
-    constants.leave(held.buffers)
-    family = replace(_family(rules, found, ruled, leaves), constants=frozenset(constants.names), tied=tied)
+    lost = {name: held.weights[name] for name in free}
+    if (left or free) and may_be_pairs(left, lost, len(found) + len(ruled)):
+        if not rules.rules or any(not _torch_names(rules, name, leaf) for name, leaf in left.items()):
+            raise ConversionError(_refusal(left, lost))
+        left, lost = {}, {}  # the rules are wrong, and say in what
+    alone = (*one_sided("torch", lost, held.weights), *one_sided("jax", left, leaves))
+    constants.leave(held.buffers | still)
+    family = replace(
+        _family(rules, found, ruled, leaves),
+        constants=frozenset({*constants.names, *left}),
+        tied=tied,
+        absent=frozenset({*lost, *still}),
+    )
     notes = (*constants.says(rules), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, crossed(search)))
-    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing)
+    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing, alone)
 
 
 def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
@@ -75,12 +89,23 @@ def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identifi
     leaves = named_weights(jax_model)
     ruled = by_rules(held, leaves, rules)
     constants = ruled_buffers(held, leaves, rules, ruled)
-    constants.leave(held.buffers)
     tied = {alias: first for alias, first in held.tied.items() if any(alias in names for names in ruled.values())}
-    family = replace(rules, constants=frozenset(constants.names), tied=tied)
-    return Identified(
-        family, constants.put(jax_model), tuple(_tie_notes({}, ruled, tied)), wrong=False, tables=constants.missing
-    )
+    free, still = unused(held, rules, {it for names in ruled.values() for it in names} | set(tied.values()))
+    constants.leave(held.buffers | still)
+    sure = set(leaves) == set(ruled) and not may_be_pairs({}, {name: held.weights[name] for name in free}, len(ruled))
+    alone = tuple(one_sided("torch", free, held.weights)) if sure else ()
+    absent = frozenset({*still, *(each.name for each in alone)})
+    family = replace(rules, constants=frozenset(constants.names), tied=tied, absent=absent)
+    notes = tuple(_tie_notes({}, ruled, tied))
+    return Identified(family, constants.put(jax_model), notes, wrong=False, tables=constants.missing, alone=alone)
+
+
+def unused(held: Holding, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """torch's weights that JAX has none of, but for those that the rules ignore; and apart, those that torch does not train:
+    our code may compute them."""
+    free = [name for name in held.weights if name not in used and rules.why_ignored(name) is None]
+    still = {name: held.weights[name] for name in free if name in held.frozen}
+    return [name for name in free if name not in still], still
 
 
 def by_rules(held: Holding, leaves: Mapping[str, Any], rules: Family) -> Names:

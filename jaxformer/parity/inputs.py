@@ -46,7 +46,7 @@ def excite(model: Any, seed: int) -> Any:
             return done[id(leaf)]
         if (variable and not isinstance(leaf, nnx.Param)) or not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
             return leaf
-        value = _value(_kind(name, leaf.ndim), rng.standard_normal(leaf.shape), _fan_in(name, leaf.shape))
+        value = _value(kind_of(name, leaf.ndim), rng.standard_normal(leaf.shape), _fan_in(name, leaf.shape))
         done[id(leaf)] = jax.tree.map(lambda held: jnp.asarray(value, held.dtype), leaf)
         return done[id(leaf)]
 
@@ -81,7 +81,7 @@ def _value(kind: Kind, noise: np.ndarray | float, fan_in: int) -> np.ndarray:
     return np.asarray(value, np.float32)
 
 
-def _kind(name: str, rank: int) -> Kind:
+def kind_of(name: str, rank: int) -> Kind:
     """By the last part of the name; what that leaves open, by the number of axes."""
     last = name.rpartition(".")[2].lower()
     if "bias" in last or last in ("beta", "b"):
@@ -105,7 +105,7 @@ def _fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
     """By the class of the module that owns it; by the name where that says nothing."""
-    found, known = _kind(name, len(shape)), type(owner).__name__
+    found, known = kind_of(name, len(shape)), type(owner).__name__
     if found != "bias" and known.endswith(("Norm", "Norm1d", "Norm2d", "Norm3d")):
         return "gain"
     return "table" if found == "matrix" and "Embedding" in known else found

@@ -19,7 +19,7 @@ from jaxformer.parity.float_masks import is_left, kind_of
 from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import Record, Trace, arrays_in, replaced
 from jaxformer.parity.watch import CALL, Site
-from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
+from jaxformer.parity.watch_jax import run_once, watch_jax
 
 MOST_PASSES = 6
 """So often at most it is done again with other orders of axes."""
@@ -121,10 +121,10 @@ def isolation(
             forcing.leave(CALL, call(model, *inputs))
         return forcing.total, [pair.ours for pair in forcing.found]
 
-    program = jax.jit(jax.value_and_grad(run, (0, 1), has_aux=True) if gradients else run, compiler_options=RUN_ONCE)
+    program = jax.value_and_grad(run, (0, 1), has_aux=True) if gradients else run
 
     def isolated(opened: Mapping[Place, bool]) -> tuple[Isolated, dict[Place, Order]]:
-        given = program(forced, weights, pulls if gradients else {}, opened)
+        given, _ = run_once(program, forced, weights, pulls if gradients else {}, opened)
         (_, found), (back, own) = given if gradients else (given, ({}, None))
         (forcing,) = notes
         gaps, wrong = _gaps(forcing, list(map(np.asarray, found)))

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,8 +19,10 @@ from jaxformer.errors import InputError, ParityError
 from jaxformer.nn.tree import map_named, named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.float64 import torch_float64
+from jaxformer.parity.holding import thawed
 from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
+from jaxformer.parity.one_sided import OneSided
 from jaxformer.parity.steps import Settings, settings_of
 
 Batch = tuple[np.ndarray, ...]
@@ -82,7 +84,7 @@ class TorchSide:
 
     def __init__(self, model: Any, learning: Learning):
         self.learning = learning
-        self.model = copy.deepcopy(model).double().train()
+        self.model = thawed(copy.deepcopy(model).double().train())
         self.optimizer = learning.torch_optimizer(self.model)
         self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
@@ -96,7 +98,8 @@ class TorchSide:
         """The learning rate of each parameter that the optimizer has, for the step to come."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         groups = self.optimizer.param_groups
-        return {names[parameter]: float(group["lr"]) for group in groups for parameter in group["params"]}
+        trained = ((group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad)
+        return {names[parameter]: float(group["lr"]) for group, parameter in trained}
 
     def settings(self) -> Settings | None:
         """What its first step does, if that is known."""
@@ -131,9 +134,21 @@ class TorchSide:
 class JaxSide:
     """The JAX model with torch's weights, in training mode, with its optimizer."""
 
-    def __init__(self, model: PyTree, weights: Mapping[str, np.ndarray], learning: Learning, rules: Family):
+    def __init__(
+        self,
+        model: PyTree,
+        weights: Mapping[str, np.ndarray],
+        learning: Learning,
+        rules: Family,
+        *,
+        alone: Sequence[OneSided] = (),
+        still: Container[str] = (),
+    ):
+        """`alone`: what one side has none of; `still`: JAX arrays that are no parameters."""
+        self.own = {each.name: each.key for each in alone if each.side == "jax"}
         self.rules, optimizer = rules, learning.jax_optimizer
-        self.parameters, self.rest = load_jax(model, weights, rules, wide=True)
+        constants = {*rules.constants, *still} - set(self.own)
+        self.parameters, self.rest = load_jax(model, weights, rules, wide=True, still=constants)
         self.moments = _wide_state(jax.jit(optimizer.init)(self.parameters))
         named = "key" in inspect.signature(learning.jax_loss).parameters
 
@@ -175,8 +190,9 @@ class JaxSide:
         return Moment(float(np.mean(values)), mean, self._named(self.parameters))
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
-        """By torch's names."""
-        return to_torch(tree, self.rules)
+        """By torch's names, and by those of what torch has none of."""
+        leaves = named_leaves(tree)
+        return to_torch(tree, self.rules) | {key: np.asarray(leaves[name]) for name, key in self.own.items()}
 
 
 def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:

@@ -27,11 +27,13 @@ def joined(floats: PyTree, rest: PyTree) -> PyTree:
     return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
 
 
-def load_jax(model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool) -> tuple[PyTree, PyTree]:
-    """The model's parameters with these weights, widened to float64 or not, and the rest of it: `joined` makes it whole."""
-    floats, rest = parted(model, rules.constants)
-    loaded = to_jax(weights, floats, rules)
-    return (widen(loaded), widen(rest)) if wide else (loaded, rest)
+def load_jax(
+    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool, still: Container[str] = ()
+) -> tuple[PyTree, PyTree]:
+    """The model with these weights, widened to float64 or not: its parameters, and what is none or stays `still`; `joined`
+    makes it whole."""
+    loaded = to_jax(weights, model, rules)
+    return parted(widen(loaded) if wide else loaded, still)
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:

@@ -96,11 +96,12 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     """Of every weight, from the code of the module that has it."""
     if traced.isolated.weights is None:
         return []
-    reference = {name: traced.reference.gradients[name] for name in traced.reference.weights}
+    reference = {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}
     noise = NULL_GRADIENT * rms(reference.values())
+    still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     own = traced.isolated.weights
     with jax.enable_x64(True):
-        theirs = layer_arrays(to_jax(reference, widen(traced.model), traced.rules), traced.rules)
+        theirs = layer_arrays(to_jax(still | reference, widen(traced.model), traced.rules), traced.rules)
         if traced.rules.tied:
             own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
     ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
@@ -108,6 +109,8 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     names = parameter_pairs(traced.model, traced.rules)
     gaps = []
     for name, array in theirs.items():
+        if names.get(name) in traced.reference.frozen:
+            continue
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
         gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(gap.owner).get(Spot.gradient(names.get(name, name)), EXACT)

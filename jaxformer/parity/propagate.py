@@ -13,7 +13,7 @@ from jaxformer.parity.loading import joined, parted
 from jaxformer.parity.records import arrays_in, replaced
 from jaxformer.parity.reference import one_array
 from jaxformer.parity.watch import CALL, Site
-from jaxformer.parity.watch_jax import RUN_ONCE, watch_jax
+from jaxformer.parity.watch_jax import UNTRACEABLE, run_once, watch_jax
 
 Arrays = list[np.ndarray]
 
@@ -31,6 +31,8 @@ class Run:
     """Those of the float inputs, by their number."""
     taps: Sequence[Site] = ()
     """Calls that no array goes into: values that are told of, not modules."""
+    untraced: str = ""
+    """The line at which jit cannot trace the model, which ran without it then."""
 
 
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> Run:
@@ -44,7 +46,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         noting = _Noting(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
         with watch_jax(model, noting), jax.disable_jit():
-            output = one_array(call(model, *arrays), "call_jax")
+            output = one_array(call(model, *arrays), "call_jax", call)
         found = noting.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, noting.taps
         if cotangent is not None and output.shape != cotangent.shape:
@@ -53,19 +55,21 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         return (output * pull).sum(), list(found.values())
 
     if cotangent is None:
-        _, found = jax.jit(run, compiler_options=RUN_ONCE)({}, weights, given)
-        return Run(_by_site(order, found), taps=taps)
-    _, shapes = jax.eval_shape(run, {}, weights, given)
+        (_, found), untraced = run_once(run, {}, weights, given)
+        return Run(_by_site(order, found), taps=taps, untraced=untraced)
+    try:
+        _, shapes = jax.eval_shape(run, {}, weights, given)
+    except UNTRACEABLE:
+        _, shapes = run({}, weights, given)
     probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
-    (_, found), pulled = jax.jit(jax.value_and_grad(run, (0, 1, 2), has_aux=True), compiler_options=RUN_ONCE)(
-        probes, weights, given
-    )
+    ((_, found), pulled), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return Run(
         _by_site(order, found),
         {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in pulled[0].items()},
         pulled[1],
         jax.tree.map(np.asarray, pulled[2]),
         taps,
+        untraced,
     )
 
 

@@ -1,12 +1,13 @@
 """What went in and out of a module's calls, and the gradients that came back: torch's side as plain arrays."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, cast
 
 import jax
 import numpy as np
-from flax import linen
+from flax import linen, nnx
 
 from jaxformer.parity.watch import Site
 
@@ -47,16 +48,38 @@ def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
 
 
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
+    """Whatever holds no array that f changes is given back as it is: a shape, a range, a model."""
     if is_array(value):
         return f(value)
-    if is_dataclass(value) and not isinstance(value, (type, linen.Module)):
-        names = [each.name for each in fields(value) if each.init]
-        items = {name: _visit(getattr(value, name), f) for name in names}
-        return replace(value, **items) if any(items[name] is not getattr(value, name) for name in names) else value
-    if isinstance(value, dict):
-        items = {name: _visit(item, f) for name, item in value.items()}
-        return items if type(value) is dict else type(value)(**items)
-    if isinstance(value, (list, tuple)):
-        items = [_visit(item, f) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
+    items = _items(value)
+    changed = {name: other for name, item in items.items() if (other := _visit(item, f)) is not item}
+    return _with(value, items, changed) if changed else value
+
+
+def _items(value: Any) -> dict[Any, Any]:
+    """What lists, tuples, dicts and dataclasses hold; nothing of anything else."""
+    if isinstance(value, (type, linen.Module, nnx.Module)):
+        return {}
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else {}
+
+
+def _with(value: Any, items: dict[Any, Any], changed: dict[Any, Any]) -> Any:
+    """A container of the same type, whatever its constructor wants, with some items changed."""
+    if isinstance(value, tuple):
+        every = [changed.get(i, item) for i, item in items.items()]
+        return type(value)(every) if hasattr(value, "n_sequence_fields") else tuple.__new__(type(value), every)
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
+        return cast(Any, type(value))(items | changed)
+    other = copy.copy(value)
+    for name, item in changed.items():
+        if not is_dataclass(value):
+            other[name] = item
+        elif type(value).__setattr__ is object.__setattr__ or isinstance(value, Mapping):
+            setattr(other, name, item)
+        else:
+            object.__setattr__(other, name, item)
+    return other

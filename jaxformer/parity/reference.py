@@ -12,7 +12,8 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.float64 import torch_float64
-from jaxformer.parity.holding import holding
+from jaxformer.parity.holding import holding, thawed
+from jaxformer.parity.locations import definition_of
 from jaxformer.parity.measure import host
 from jaxformer.parity.records import Record, Trace, arrays_in, is_array, replaced
 from jaxformer.parity.rounding import Rounding
@@ -30,12 +31,17 @@ REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueErr
 RECENT = 8
 """Among so many arrays, an equal one is looked for."""
 
-HINTS = {
-    "index out of range in self": "an id or a position lies behind a table's last row: give smaller ids (on the command line "
-    "--vocab), or shorter inputs (--length)",
-    "Reverse-mode differentiation does not work": "or leave out the checks of gradients",
-}
-"""What to do about an error of torch's or JAX's, by a part of what it says."""
+HINTS = (
+    (
+        ["index out of range in self"],
+        "an id or a position lies behind a table's last row: give smaller ids (on the command line --vocab), or shorter "
+        "inputs (--length)",
+    ),
+    (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
+    (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
+    (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
+)
+"""What to do about an error of torch's or JAX's, by parts of what it says."""
 
 
 def apply(module: Any, *inputs: Any) -> Any:
@@ -56,11 +62,14 @@ class Reference:
     cotangent: np.ndarray
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
-    """float64: of every weight by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were asked for."""
+    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were
+    asked for."""
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Those of floats, float32, by torch's names."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> the one that it goes by."""
+    frozen: frozenset[str] = frozenset()
+    """Weights that torch does not train."""
     narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
@@ -127,10 +136,10 @@ def run_float64(
     """One run of a copy of the module in float64: the output, the noise that stands for its gradient, and the gradients."""
     import torch
 
-    wide, tensors = copy.deepcopy(module).double(), _tensors(inputs, torch.float64)
+    wide, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
         leaves = _leaves(wide, tensors) if gradients else {}
-        output = one_array(call(wide, *tensors), "call_torch")
+        output = one_array(call(wide, *tensors), "call_torch", call)
         if gradients and (output.is_complex() or not output.requires_grad):
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
@@ -146,12 +155,13 @@ def _heads(module: Any) -> int | None:
     return next((n for n in found if isinstance(n, int)), None)
 
 
-def one_array(output: Any, name: str) -> Any:
-    """The output, or ParityError if it is no array."""
+def one_array(output: Any, name: str, call: Call) -> Any:
+    """The output of `call`, or ParityError if it is no array."""
     if not is_array(output):
         among = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        at = f" (at {place})" if (place := definition_of(call)) else ""
         raise ParityError(
-            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one"
+            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one{at}"
         )
     return output
 
@@ -166,7 +176,7 @@ def _tensors(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
 def _leaves(model: Any, tensors: list[Any]) -> dict[str, Any]:
     """What is differentiated."""
     floats = {f"input {i}": tensor.requires_grad_() for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
-    return floats | {name: tensor.requires_grad_() for name, tensor in model.named_parameters()}
+    return floats | {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
 
 def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -187,8 +197,8 @@ def saying(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = str(error).strip().split("\n")[0]
-        hint = next((f"; {hint}" for known, hint in HINTS.items() if known in line), "")
-        raise ParityError(f"{where}: {type(error).__name__}: {line.removesuffix('.') if hint else line}{hint}") from error
+        hint = next((f"; {hint}" for known, hint in HINTS if all(each in str(error) for each in known)), "")
+        raise ParityError(f"{where}: {type(error).__name__}: {line.rstrip('.:') if hint else line}{hint}") from error
 
 
 class Recorder:

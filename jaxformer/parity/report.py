@@ -133,6 +133,8 @@ class Report:
     unnoticed: list[str] = field(default_factory=list)
     """What this run could not have judged."""
     environment: dict[str, str] = field(default_factory=dict)
+    traceback: str = ""
+    """Of the error that ended it, where one did."""
 
     @property
     def guilty(self) -> list[Module]:

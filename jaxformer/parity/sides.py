@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
@@ -12,6 +13,7 @@ from jaxformer.checks import check_choice
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError
+from jaxformer.nn.tree import is_weight
 from jaxformer.parity.inputs import is_torch
 from jaxformer.parity.measure import host
 from jaxformer.parity.reference import Call, apply
@@ -68,8 +70,18 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
 
 
 def abstract(tree: Any) -> bool:
-    """Whether it has shapes alone."""
-    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(tree))
+    """Whether its weights are shapes alone."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def filled(tree: Any) -> Any:
+    """Keys and counts of zeros where these are shapes, as `eval_shape` leaves dropout's: a model that infers draws none."""
+
+    def fill(leaf: Any) -> Any:
+        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
+        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
+
+    return jax.tree.map(fill, tree)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What each check says of two runs in float64: equal, different, or failed where torch gives nothing to compare."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -71,13 +71,14 @@ def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]
     if not np.isfinite(theirs).any():
         return Stage("forward", "failed", NOTHING_FINITE), []
     if any(over(row.propagated, "activation") for row in rows):
-        return Stage("forward", "different", f"output {output.relative:.1e}; {_first(rows)}"), []
+        says = "; ".join((f"output {output.relative:.1e}", _first(rows), *untraced(traced)))
+        return Stage("forward", "different", says), []
     if is_excused(output, "activation") and not output.rounding <= BLURRED:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"), []
     found = excuses(((name_of(row), row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e}){noted(found)}"
-    return Stage("forward", "equal", "; ".join((says, *traced.tables))), blurred(found)
+    return Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced)))), blurred(found)
 
 
 def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
@@ -91,8 +92,14 @@ def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
     return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{says}{noted(found)}"), blurred(found)
 
 
-def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str], list[str]]:
-    """Of every weight and every float input; the null ones, and those that could not be judged."""
+def untraced(traced: Traced) -> list[str]:
+    """That the model ran without jit, where it did."""
+    return [f"jit cannot trace {traced.ours.untraced}, so it ran without"] if traced.ours.untraced else []
+
+
+def gradients_stage(traced: Traced, rows: list[Module], alone: Sequence[str] = ()) -> tuple[Stage, list[str], list[str]]:
+    """Of every weight and every float input; the null ones, and those that could not be judged. `alone` says what one side
+    trains and the other does not."""
     ours, rounding = traced.gradients, roundings(traced)
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
     if blind and not any(row.guilty for row in rows):
@@ -100,7 +107,9 @@ def gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str
         return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [], []
     nulls, wrong = wrong_gradients(traced)
     if wrong:
-        return Stage("gradients", "different", f"{wrong}; {_first(rows)}"), [], []
+        return Stage("gradients", "different", "; ".join((*alone, wrong, _first(rows)))), [], []
+    if alone:
+        return Stage("gradients", "different", f"{'; '.join(alone)}; {len(ours)} others, equal"), nulls, []
     errors = {
         name: error(ours[name], theirs, rounding=rounding[name])
         for name, theirs in traced.reference.gradients.items()

@@ -125,6 +125,7 @@ class Traced:
 def trace(reference: Reference, subject: Subject, *, local: bool, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
     asked for, the second is left out where that is equal."""
+    reference = without_absent(reference, subject.family)
     model, call, rules, tables = subject.like, subject.call, subject.family, Tables(subject.tables)
     with jax_float64(tables), saying("jax in float64"):
         model64 = ready(widen(model), training=False)
@@ -159,6 +160,15 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         return isolated_at
 
     return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says(), again=again)
+
+
+def without_absent(reference: Reference, rules: Family) -> Reference:
+    """What it says of the weights that the JAX model has."""
+    weights, gradients = (
+        {name: array for name, array in arrays.items() if rules.why_ignored(name) is None}
+        for arrays in (reference.weights, reference.gradients)
+    )
+    return replace(reference, weights=weights, gradients=gradients)
 
 
 def propagated(

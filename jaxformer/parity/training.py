@@ -10,7 +10,7 @@ learning = Learning(
 course = compare_training(torch_model, jax_model, learning, rules)
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -24,11 +24,14 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
+from jaxformer.parity.alone_in_training import Alone, still_in_jax
 from jaxformer.parity.causes import cause_of
 from jaxformer.parity.dropout import check_masks
 from jaxformer.parity.float64 import jax_float64
+from jaxformer.parity.holding import frozen_in
 from jaxformer.parity.learning import JaxSide, Learning, Moment, TorchSide
-from jaxformer.parity.measure import LINES, NULL_GRADIENT, host
+from jaxformer.parity.measure import LINES, NULL_GRADIENT, host, rms
+from jaxformer.parity.one_sided import OneSided
 from jaxformer.parity.report import Stage, Step
 from jaxformer.parity.steps import Settings, explain_step
 from jaxformer.parity.tables import NO_TABLES, Tables
@@ -69,27 +72,38 @@ class Course(NamedTuple):
 
 
 def compare_training(
-    torch_model: Any, jax_model: PyTree, learning: Learning, rules: Family = TWIN, tables: Tables = NO_TABLES
+    torch_model: Any,
+    jax_model: PyTree,
+    learning: Learning,
+    rules: Family = TWIN,
+    tables: Tables = NO_TABLES,
+    alone: Sequence[OneSided] = (),
 ) -> Course:
     """Train copies of both models in float64 (tier A), in training mode, from torch's weights; what the JAX code computes of
-    torch's `tables`, it has from torch.
+    torch's `tables`, it has from torch. `alone` are parameters that one side has none of.
 
     A JAX model is any tree with float arrays as its parameters: an NNX module, or a dict of Linen's. What torch drops out is
     what JAX drew. Raises ParityError where the sides cannot drop the same units, and ConversionError where weights do not fit.
     """
     with fresh_traces(tables), jax_float64(tables):
         weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
-        theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules)
+        frozen = frozen_in(torch_model)
+        still = still_in_jax(jax_model, rules, frozen)
+        theirs, ours = TorchSide(torch_model, learning), JaxSide(jax_model, weights, learning, rules, alone=alone, still=still)
+        apart = Alone(frozen, alone, weights)
         judge, drawn = Judge(weights, theirs.settings()), []
         for number, batches in enumerate(learning.steps()):
             masks, rates = ours.masks(number, batches), theirs.rates()
             if number < 2:
                 drawn += chain(*masks)
                 check_masks(drawn)
-            judge.see(rates, theirs.step(batches, masks), ours.step(number, batches))
+            both = apart.see(theirs.step(batches, masks), ours.step(number, batches))
+            judge.see({name: rate for name, rate in rates.items() if name in both[0].parameters}, *both)
             if learning.jax_schedule is not None:
                 judge.rates.append((next(iter(rates.values())), float(learning.jax_schedule(jnp.int64(number)))))
-        return judge.course(theirs.changed_buffers())
+        course = judge.course(theirs.changed_buffers())
+        noise = NULL_GRADIENT * rms(steep for steep, _ in judge.steepest.values())
+        return course._replace(stages=apart.told(course.stages, noise))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import jax
 import jax.extend
 from flax import linen, nnx
 
+from jaxformer.parity.locations import line_of
 from jaxformer.parity.watch import Observer, Visits, public_methods
 
 T = TypeVar("T")
@@ -25,6 +26,24 @@ RUN_ONCE = {
     "xla_cpu_use_fusion_emitters": False,
 }
 """Compiler options for a program that runs once: it is made in half the time."""
+
+UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What jit says of code that asks for a number while it is traced."""
+
+
+def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
+    """f(*given), compiled, and ''; where f cannot be traced, as it is, and the line of the user's that is why."""
+    try:
+        return jax.jit(f, compiler_options=compiler_options)(*given), ""
+    except UNTRACEABLE as error:
+        with jax.disable_jit():
+            return f(*given), line_of(error) or "a line of a library's"
+
 
 _running: list[Callable[[str, Any], Any]] = []
 """What `tap` tells, of the comparison that is going on."""

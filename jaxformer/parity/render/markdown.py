@@ -11,7 +11,7 @@ BAR = "\\|"
 
 
 def markdown(report: Report) -> str:
-    """Verdict, checks, guilty modules, all modules, training, what was not judged, environment."""
+    """Verdict, checks, guilty modules, all modules, training, what was not judged, environment, traceback."""
     parts = [
         [f"# {prose(report.verdict)}"],
         section("Checks", checks(report)),
@@ -23,6 +23,7 @@ def markdown(report: Report) -> str:
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
         section("Environment", environment(report)),
+        section("Traceback", traceback(report)),
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
@@ -76,6 +77,11 @@ def training(report: Report) -> list[str]:
 def environment(report: Report) -> list[str]:
     """What it ran on."""
     return table(["", ""], [[prose(name), prose(value)] for name, value in report.environment.items()])
+
+
+def traceback(report: Report) -> list[str]:
+    """Of what ended the comparison, indented: that is code."""
+    return [f"    {line}" for line in report.traceback.splitlines()]
 
 
 def section(title: str, lines: list[str]) -> list[str]:

@@ -31,6 +31,7 @@ def page(report: Report) -> str:
         taps(report),
         not_noticed(report),
         environment(report),
+        traceback(report),
     )
     script = resource("page.js")
     html = tag("html", head(report.verdict, script), tag("body", tag("main", body), tag("script", Markup(script))), lang="en")
@@ -263,6 +264,12 @@ def environment(report: Report) -> Markup:
     """Versions, device, precision."""
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in report.environment.items()]
     return section("environment", "Environment", tag("table", tag("tbody", *rows), class_="plain")) if rows else Markup()
+
+
+def traceback(report: Report) -> Markup:
+    """Of what ended the comparison."""
+    text = scrolling("Traceback", tag("pre", report.traceback))
+    return tag("details", tag("summary", "Traceback"), text, id="traceback") if report.traceback else Markup()
 
 
 def section(name: str, title: str, *children: str) -> Markup:
