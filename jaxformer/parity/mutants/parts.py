@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.nn import embeddings, feedforward, matmul, norms
+from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
 from jaxformer.parity.injections import (
     Injection,
     Mutant,
@@ -173,7 +173,7 @@ EMBEDDINGS = [
     ),
     Mutant(
         "sinusoid in blocks",
-        patch(embeddings.TABLES, sinusoid=in_blocks),
+        patch(positions.TABLES, sinusoid=in_blocks),
         "rich",
         guilty="embed",
         cause="jax positions sinusoid in blocks",
