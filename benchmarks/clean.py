@@ -24,6 +24,7 @@ from jaxformer.config import (
 )
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
+from jaxformer.fixed_table import FixedTable
 from jaxformer.flags import parse, run
 from jaxformer.models import build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
@@ -35,6 +36,8 @@ from jaxformer.parity.report import Report
 BATCH, LENGTH = 5, 9
 SIZES = {"vocab_size": 23, "context": 11, "d_model": 12}
 """The same for all, so that what is compiled for one serves the others."""
+KINDS_OF_POSITIONS = (*get_args(Positions), FixedTable(np.random.default_rng(0).standard_normal((15, SIZES["d_model"]))))
+"""A given table among them, which is long enough for every source."""
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
 """All that decide in float64."""
 
@@ -97,11 +100,17 @@ def drawn(number: int) -> ModelConfig:
         return one(True, False)
 
     norm, heads, projected = one(*get_args(Norm)), one(2, 3, 4), flip()
-    readout = {"tied": flip(), "head_bias": flip()}
+    readout = {"tied": flip(), "head_bias": flip(), "logits_scale": one(1.0, 1.0, SIZES["d_model"] ** -0.5)}
     own = {
         GPTConfig: readout,
         EncoderConfig: {"token_types": one(0, 2), "pooler": flip()},
-        EncoderDecoderConfig: {"n_decoder_layers": one(None, 1, 2), "source_vocab_size": one(None, 19), **readout},
+        EncoderDecoderConfig: {
+            "n_decoder_layers": one(None, 1, 2),
+            "source_vocab_size": one(None, 19),
+            "source_context": one(None, 9, 13),
+            "source_positions": one(None, None, *KINDS_OF_POSITIONS),
+            **readout,
+        },
     }[kind]
     return kind(
         **SIZES,
@@ -121,10 +130,12 @@ def drawn(number: int) -> ModelConfig:
         feed_forward_bias=flip(),
         layers=one("unrolled", "rolled"),
         remat=one(False, False, False, True),
-        positions=one(*get_args(Positions)),
+        positions=one(*KINDS_OF_POSITIONS),
         position_offset=one(0, 2),
         embedding_scale=flip(),
         embedding_norm=norm != "none" and flip(),
+        norm_bias=flip(),
+        padding_idx=one(None, None, 0),
         **own,
     )
 

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jaxformer.errors import ConfigError
 
@@ -14,12 +14,12 @@ MOST_DIVISORS = 4096
 """A refusal lists the divisors up to here."""
 
 
-def check_size(name: str, value: object, least: int = 1) -> None:
-    """A whole number of at least `least` that fits int32; True and 2.0 are refused."""
+def check_size(name: str, value: object, least: int = 1, most: int = LARGEST_SIZE) -> None:
+    """A whole number from `least` to `most`, which fits int32; True and 2.0 are refused."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r} is not a whole number; give an integer of at least {least}")
-    if not least <= value <= LARGEST_SIZE:
-        raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {LARGEST_SIZE}")
+    if not least <= value <= most:
+        raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {most}")
 
 
 def check_number(
@@ -41,12 +41,13 @@ def check_number(
         raise ConfigError(f"{name} = {value:g} is out of range; give a number in {interval}")
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """One of a few words; a near miss is answered with the nearest."""
+def check_choice(name: str, value: object, choices: Iterable[str], *, elsewhere: Mapping[str, str] = {}) -> None:
+    """One of a few words; a near miss is answered with the nearest, a name that is used `elsewhere` with the one used here."""
     choices = list(choices)
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
+        hint = f"here it is {elsewhere[str(value)]}" if str(value) in elsewhere else hint
         raise ConfigError(f"{name} = {value!r} is not known; {hint}")
 
 

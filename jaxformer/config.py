@@ -1,12 +1,14 @@
 """What a model is made of: frozen, flat dataclasses, checked when they are built. No jax is imported here."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from jaxformer.checks import check_choice, check_divides, check_flag, check_number, check_size
 from jaxformer.errors import ConfigError
+from jaxformer.fields import configuration
+from jaxformer.fixed_table import FixedTable
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 Norm = Literal["layer", "rms", "std", "none"]
 NormPosition = Literal["pre", "post"]
 Projections = Literal["separate", "fused"]
@@ -14,8 +16,17 @@ Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
 Init = Literal["torch", "normal", "gpt2", "xavier"]
 Layers = Literal["auto", "unrolled", "rolled"]
 
+ELSEWHERE = {
+    "swish": "'silu'",
+    "gelu_new": "'gelu_tanh'",
+    "gelu_pytorch_tanh": "'gelu_tanh'",
+    "swiglu": "'silu' with gated = True",
+    "geglu": "'gelu' with gated = True",
+}
+"""Names that activations have in other places -> theirs here."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@configuration
 class BlockConfig:
     """One transformer block, and with `n_layers` a stack of them."""
 
@@ -30,7 +41,7 @@ class BlockConfig:
     d_ff: int
     """Width F of the feed-forward layer, in units; 0: no feed-forward layer."""
     activation: Activation = "gelu"
-    """Non-linearity of the feed-forward layer; gelu is the exact form (torch's default)."""
+    """Non-linearity of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
     gated: bool = False
     """Feed-forward as down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
     norm: Norm = "layer"
@@ -39,6 +50,8 @@ class BlockConfig:
     """pre: x + f(norm(x)) with a norm after the stack; post: norm(x + f(x)), the original."""
     norm_epsilon: float = 1e-5
     """Added to the variance, or to the deviation for `std` (torch's default; flax has 1e-6)."""
+    norm_bias: bool = True
+    """Bias on every norm but RMSNorm, which has none."""
     projections: Projections = "separate"
     """Self-attention's query, key and value as three matrices or as one."""
     qkv_bias: bool = True
@@ -68,7 +81,7 @@ class BlockConfig:
         if self.n_kv_heads is not None:
             check_size("n_kv_heads", self.n_kv_heads)
             check_divides("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
-        check_choice("activation", self.activation, get_args(Activation))
+        check_choice("activation", self.activation, get_args(Activation), elsewhere=ELSEWHERE)
         check_choice("norm", self.norm, get_args(Norm))
         check_choice("norm_position", self.norm_position, get_args(NormPosition))
         check_choice("projections", self.projections, get_args(Projections))
@@ -76,7 +89,7 @@ class BlockConfig:
         check_number("norm_epsilon", self.norm_epsilon, 0, open_below=True)
         for name in ("attention_dropout", "residual_dropout", "feed_forward_dropout"):
             check_number(name, getattr(self, name), 0, below=1)
-        for name in ("gated", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat"):
+        for name in ("gated", "norm_bias", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat"):
             check_flag(name, getattr(self, name))
         if not self.output_projection and self.output_bias:
             raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
@@ -97,7 +110,15 @@ class BlockConfig:
         return self.norm if self.norm_position == "pre" else "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
+    """A kind of positions, or a table that has these at least."""
+    if not isinstance(value, FixedTable):
+        check_choice(name, value, get_args(Positions))
+    elif value.shape[0] < rows or value.shape[1] != columns:
+        raise ConfigError(f"{name} = {value} does not fit; give at least {rows} rows of {columns} numbers")
+
+
+@configuration
 class ModelConfig(BlockConfig):
     """What every model has: blocks, and token ids that come in."""
 
@@ -105,12 +126,16 @@ class ModelConfig(BlockConfig):
     """Number V of token ids."""
     context: int
     """Longest sequence, in tokens."""
-    positions: Positions = "learned"
-    """What tells the model where a token stands; sinusoid alternates sines and cosines, sinusoid_blocks has all sines first."""
+    positions: Positions | FixedTable = "learned"
+    """What tells the model where a token stands; sinusoid alternates sines and cosines, sinusoid_blocks has all sines first; a
+    FixedTable (a .npy file) holds numbers that are given and not trained."""
     position_offset: int = 0
     """Position of the first token (BART: 2)."""
     embedding_scale: bool = False
     """Multiply token embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4)."""
+    padding_idx: int | None = None
+    """Token id whose embedding starts at zero and gets no gradient from being looked up, as torch.nn.Embedding has it; a tied
+    head still trains it. None: all are trained."""
     embedding_norm: bool = False
     """A norm after the embedding + position sum (BERT, BART)."""
     embedding_dropout: float = 0.0
@@ -125,7 +150,9 @@ class ModelConfig(BlockConfig):
         check_size("vocab_size", self.vocab_size)
         check_size("context", self.context)
         check_size("position_offset", self.position_offset, least=0)
-        check_choice("positions", self.positions, get_args(Positions))
+        _check_positions("positions", self.positions, self.context + self.position_offset, self.d_model)
+        if self.padding_idx is not None:
+            check_size("padding_idx", self.padding_idx, least=0, most=self.vocab_size - 1)
         check_choice("init", self.init, get_args(Init))
         check_number("embedding_dropout", self.embedding_dropout, 0, below=1)
         for name in ("embedding_scale", "embedding_norm"):
@@ -136,7 +163,7 @@ class ModelConfig(BlockConfig):
             check_number("embedding_std", self.embedding_std, 0, open_below=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class GPTConfig(ModelConfig):
     """A decoder-only language model."""
 
@@ -144,14 +171,17 @@ class GPTConfig(ModelConfig):
     """Read logits out with the token embedding's own table."""
     head_bias: bool = False
     """Bias on the logits."""
+    logits_scale: float = 1.0
+    """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("tied", "head_bias"):
             check_flag(name, getattr(self, name))
+        check_number("logits_scale", self.logits_scale, 0, open_below=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class EncoderConfig(ModelConfig):
     """An encoder whose every token sees all others."""
 
@@ -166,7 +196,7 @@ class EncoderConfig(ModelConfig):
         check_flag("pooler", self.pooler)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class EncoderDecoderConfig(ModelConfig):
     """A sequence to sequence model; `n_layers` is the encoder's, `vocab_size` the target's."""
 
@@ -174,23 +204,44 @@ class EncoderDecoderConfig(ModelConfig):
     """Number of decoder blocks. None: as many as the encoder has."""
     source_vocab_size: int | None = None
     """Number of source token ids, with an embedding of their own. None: source and target share one embedding."""
+    source_context: int | None = None
+    """Longest source, in tokens. None: as the target, `context`."""
+    source_positions: Positions | FixedTable | None = None
+    """What tells the encoder where a token stands. None: as the decoder, `positions`."""
     tied: bool = False
     """Read logits out with the target embedding's own table."""
     head_bias: bool = False
     """Bias on the logits."""
+    logits_scale: float = 1.0
+    """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("n_decoder_layers", "source_vocab_size"):
+        for name in ("n_decoder_layers", "source_vocab_size", "source_context"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name))
+        if self.padding_idx is not None:
+            check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
+        name = "positions" if self.source_positions is None else "source_positions"
+        rows = (self.context if self.source_context is None else self.source_context) + self.position_offset
+        _check_positions(name, getattr(self, name), rows, self.d_model)
         for name in ("tied", "head_bias"):
             check_flag(name, getattr(self, name))
+        check_number("logits_scale", self.logits_scale, 0, open_below=True)
 
     @property
     def decoder(self) -> BlockConfig:
         """The decoder's blocks: the encoder's with their own number."""
         return self if self.n_decoder_layers is None else replace(self, n_layers=self.n_decoder_layers)
+
+    @property
+    def source(self) -> "EncoderDecoderConfig":
+        """What embeds the source: the same settings with the source's own context and positions."""
+        if self.source_context is None and self.source_positions is None:
+            return self
+        positions = self.positions if self.source_positions is None else self.source_positions
+        context = self.context if self.source_context is None else self.source_context
+        return replace(self, context=context, positions=positions, source_context=None, source_positions=None)
 
     @property
     def source_ids(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, TypeVar
 
 from jaxformer.errors import InputError, JaxformerError
+from jaxformer.fixed_table import FixedTable
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     said = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), _with_tables():
             value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -34,6 +35,26 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
         near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
         raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
     return value
+
+
+def _with_tables() -> contextlib.AbstractContextManager[Any]:
+    """Inside, a FixedTable is read from a file."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def table(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[FixedTable] | None:
+        return None if info.type is not FixedTable else spec
+
+    spec = PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FILE.npy",
+        instance_from_str=lambda names: FixedTable.load(names[0]),
+        is_instance=lambda value: isinstance(value, FixedTable),
+        str_from_instance=lambda table: [str(table)],
+    )
+    return registry
 
 
 def flag_names(value: Any, start: str = "--") -> list[str]:

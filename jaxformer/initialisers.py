@@ -6,7 +6,7 @@ the layer axis; a kernel's shape is (in, out).
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxformer.config import EncoderDecoderConfig, ModelConfig
@@ -16,13 +16,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Initialiser:
-    """A distribution: normal with deviation `value`, uniform in +-`value`, or the constant `value`."""
+    """A distribution: normal with deviation `value`, uniform in +-`value`, or the constant `value`; one row can be zero."""
 
     kind: Literal["normal", "uniform", "constant"]
     value: float
+    zero_row: int | None = None
 
     def __str__(self) -> str:
-        return {"normal": "normal(0, {:.4g})", "uniform": "uniform(+-{:.4g})", "constant": "{:g}"}[self.kind].format(self.value)
+        formats = {"normal": "normal(0, {:.4g})", "uniform": "uniform(+-{:.4g})", "constant": "{:g}"}
+        return formats[self.kind].format(self.value) + ("" if self.zero_row is None else f", row {self.zero_row} zero")
 
 
 ZEROS, ONES = Initialiser("constant", 0.0), Initialiser("constant", 1.0)
@@ -67,15 +69,20 @@ SCHEMES = {"torch": torch_default, "normal": normal, "gpt2": gpt2, "xavier": xav
 
 
 def initialisers(config: ModelConfig, shapes: Shapes) -> dict[str, Initialiser]:
-    """The initialiser of every tensor by its path. Norms start as the identity, and a bias beside no matrix at zero."""
+    """The initialiser of every tensor by its path.
+
+    Norms start as the identity; a bias beside no matrix, and the row of `padding_idx`, at zero.
+    """
 
     def of(path: str) -> Initialiser:
         if path.endswith(".scale"):
             return ONES
         if path.endswith(".bias") and kernel_of(path) not in shapes:
             return ZEROS
-        if path.endswith(".token.table") and config.embedding_std is not None:
-            return Initialiser("normal", config.embedding_std)
-        return SCHEMES[config.init](path, shapes, config)
+        scheme = SCHEMES[config.init](path, shapes, config)
+        if not path.endswith(".token.table"):
+            return scheme
+        start = scheme if config.embedding_std is None else Initialiser("normal", config.embedding_std)
+        return replace(start, zero_row=config.padding_idx)
 
     return {path: of(path) for path in shapes}

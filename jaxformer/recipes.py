@@ -1,12 +1,13 @@
 """What a training recipe is asked for: a preset, or a run to resume, changed by flags. Imports no jax."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import CheckpointError, ConfigError, InputError
+from jaxformer.fields import from_dict
 from jaxformer.flags import parse, peek
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.runs import RunFolder
@@ -70,28 +71,6 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
         if field.name not in CHANGEABLE and then != now:
             raise InputError(f"--{field.name} is not as in {folder}, which is resumed; leave it out, or start another --out")
     return recipe
-
-
-def from_dict(kind: type[R], values: Any) -> R:
-    """A dataclass from what json holds of it; TypeError, KeyError or ConfigError where it does not fit."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{values!r:.50} is no {kind.__name__}")
-    hints = get_type_hints(kind)
-    made = {}
-    for name, value in values.items():
-        hint = hints[name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            made[name] = from_dict(hint, value)
-        else:
-            made[name] = restored(hint, value)
-    return kind(**made)
-
-
-def restored(hint: Any, value: Any) -> Any:
-    """A value as the dataclass has it: json knows neither paths nor tuples."""
-    if hint == Path | None and value is not None:
-        return Path(value)
-    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
 def begin(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:

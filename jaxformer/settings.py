@@ -1,10 +1,10 @@
 """How a model is trained, and how its tokens are chosen: frozen, flat dataclasses, checked when they are built. No jax."""
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from jaxformer.checks import check_choice, check_flag, check_number, check_size
 from jaxformer.errors import ConfigError
+from jaxformer.fields import configuration
 
 Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
@@ -16,7 +16,7 @@ IGNORE_INDEX = -100
 """A target that is not counted; torch's default."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class OptimizerConfig:
     """How parameters follow their gradients: torch's definitions."""
 
@@ -48,7 +48,7 @@ class OptimizerConfig:
             check_number("clip_norm", self.clip_norm, 0, open_below=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ScheduleConfig:
     """How the learning rate changes, as a factor of the optimizer's."""
 
@@ -80,7 +80,7 @@ class ScheduleConfig:
             raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class SamplingConfig:
     """How the next token is chosen from its logits; the rules apply in this order."""
 
@@ -103,7 +103,7 @@ class SamplingConfig:
         check_number("min_p", self.min_p, 0, most=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class BeamConfig:
     """How the likeliest sequences are searched for; a sequence's score is its log-probability / length^length_penalty."""
 

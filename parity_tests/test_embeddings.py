@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from jaxformer.fixed_table import FixedTable
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, probe
@@ -17,6 +18,8 @@ from torch_ref.nn.embeddings import InputEmbedding as TorchInputEmbedding
 
 KEY = jax.random.key(5)
 IDS, _ = probe(V, B, T, seed=0)
+GIVEN = FixedTable(np.random.default_rng(6).standard_normal((14, D)))
+"""Float64, and longer than the context."""
 PLACES = {
     "one row": np.arange(T, dtype=np.int32)[None] + 2,
     "each its own": (np.arange(B * T, dtype=np.int32) % 11).reshape(B, T),
@@ -31,7 +34,7 @@ def embedding_twins(positions, scale, places):
 
 @checks
 @pytest.mark.parametrize("scale", [False, True], ids=["as it is", "scaled"])
-@pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks", "none", GIVEN], ids=str)
 def test_input_embedding(positions, scale, check):
     run_check(check, *embedding_twins(positions, scale, "one row"))
 
@@ -40,6 +43,55 @@ def test_input_embedding(positions, scale, check):
 @pytest.mark.parametrize("positions", ["learned", "sinusoid"])
 def test_positions_of_each_row(positions, check):
     run_check(check, *embedding_twins(positions, True, "each its own"))
+
+
+@checks
+@pytest.mark.parametrize("positions", ["sinusoid", "sinusoid_blocks"])
+def test_an_odd_width(positions, check):
+    run_check(check, *odd_twins(positions))
+
+
+@functools.cache
+def odd_twins(positions):
+    config = gpt_config(d_model=15, n_heads=3, positions=positions)
+    return twins(InputEmbedding(config, V), TorchInputEmbedding(config, V), IDS, PLACES["one row"])
+
+
+PAD = 0
+"""Stands in every row of the ids, inside of the text too."""
+
+
+def tied_to_padding(modules, ids):
+    return modules["token"].decode(modules["token"].encode(ids))
+
+
+@functools.cache
+def padding_twins(tied):
+    config = gpt_config(padding_idx=PAD)
+    if not tied:
+        return twins(InputEmbedding(config, V), TorchInputEmbedding(config, V), IDS, PLACES["one row"])
+    ours, theirs = {"token": Embedding(V, D, PAD)}, nn.ModuleDict({"token": TorchEmbedding(V, D, PAD)})
+    return twins(ours, theirs, IDS, call=tied_to_padding)
+
+
+@checks
+@pytest.mark.parametrize("tied", [False, True], ids=["looked up", "tied"])
+def test_a_padding_id(tied, check):
+    run_check(check, *padding_twins(tied))
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["looked up", "tied"])
+def test_torch_gives_the_padding_row_a_gradient_from_a_tied_head_alone(tied):
+    """So the check of the gradients above is one of that row."""
+    reference, _ = padding_twins(tied)
+    assert (IDS == PAD).any(1).all()
+    assert reference.gradients["token.weight"][PAD].any() == tied
+
+
+def test_a_given_table_is_no_tensor_of_either_side():
+    reference, subject = embedding_twins(GIVEN, False, "one row")
+    assert set(reference.weights) == {"token.weight"}
+    assert len(jax.tree.leaves(subject.like)) == 1
 
 
 RICH = gpt_config(position_offset=3, embedding_norm=True, embedding_scale=True)
@@ -118,7 +170,7 @@ def test_what_no_table_holds(positions, token, place):
         TorchInputEmbedding(config, V)(torch.from_numpy(ids), torch.from_numpy(places))
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoid", "sinusoid_blocks", GIVEN], ids=str)
 def test_an_offset_moves_every_token(positions):
     """The last place of the context has a row of its own behind the offset, in every kind of table."""
     config = gpt_config(positions=positions, position_offset=3)

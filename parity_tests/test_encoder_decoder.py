@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 import torch_ref.models as torch_models
+from jaxformer.decoding import translate
+from jaxformer.fixed_table import FixedTable
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
@@ -20,12 +22,14 @@ from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, D, F, K, N, V, checks, per_head, run_check, seq2seq_config, twins
+from parity_tests.helpers import B, D, F, K, N, V, checks, noise, per_head, run_check, seq2seq_config, twins
+from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.cache import empty_cache as torch_cache
 
 SOURCE_V = 29
 S, T = 17, 14
+LONGER = "a longer source with a table of its own, no bias in norms, scaled logits, padding id"
 CONFIGS = {
     "reverse": replace(preset("reverse"), layers="rolled"),
     "shared": replace(preset("shared"), layers="rolled"),
@@ -45,6 +49,19 @@ CONFIGS = {
         positions="none",
         tied=True,
     ),
+    LONGER: seq2seq_config(
+        source_vocab_size=SOURCE_V,
+        source_context=23,
+        source_positions=FixedTable(noise(25, D)),
+        position_offset=2,
+        norm="std",
+        norm_bias=False,
+        embedding_norm=True,
+        activation="tanh",
+        tied=True,
+        logits_scale=D**-0.5,
+        padding_idx=0,
+    ),
     "fused, as deep as the encoder, biased head, masks of each head": seq2seq_config(
         source_vocab_size=SOURCE_V, n_decoder_layers=None, projections="fused", embedding_norm=True, head_bias=True
     ),
@@ -59,7 +76,7 @@ def call_per_head(model, source, target, source_mask, target_mask):
 @functools.cache
 def model_twins(name):
     config = CONFIGS[name]
-    inputs = hostile_inputs(config, B, config.context, seed=2)
+    inputs = hostile_inputs(config, B, config.source.context, seed=2)
     models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
     if name.endswith("masks of each head"):
         arrays = inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T)
@@ -72,6 +89,16 @@ def model_twins(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_equal(name, check):
     run_check(check, *model_twins(name))
+
+
+def test_a_source_longer_than_the_target_can_be_is_translated():
+    reference, subject = model_twins(LONGER)
+    source = reference.inputs[0]
+    assert source.shape == (B, 23)
+    twin = load_torch(torch_models.EncoderDecoder(CONFIGS[LONGER]), subject.model(reference)).eval()
+    ours = translate(subject.model(reference), source, 5, start=1, eos=2)
+    theirs = torch_translate(twin, torch.from_numpy(source), 5, start=1, eos=2)
+    assert np.array_equal(ours, theirs)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
+from jaxformer.fixed_table import FixedTable
 from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.tree import map_named
@@ -17,7 +18,7 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, K, V, checks, gpt_config, run_check, twins
+from parity_tests.helpers import B, D, K, V, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 
 RICH = gpt_config(
@@ -28,6 +29,17 @@ CONFIGS = {
     "gpt.seed": preset("gpt.seed"),
     "gpt.cpu": preset("gpt.cpu"),
     "rich": RICH,
+    "no bias in norms, scaled logits, padding id, given positions": gpt_config(
+        norm_bias=False,
+        activation="quick_gelu",
+        tied=True,
+        head_bias=True,
+        logits_scale=D**-0.5,
+        padding_idx=0,
+        positions=FixedTable(noise(12, D)),
+        position_offset=1,
+        layers="rolled",
+    ),
     "gated, no positions": gpt_config(gated=True, activation="silu", positions="none", norm="std", layers="rolled"),
 }
 """gpt.cpu sees 64 tokens, so that mistakes in positions grow visible."""

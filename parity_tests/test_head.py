@@ -15,7 +15,7 @@ HEADS = {
     f"{kernel}, {'a' if bias else 'no'} bias": {"tied": kernel == "tied", "bias": bias}
     for kernel in ("tied", "its own")
     for bias in (True, False)
-}
+} | {"scaled, a bias": {"tied": True, "bias": True, "scale": D**-0.5}}
 
 
 def call(modules, x, ids):

@@ -40,12 +40,16 @@ def check(report: Report) -> None:
     assert [stage.name for stage in report.stages] == [*CHECKS, "float32"]
 
 
-@pytest.mark.parametrize(("position", "activation"), [("pre", "gelu"), ("post", "relu")])
-def test_torch_encoder(position, activation):
-    config = block_config(n_layers=2, norm_position=position, activation=activation, projections="fused", layers="rolled")
+@pytest.mark.parametrize(("position", "activation", "bias"), [("pre", "gelu", True), ("post", "relu", False)])
+def test_torch_encoder(position, activation, bias):
+    biases = dict.fromkeys(("norm_bias", "qkv_bias", "output_bias", "feed_forward_bias"), bias)
+    kind = {"norm_position": position, "activation": activation, "projections": "fused", "layers": "rolled"}
+    config = block_config(n_layers=2, **kind, **biases)
     rules = FAMILIES["torch_encoder"]
-    layer = torch.nn.TransformerEncoderLayer(D, N, F, 0.0, activation, batch_first=True, norm_first=position == "pre")
-    theirs = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D), enable_nested_tensor=False)
+    layer = torch.nn.TransformerEncoderLayer(
+        D, N, F, 0.0, activation, batch_first=True, norm_first=position == "pre", bias=bias
+    )
+    theirs = torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D, bias=bias), enable_nested_tensor=False)
     ours = excite(StackOfStates(config), seed=1)
     report = compare(
         load_torch(theirs, ours, rules).eval(),
@@ -86,11 +90,11 @@ def test_torch_transformer(position, activation):
     check(report)
 
 
-def bert(**changes) -> tuple[torch.nn.Module, nnx.Module]:
+def bert(padding_idx: int | None = None, **changes) -> tuple[torch.nn.Module, nnx.Module]:
     """transformers' and ours."""
     sizes = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": N, "intermediate_size": F}
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=V, max_position_embeddings=11, **sizes, **changes))
-    post = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
+    post = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "padding_idx": padding_idx}
     ours = excite(Encoder(encoder_config(n_layers=2, token_types=2, pooler=True, **post)), seed=1)
     return load_torch(theirs, ours, FAMILIES["bert"]).eval(), ours
 
@@ -113,7 +117,7 @@ def compare_bert(theirs: torch.nn.Module, ours: nnx.Module, checks: tuple[str, .
 
 
 def test_bert():
-    report = compare_bert(*bert(pad_token_id=None))
+    report = compare_bert(*bert(padding_idx=0))
     check(report)
     pairs = {module.jax: module.torch for module in report.modules}
     assert pairs["stack.blocks.1.feed_forward.up"] == "encoder.layer.1.intermediate.dense"
@@ -121,7 +125,8 @@ def test_bert():
 
 
 def test_berts_padding_token_learns_nothing():
-    """torch drops the gradient of `padding_idx`, BERT's default; here that token also stands inside of the text."""
+    """torch drops the gradient of `padding_idx`, BERT's default; here that token also stands inside of the text, and ours
+    trains it."""
     report = compare_bert(*bert(), checks=("weights", "gradients"))
     assert report.verdict.startswith("DIFFERENT: gradients: embeddings.word_embeddings.weight: ")
 

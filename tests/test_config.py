@@ -3,15 +3,16 @@
 import ast
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config import ELSEWHERE, Activation, BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.presets import PRESETS, preset
 from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
@@ -31,6 +32,7 @@ RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embed
 NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
 FLAGS = (
     "gated",
+    "norm_bias",
     "qkv_bias",
     "output_projection",
     "output_bias",
@@ -45,10 +47,16 @@ BAD = [
     *[(GPTConfig, name, value) for name in RATES for value in NO_RATES],
     *[(GPTConfig, name, value) for name in (*FLAGS, "tied", "head_bias") for value in (1, 0, None, "yes")],
     *[(GPTConfig, "position_offset", value) for value in (-1, 2.0, True, None)],
+    *[(GPTConfig, "padding_idx", value) for value in (-1, 5, 2.0, True, "0")],
+    *[(kind, "logits_scale", value) for kind in (GPTConfig, EncoderDecoderConfig) for value in (0, -1, math.nan, None, True)],
     *[(GPTConfig, "embedding_std", value) for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
     *[(EncoderConfig, "token_types", value) for value in (-1, 2.0, True, None)],
     *[(EncoderConfig, "pooler", value) for value in (1, 0, None, "yes")],
-    *[(EncoderDecoderConfig, name, value) for name in ("n_decoder_layers", "source_vocab_size") for value in NO_SIZES],
+    *[
+        (EncoderDecoderConfig, name, value)
+        for name in ("n_decoder_layers", "source_vocab_size", "source_context")
+        for value in NO_SIZES
+    ],
     *[(EncoderDecoderConfig, name, value) for name in ("tied", "head_bias") for value in (1, 0, None, "yes")],
     *[(GPTConfig, "d_ff", value) for value in (-1, 1.0, False)],
     *[(GPTConfig, "norm_epsilon", value) for value in (0, -1e-5, math.nan, math.inf)],
@@ -102,6 +110,7 @@ def test_bad_value_is_named(kind, name, value):
         (GPTConfig, "projections", "fuse", "fused"),
         (GPTConfig, "layers", "unroled", "unrolled"),
         (GPTConfig, "positions", "sinusiod", "sinusoid"),
+        (EncoderDecoderConfig, "source_positions", "sinusiod", "sinusoid"),
         (GPTConfig, "init", "gpt-2", "gpt2"),
         (OptimizerConfig, "name", "adamww", "adamw"),
         (ScheduleConfig, "name", "cosin", "cosine"),
@@ -112,9 +121,45 @@ def test_unknown_word_is_answered_with_the_nearest(kind, name, near, meant):
     assert re.search(rf"{name} = 'zzz' is not known; choose one of .*\b{meant}\b", refused(kind, **{name: "zzz"}))
 
 
+@pytest.mark.parametrize(("name", "here"), ELSEWHERE.items())
+def test_an_activations_other_name_is_answered_with_the_one_here(name, here):
+    assert refused(GPTConfig, activation=name) == f"activation = {name!r} is not known; here it is {here}"
+    assert here.split("'")[1] in get_args(Activation)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "said"),
+    [
+        (GPTConfig, "n_haeds", "GPTConfig has no field n_haeds; did you mean n_heads?"),
+        (
+            EncoderDecoderConfig,
+            "source_vocab",
+            "EncoderDecoderConfig has no field source_vocab; did you mean source_vocab_size?",
+        ),
+        (
+            OptimizerConfig,
+            "lr",
+            "OptimizerConfig has no field lr; it has name, learning_rate, momentum, beta1, beta2,",
+        ),
+    ],
+)
+def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
+    assert refused(kind, **{field: 3}).startswith(said)
+
+
+def test_a_missing_field_is_pythons_own_refusal():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'learning_rate'"):
+        OptimizerConfig(name="adam")  # pyright: ignore[reportCallIssue]
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "said"),
     [
+        (
+            EncoderDecoderConfig,
+            {"source_vocab_size": 4, "padding_idx": 4},
+            "padding_idx = 4 is out of range; give an integer from 0",
+        ),
         (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
         (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),
         (GPTConfig, {"output_projection": False}, "output_bias = True needs output_projection = True; set output_bias = False"),
@@ -159,6 +204,9 @@ def test_what_an_encoder_decoder_leaves_open():
     assert (config.decoder.n_layers, config.source_ids) == (config.n_layers, config.vocab_size)
     config = EncoderDecoderConfig(**(GOOD[EncoderDecoderConfig] | {"n_decoder_layers": 3, "source_vocab_size": 7}))
     assert (config.n_layers, config.decoder.n_layers, config.source_ids) == (1, 3, 7)
+    assert config.source is config
+    source = replace(config, source_context=9, source_positions="none").source
+    assert (source.context, source.positions, source.source) == (9, "none", source)
 
 
 def test_a_configuration_cannot_be_changed():

@@ -140,6 +140,22 @@ def test_embedding_std_is_of_token_embeddings_alone(scheme):
 
 
 @pytest.mark.parametrize("scheme", TABLES)
+def test_the_row_of_the_padding_id_starts_at_zero(scheme):
+    config = EncoderDecoderConfig(**SIZES, source_vocab_size=13, init=scheme, padding_idx=3)
+    table = initialiser_table(config)
+    tables = {"embed.token.table", "source_embed.token.table"}
+    assert {name for name, initialiser in table.items() if initialiser.zero_row is not None} == tables
+    assert {str(table[name]).endswith(", row 3 zero") for name in tables} == {True}
+
+
+def test_a_row_that_starts_at_zero_is_drawn_so():
+    ours = drawn(padding_idx=3)["embed.token.table"]
+    theirs = torch_ref.models.init(tiny_config(padding_idx=3), torch.Generator().manual_seed(0)).embed.token.weight
+    for rows in (ours, theirs.detach().numpy()):
+        assert np.flatnonzero(~rows.any(1)).tolist() == [3]
+
+
+@pytest.mark.parametrize("scheme", TABLES)
 def test_the_bias_of_a_tied_head_starts_at_zero(scheme):
     found = starts(initialiser_table(tiny_config(init=scheme, tied=True, head_bias=True)))
     assert found["head.bias"] == ("constant", 0)
@@ -206,6 +222,14 @@ def test_parameter_counts(name, parameters, without_embeddings):
     model = jax.eval_shape(lambda: build(preset(name)))
     assert count_parameters(model) == parameters
     assert count_parameters(model, embeddings=False) == without_embeddings
+
+
+def test_without_a_bias_a_gpt_has_the_parameters_of_nanogpts():
+    """nanoGPT counts 123.59 M, its 1024 positions left out."""
+    without = dict.fromkeys(("norm_bias", "qkv_bias", "output_bias", "feed_forward_bias"), False)
+    model = jax.eval_shape(lambda: build(replace(preset("gpt2_small"), vocab_size=50304, **without)))
+    assert count_parameters(model) - 1024 * 768 == 123_587_328
+    assert not [name for name in named_leaves(model) if name.endswith("bias")]
 
 
 def test_every_leaf_is_a_trainable_float():

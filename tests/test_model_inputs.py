@@ -43,6 +43,12 @@ def ids_up_to(largest: int) -> np.ndarray:
 REFUSED = {
     "a source longer than the table": (SEQUENCES, (ones(2, 9), ones(2, 4)), {}, "source: length 9; give between 1 and 8,"),
     "a target longer than the table": (SEQUENCES, (ones(2, 4), ones(2, 9)), {}, "target: length 9; give between 1 and 8,"),
+    "a source longer than its own table": (
+        replace(SEQUENCES, source_context=5),
+        (ones(2, 6), ones(2, 4)),
+        {},
+        "source: length 6; give between 1 and 5,",
+    ),
     "a source id": (SEQUENCES, (ids_up_to(13), ones(2, 4)), {}, "source[1, 2] = 13 is out of range; give ids from 0 to 12"),
     "a target id": (SEQUENCES, (ids_up_to(12), ids_up_to(11)), {}, "target[1, 2] = 11 is out of range; give ids from 0 to 10"),
     "a negative source id": (SEQUENCES, (ids_up_to(-1), ones(2, 4)), {}, "source[1, 2] = -1 is out of range;"),

@@ -58,8 +58,9 @@ class Reverse(Recipe):
         check_size("show", self.show, least=0)
         check_number("smoothing", self.smoothing, 0, below=1)
         longest = TASKS[self.task].longest + 2
-        if self.model.context < longest:
-            raise InputError(f"model.context = {self.model.context} is too short for {self.task}; give at least {longest}")
+        for name, most in (("context", self.model.context), ("source_context", self.model.source.context)):
+            if most < longest:
+                raise InputError(f"model.{name} = {most} is too short for {self.task}; give at least {longest}")
 
 
 QUICK = Reverse(

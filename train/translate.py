@@ -88,8 +88,9 @@ class Translate(Recipe):
         check_number("smoothing", self.smoothing, 0, below=1)
         if not self.data:
             raise InputError("data is empty; give a corpus by name, or files")
-        if self.longest > self.model.context:
-            raise InputError(f"longest = {self.longest} is more than model.context = {self.model.context}; give at most that")
+        for name, most in (("context", self.model.context), ("source_context", self.model.source.context)):
+            if self.longest > most:
+                raise InputError(f"longest = {self.longest} is more than model.{name} = {most}; give at most that")
 
 
 SMALL = Translate(

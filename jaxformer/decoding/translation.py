@@ -110,11 +110,11 @@ def _prepare(
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
     config, source = model.config, np.asarray(known(source))
     check_length(n_tokens, config.context)
-    check_tokens(source, config.source_ids, config.context, name="source")
+    check_tokens(source, config.source_ids, config.source.context, name="source")
     check_id("start", start, config.vocab_size)
     check_id("eos", eos, config.vocab_size)
     source, valid = moved_right(source, check_valid(valid, source, "source"))
-    width = min(bucket(source.shape[1]), config.context)
+    width = min(bucket(source.shape[1]), config.source.context)
     return model, jnp.asarray(padded_right(source.astype(np.int32), width)), jnp.asarray(padded_right(valid, width))
 
 

@@ -36,12 +36,12 @@ class EncoderDecoder(nnx.Module):
     def __init__(self, config: EncoderDecoderConfig):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.source_embed = InputEmbedding(config, config.source_vocab_size)
+        self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
         self.encoder = Stack(config)
         self.encoder_norm = make_norm(config.final_norm, config)
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
     def __call__(
         self,
@@ -120,7 +120,7 @@ class EncoderDecoder(nnx.Module):
 
     def _embed_source(self, source: Tokens, mask: Array | None, key: PRNGKeyArray | None) -> Array:
         config = self.config
-        source = check_ids(source, config.source_ids, config.context, name="source")
+        source = check_ids(source, config.source_ids, config.source.context, name="source")
         batch, n_tokens = source.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
         positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]

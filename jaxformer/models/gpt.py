@@ -24,7 +24,7 @@ class GPT(nnx.Module):
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
     def __call__(
         self,

@@ -32,8 +32,9 @@ def draw(initialiser: Initialiser, key: PRNGKeyArray, shape: tuple[int, ...]) ->
     """A float32 sample."""
     match initialiser.kind:
         case "normal":
-            return initialiser.value * jax.random.normal(key, shape, jnp.float32)
+            sample = initialiser.value * jax.random.normal(key, shape, jnp.float32)
         case "uniform":
-            return jax.random.uniform(key, shape, jnp.float32, -initialiser.value, initialiser.value)
+            sample = jax.random.uniform(key, shape, jnp.float32, -initialiser.value, initialiser.value)
         case "constant":
-            return jnp.full(shape, initialiser.value, jnp.float32)
+            sample = jnp.full(shape, initialiser.value, jnp.float32)
+    return sample if initialiser.zero_row is None else sample.at[initialiser.zero_row].set(0.0)

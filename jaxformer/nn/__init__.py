@@ -8,7 +8,7 @@ from jaxformer.nn.attention import MultiHeadAttention, attention_weights
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
-from jaxformer.nn.feedforward import FeedForward
+from jaxformer.nn.feedforward import ACTIVATIONS, FeedForward
 from jaxformer.nn.head import Head
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask
@@ -17,6 +17,7 @@ from jaxformer.nn.positions import sinusoid, sinusoid_blocks
 from jaxformer.nn.stack import Stack
 
 __all__ = [
+    "ACTIVATIONS",
     "AttentionWeights",
     "Block",
     "Embedding",

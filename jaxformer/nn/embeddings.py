@@ -3,6 +3,7 @@
 import math
 from typing import cast
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -11,18 +12,23 @@ from jaxformer.config import ModelConfig
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm
-from jaxformer.nn.positions import TABLES
+from jaxformer.nn.positions import position_table
 
 
 class Embedding(nnx.Module):
-    """A table of V vectors. flax's own pins its dtype and wraps negative ids; here an id without a row gives NaN."""
+    """A table of V vectors. flax's own pins its dtype and wraps negative ids; here an id without a row gives NaN.
 
-    def __init__(self, size: int, d_model: int):
+    Looking up `padding_idx` gives its row no gradient, as torch's; `decode` does.
+    """
+
+    def __init__(self, size: int, d_model: int, padding_idx: int | None = None):
+        self.padding_idx = padding_idx
         self.table = nnx.Param(jnp.zeros((size, d_model), jnp.float32))
 
     def encode(self, ids: Int[Array, "*rows"]) -> Float[Array, "*rows D"]:
         """The rows of these ids."""
-        return self.table[...].at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        x = self.table[...].at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        return x if self.padding_idx is None else jnp.where((ids == self.padding_idx)[..., None], jax.lax.stop_gradient(x), x)
 
     def decode(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:
         """Logits: the product with every row."""
@@ -38,8 +44,8 @@ class InputEmbedding(nnx.Module):
         config = GPTConfig(vocab_size=30522, context=5000, d_model=64, n_layers=1, n_heads=1, d_ff=0, embedding_dropout=0.1)
         x = init(config, key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
 
-    Of the configuration it reads context, d_model, positions, position_offset, the fields that begin with embedding_, and
-    those of the norm.
+    Of the configuration it reads context, d_model, positions, position_offset, padding_idx, the fields that begin with
+    embedding_, and those of the norm.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int | None, token_types: int = 0):
@@ -47,7 +53,7 @@ class InputEmbedding(nnx.Module):
         self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout_rate = config.embedding_dropout
-        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model))
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model, config.padding_idx))
         self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
         self.token_type = Embedding(token_types, config.d_model) if token_types else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
@@ -66,8 +72,8 @@ class InputEmbedding(nnx.Module):
         positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)
-        elif self.positions in TABLES:
-            table = jnp.asarray(TABLES[self.positions](self.rows, x.shape[-1]), x.dtype)
+        elif self.positions != "none":
+            table = jnp.asarray(position_table(self.positions, self.rows, x.shape[-1]), x.dtype)
             x = x + table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
         if self.token_type is not None:
             x = x + self.token_type.encode(jnp.zeros_like(positions) if token_types is None else token_types)

@@ -1,6 +1,7 @@
 """The position-wise feed-forward layer (Vaswani et al. 2017, section 3.3) and its gated form (Shazeer 2020)."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,20 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return 0.5 * x * (1 + jnp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": jax.nn.silu}
+def quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x sigmoid(1.702 x), the sigmoid approximation of gelu (Hendrycks and Gimpel 2016, section 2; CLIP's)."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+"""Every activation by the name that a configuration has for it."""
 
 
 class FeedForward(nnx.Module):

@@ -42,13 +42,13 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nnx.Module):
-    """scale * normalised(x) + bias; RMSNorm has no bias."""
+    """scale * normalised(x) + bias; RMSNorm has no bias, and the others can be without."""
 
-    def __init__(self, kind: Norm, d_model: int, epsilon: float):
+    def __init__(self, kind: Norm, d_model: int, epsilon: float, bias: bool = True):
         self.kind = kind
         self.epsilon = epsilon
         self.scale = nnx.Param(jnp.ones(d_model, jnp.float32))
-        self.bias = None if kind == "rms" else nnx.Param(jnp.zeros(d_model, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32)) if bias and kind != "rms" else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         leading = (1,) * (x.ndim - 1)
@@ -65,4 +65,4 @@ class Identity(nnx.Module):
 
 def make_norm(kind: Norm, config: BlockConfig) -> ScaledNorm | Identity:
     """The norm of that kind over d_model."""
-    return Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon)
+    return Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon, config.norm_bias)

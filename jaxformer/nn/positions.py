@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from jaxformer.fixed_table import FixedTable
+
 
 def sinusoid(n_positions: int, d_model: int) -> np.ndarray:
     """The table of Vaswani et al. 2017, section 3.5: float64 of shape (n_positions, d_model).
@@ -26,3 +28,8 @@ def sinusoid_blocks(n_positions: int, d_model: int) -> np.ndarray:
 
 
 TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}
+
+
+def position_table(positions: str | FixedTable, n_positions: int, d_model: int) -> np.ndarray:
+    """The first rows of the table that is given, or those of the formula of that name: float64."""
+    return positions.array[:n_positions] if isinstance(positions, FixedTable) else TABLES[positions](n_positions, d_model)

@@ -17,10 +17,11 @@ SHORTER = 3
 
 
 def hostile_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Ids and which of them are real; for an encoder their types too, for an encoder-decoder the same of the target."""
+    """Ids and which of them are real; for an encoder their types too, for an encoder-decoder the same of the target. Of source
+    and target, one with a shorter context has no more tokens than that."""
     if isinstance(config, EncoderDecoderConfig):
-        source = probe(config.source_ids, batch, length, seed)
-        return *source, *probe(config.vocab_size, batch, length - SHORTER, seed + 1000)
+        source = probe(config.source_ids, batch, min(length, config.source.context), seed)
+        return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
     tokens = probe(config.vocab_size, batch, length, seed)
     if isinstance(config, EncoderConfig):
         types = np.random.default_rng(seed).integers(0, max(config.token_types, 1), (batch, length), np.int32)

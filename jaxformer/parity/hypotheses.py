@@ -84,6 +84,7 @@ def affine_choices(evidence: Evidence) -> Choices:
         return {}
     return {
         "input": fitting,
+        "scale": {"1": 1.0, "1/sqrt(d_model)": wide**-0.5},
         "weight": weights,
         "bias": {"left out": False} if bias is None else {"added": True, "left out": False},
     }
@@ -117,9 +118,9 @@ def tied(others: Mapping[str, Mapping[str, np.ndarray]], bias: np.ndarray | None
 
 
 def affine(**chosen: Any) -> np.ndarray:
-    """x W + b"""
+    """scale x W + b"""
     kernel, bias = chosen["weight"]
-    return chosen["input"] @ kernel + (bias if chosen["bias"] else 0.0)
+    return chosen["scale"] * chosen["input"] @ kernel + (bias if chosen["bias"] else 0.0)
 
 
 def same_shape(one: np.ndarray | None, other: np.ndarray | None) -> bool:

@@ -16,7 +16,9 @@ import jax
 from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
+from jaxformer.fixed_table import FixedTable
 from jaxformer.models import build
+from jaxformer.nn.positions import sinusoid
 from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
@@ -44,6 +46,15 @@ CONFIGS: dict[str, ModelConfig] = {
     "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
     "rich": GPTConfig(
         **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
+    ),
+    "switched": GPTConfig(
+        **PLAIN,
+        norm_bias=False,
+        activation="quick_gelu",
+        padding_idx=0,
+        positions=FixedTable(sinusoid(PLAIN["context"], PLAIN["d_model"]) ** 3),
+        head_bias=True,
+        logits_scale=PLAIN["d_model"] ** -0.5,
     ),
     "seq2seq": EncoderDecoderConfig(
         **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True

@@ -33,7 +33,7 @@ class Search:
 
     def sources(self) -> tuple[np.ndarray, np.ndarray]:
         """Ids `B S` and which of them are real; no row is nothing but padding."""
-        ids, valid = probe(self.model.source_ids, 5, self.model.context - 6, seed=5)
+        ids, valid = probe(self.model.source_ids, 5, self.model.source.context - 6, seed=5)
         return ids[:-1], valid[:-1]
 
     def weights(self) -> EncoderDecoder:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import CheckpointError, InputError
+from jaxformer.fields import plain
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
@@ -31,7 +32,7 @@ class RunFolder:
             raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n")
+            _write(path / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n")
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; name another folder with --out") from None
         return cls(path)

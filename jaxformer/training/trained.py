@@ -13,6 +13,7 @@ from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import CheckpointError, ConfigError
+from jaxformer.fields import from_dict
 from jaxformer.models import Model, build
 from jaxformer.training.runs import RunFolder
 
@@ -39,13 +40,13 @@ def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
     if "task" in recipe:
         if recipe["task"] not in list(TASKS):
             raise TypeError(f"its task {recipe['task']!r:.30} is none of {', '.join(TASKS)}")
-        return EncoderDecoderConfig(**recipe["model"]), TASKS[recipe["task"]]
+        return from_dict(EncoderDecoderConfig, recipe["model"]), TASKS[recipe["task"]]
     if "tokenizer_sha256" in config:
-        return EncoderDecoderConfig(**recipe["model"]), load_tokenizer(run)
+        return from_dict(EncoderDecoderConfig, recipe["model"]), load_tokenizer(run)
     characters = config["characters"]
     if not isinstance(characters, str) or not characters or "".join(sorted(set(characters))) != characters:
         raise TypeError("its characters are no text of distinct ones in order")
-    return GPTConfig(**recipe["model"]), Tokenizer.characters(characters)
+    return from_dict(GPTConfig, recipe["model"]), Tokenizer.characters(characters)
 
 
 def load_tokenizer(run: RunFolder) -> Tokenizer:

@@ -75,7 +75,7 @@ class Translator:
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of sources, each with the end behind it; one that is too long is cut, or refused."""
-        most, end = self.model.config.context - 1, self.tokenizer.frame.end
+        most, end = self.model.config.source.context - 1, self.tokenizer.frame.end
         rows = self.tokenizer.encode_all(texts)
         for text, row in zip(texts, rows, strict=True):
             if len(row) > most:

@@ -37,12 +37,12 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.source_embed = InputEmbedding(config, config.source_vocab_size)
+        self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
         self.encoder = Stack(config)
         self.encoder_norm = make_norm(config.final_norm, config)
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
     def forward(
         self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None, target_mask: Tensor | None = None
@@ -93,7 +93,7 @@ class EncoderDecoder(nn.Module):
 
     def _embed_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
         config = self.config
-        check_tokens(source.numpy(), config.source_ids, config.context, name="source")
+        check_tokens(source.numpy(), config.source_ids, config.source.context, name="source")
         batch, n_tokens = source.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
         shared = self.embed.token if config.source_vocab_size is None else None

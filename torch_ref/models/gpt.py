@@ -22,7 +22,7 @@ class GPT(nn.Module):
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias)
+        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
     def forward(self, tokens: Tensor, *, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Logits of the next token at every place of `B T` ids."""

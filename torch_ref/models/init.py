@@ -42,3 +42,5 @@ def draw_(tensor: Tensor, initialiser: Initialiser, generator: torch.Generator) 
             tensor.uniform_(-initialiser.value, initialiser.value, generator=generator)
         case "constant":
             tensor.fill_(initialiser.value)
+    if initialiser.zero_row is not None:
+        tensor[initialiser.zero_row].zero_()

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from jaxformer.config import ModelConfig
 from torch_ref.nn.norms import make_norm
-from torch_ref.nn.positions import TABLES
+from torch_ref.nn.positions import position_table
 
 
 class Embedding(nn.Embedding):
-    """A table of V vectors; an id without a row raises IndexError."""
+    """A table of V vectors; an id without a row raises IndexError, and looking up `padding_idx` gives its row no gradient."""
 
     def encode(self, ids: Tensor) -> Tensor:
         """The rows of these ids."""
@@ -35,7 +35,7 @@ class InputEmbedding(nn.Module):
         self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model))
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model, config.padding_idx))
         self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
         self.token_type = Embedding(token_types, config.d_model) if token_types else None
         self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
@@ -48,8 +48,8 @@ class InputEmbedding(nn.Module):
         positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)
-        elif self.positions in TABLES:
-            x = x + TABLES[self.positions](self.rows, x.shape[-1]).to(x.dtype)[positions]
+        elif self.positions != "none":
+            x = x + position_table(self.positions, self.rows, x.shape[-1]).to(x.dtype)[positions]
         if self.token_type is not None:
             x = x + self.token_type.encode(torch.zeros_like(positions) if token_types is None else token_types)
         return self.dropout(self.norm(x))

@@ -2,12 +2,27 @@
 
 import functools
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jaxformer.config import BlockConfig
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu}
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x), the sigmoid approximation of gelu (Hendrycks and Gimpel 2016, section 2; CLIP's)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+"""Every activation by the name that a configuration has for it."""
 
 
 class FeedForward(nn.Module):

@@ -27,14 +27,14 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nn.Module):
-    """weight * normalised(x) + bias; RMSNorm has no bias."""
+    """weight * normalised(x) + bias; RMSNorm has no bias, and the others can be without."""
 
-    def __init__(self, kind: Norm, d_model: int, epsilon: float):
+    def __init__(self, kind: Norm, d_model: int, epsilon: float, bias: bool = True):
         super().__init__()
         self.kind = kind
         self.epsilon = epsilon
         self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = None if kind == "rms" else nn.Parameter(torch.zeros(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias and kind != "rms" else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = FUNCTIONS[self.kind](x, self.epsilon) * self.weight
@@ -43,4 +43,4 @@ class ScaledNorm(nn.Module):
 
 def make_norm(kind: Norm, config: BlockConfig) -> nn.Module:
     """The norm of that kind over d_model."""
-    return nn.Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon)
+    return nn.Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon, config.norm_bias)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jaxformer.fixed_table import FixedTable
+
 
 def sinusoid(n_positions: int, d_model: int) -> Tensor:
     """The table of Vaswani et al. 2017, section 3.5: float64 of shape (n_positions, d_model).
@@ -24,3 +26,10 @@ def sinusoid_blocks(n_positions: int, d_model: int) -> Tensor:
 
 
 TABLES = {"sinusoid": sinusoid, "sinusoid_blocks": sinusoid_blocks}
+
+
+def position_table(positions: str | FixedTable, n_positions: int, d_model: int) -> Tensor:
+    """The first rows of the table that is given, or those of the formula of that name: float64."""
+    if isinstance(positions, FixedTable):
+        return torch.tensor(positions.array[:n_positions])
+    return TABLES[positions](n_positions, d_model)

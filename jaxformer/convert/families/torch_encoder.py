@@ -17,5 +17,5 @@ TORCH_ENCODER = Family(
 """For a module with `stack = Stack(config)` and, where torch's has one, `norm`; or a `Block` for its one layer.
 
 `BlockConfig(norm_position="pre" if norm_first else "post", activation=...)`; torch's default is post-norm with relu. A layer
-with `bias=False` has norms without a bias, which a `Stack` has not.
+with `bias=False` has none in its norms either: `norm_bias`, `qkv_bias`, `output_bias` and `feed_forward_bias` are False.
 """

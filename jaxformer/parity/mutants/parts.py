@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.nn import embeddings, feedforward, matmul, norms
+from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
 from jaxformer.parity.injections import (
     Injection,
     Mutant,
@@ -82,6 +82,13 @@ ACTIVATIONS = [
         cause="jax activation quick gelu",
     ),
     Mutant(
+        "GELU for quick-GELU",
+        config(activation="gelu"),
+        "switched",
+        guilty="feed_forward",
+        cause="torch activation quick gelu; jax activation gelu ",
+    ),
+    Mutant(
         "ReLU for SiLU in the gate",
         config(activation="relu"),
         "rich",
@@ -152,6 +159,7 @@ NORMS = [
     ),
     Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale"), guilty="norm", cause="jax gain left out"),
     Mutant("norm after the residual sum for before it", config(norm_position="post")),
+    Mutant("LayerNorm without its bias", config(norm_bias=False)),
 ]
 
 EMBEDDINGS = [
@@ -173,11 +181,12 @@ EMBEDDINGS = [
     ),
     Mutant(
         "sinusoid in blocks",
-        patch(embeddings.TABLES, sinusoid=in_blocks),
+        patch(positions.TABLES, sinusoid=in_blocks),
         "rich",
         guilty="embed",
         cause="jax positions sinusoid in blocks",
     ),
+    Mutant("sinusoid positions for those that are given", config(positions="sinusoid"), "switched", guilty="embed"),
     Mutant(
         "embedding scale missing",
         config(embedding_scale=False),
@@ -187,7 +196,24 @@ EMBEDDINGS = [
     ),
 ]
 
+HEADS = [
+    Mutant(
+        "logits scale missing",
+        config(logits_scale=1.0),
+        "switched",
+        guilty="head",
+        cause=r"torch scale 1/sqrt\(d_model\); jax scale 1 ",
+    ),
+]
+
 GRADIENTS = [
+    Mutant(
+        "the padding id's row looked up with a gradient",
+        config(padding_idx=None),
+        "switched",
+        guilty=r"embed\.token",
+        cause="torch's gradient is 0 in row 0 .* as torch's padding_idx has it",
+    ),
     Mutant(
         "no gradient for the padding id's row",
         patch(embeddings.Embedding, encode=padding_row_frozen),
@@ -202,4 +228,4 @@ GRADIENTS = [
     ),
 ]
 
-PARTS = (*ACTIVATIONS, *NORMS, *EMBEDDINGS, *GRADIENTS)
+PARTS = (*ACTIVATIONS, *NORMS, *EMBEDDINGS, *HEADS, *GRADIENTS)

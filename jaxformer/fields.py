@@ -1,0 +1,56 @@
+"""Configurations: frozen dataclasses made of keywords, or of what json holds of them. No jax is imported here."""
+
+import difflib
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from jaxformer.errors import ConfigError
+from jaxformer.fixed_table import FixedTable
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def configuration(kind: type[T]) -> type[T]:
+    """A frozen dataclass by keyword; a field that it has not is refused with the nearest name that it has."""
+    made: Any = dataclass(frozen=True, kw_only=True)(kind)
+    original: Callable[..., None] = made.__init__
+    known = [field.name for field in fields(made)]
+
+    @functools.wraps(original)
+    def checked(self: Any, *args: Any, **values: Any) -> None:
+        for name in (name for name in values if name not in known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(f"{made.__name__} has no field {name}; {hint}")
+        original(self, *args, **values)
+
+    made.__init__ = checked
+    return made
+
+
+def from_dict(kind: type[T], values: Any) -> T:
+    """A dataclass from what json holds of it; TypeError or ConfigError where it does not fit."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{values!r:.50} is no {kind.__name__}")
+    hints = get_type_hints(kind)
+    return kind(**{name: restored(hints.get(name), value) for name, value in values.items()})
+
+
+def restored(hint: Any, value: Any) -> Any:
+    """A value as the dataclass has it: json knows neither dataclasses nor paths, tables or tuples."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return from_dict(hint, value)
+    if hint == Path | None and value is not None:
+        return Path(value)
+    if FixedTable in get_args(hint) and isinstance(value, list):
+        return FixedTable(value)
+    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
+
+
+def plain(value: Any) -> Any:
+    """What json writes for a value that it does not know (`json.dumps(default=plain)`)."""
+    return value.array.tolist() if isinstance(value, FixedTable) else str(value)
