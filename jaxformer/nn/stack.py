@@ -1,11 +1,13 @@
 """L blocks kept as one block whose leaves have a leading layer axis."""
 
-from typing import cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config import BlockConfig
 from jaxformer.inputs import check_cache
@@ -15,6 +17,32 @@ from jaxformer.nn.cache import KeysValues, KVCache
 
 DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
+
+
+@partial(jax.jit, static_argnames=("step", "unroll"))
+def scan_layers(step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, unroll: int = 1) -> tuple[Any, Any]:
+    """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come stacked.
+
+    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that
+    a stack called without jit compiles once.
+    """
+    return jax.lax.scan(lambda carry, layer: step(carry, layer, shared), carry, layers, unroll=unroll)
+
+
+def _extend(carry: PyTree, layer: PyTree, shared: PyTree) -> tuple[PyTree, None]:
+    (x, cache), (block, key, remembered), (mask, states, memory_mask) = carry, layer, shared
+    return block.extend(x, cache, mask, states if remembered is None else remembered, memory_mask, key), None
+
+
+_EXTEND_REMAT = jax.checkpoint(_extend)
+
+
+def _remember(carry: None, block: Block, memory: Array) -> tuple[None, KeysValues]:
+    return None, cast(MultiHeadAttention, block.cross_attention).keys_values(memory)
+
+
+def _weights(x: Array, block: Block, shared: PyTree) -> tuple[Array, AttentionWeights]:
+    return block(x, *shared), block.weights(x, *shared)
 
 
 class Stack(nnx.Module):
@@ -65,23 +93,16 @@ class Stack(nnx.Module):
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         keys = None if key is None else jax.random.split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
-        n_tokens = x.shape[1]
         if cache is not None:
             check_cache((cache.keys.shape[0], cache.keys.shape[1]), (self.n_layers, x.shape[0]))
-
-        def layer(carry, own):
-            (x, cache), (block, key, remembered) = carry, own
-            return block.extend(x, cache, mask, states if remembered is None else remembered, memory_mask, key), None
-
-        if self.remat:
-            layer = jax.checkpoint(layer)
-        unroll = self.n_layers if self.unrolled else 1
-        (x, cache), _ = jax.lax.scan(layer, (x, cache), (self.blocks, keys, remembered), unroll=unroll)
-        return x, None if cache is None else cache.advance(n_tokens)
+        step = _EXTEND_REMAT if self.remat else _extend
+        layers, shared = (self.blocks, keys, remembered), (mask, states, memory_mask)
+        (after, cache), _ = scan_layers(step, (x, cache), layers, shared, self.n_layers if self.unrolled else 1)
+        return after, None if cache is None else cache.advance(x.shape[1])
 
     def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
-        return jax.lax.map(lambda block: cast(MultiHeadAttention, block.cross_attention).keys_values(memory), self.blocks)
+        return scan_layers(_remember, None, self.blocks, memory)[1]
 
     def weights(
         self,
@@ -91,8 +112,4 @@ class Stack(nnx.Module):
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
-
-        def layer(x, block):
-            return block(x, mask, memory, memory_mask), block.weights(x, mask, memory, memory_mask)
-
-        return jax.lax.scan(layer, x, self.blocks)[1]
+        return scan_layers(_weights, x, self.blocks, (mask, memory, memory_mask))[1]
