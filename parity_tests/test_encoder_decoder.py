@@ -166,7 +166,7 @@ def test_cached_equals_uncached(wide, pieces, remembered):
     masks = masks_of(source_valid, target_valid)
     memory = compiled(EncoderDecoder.encode)(model, source, mask=masks["memory_mask"])
     memory = compiled(EncoderDecoder.remember)(model, memory) if remembered else memory
-    cache, logits = empty_cache(model.config.decoder, B, CAPACITY, jnp.dtype("float64")), []
+    cache, logits = empty_cache(model, B, CAPACITY), []
     for piece in np.split(target, np.cumsum(pieces)[:-1], 1):
         found, cache = compiled(EncoderDecoder.extend)(model, piece, cache, memory, **masks)
         logits.append(found)
@@ -178,7 +178,7 @@ def test_cached_equals_uncached(wide, pieces, remembered):
 def test_torchs_cached_equals_its_uncached(wide, pieces, remembered):
     model, twin, (source, source_valid, target, target_valid), reference = wide
     masks = {name: torch.from_numpy(mask) for name, mask in masks_of(source_valid, target_valid).items()}
-    cache, logits = torch_cache(model.config.decoder, B, CAPACITY, torch.float64), []
+    cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
         memory = twin.encode(torch.from_numpy(source), mask=masks["memory_mask"])
         memory = twin.remember(memory) if remembered else memory

@@ -105,7 +105,7 @@ def mask_of(valid):
 def test_cached_equals_uncached(cached, pieces):
     model, _, tokens, valid, reference = cached
     extend = jax.jit(lambda model, piece, cache, mask: model.extend(piece, cache, mask=mask))
-    cache, logits = empty_cache(model.config, B, CAPACITY, jnp.dtype("float64")), []
+    cache, logits = empty_cache(model, B, CAPACITY), []
     for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
         found, cache = extend(model, piece, cache, jnp.asarray(mask_of(valid)))
         logits.append(found)
@@ -115,7 +115,7 @@ def test_cached_equals_uncached(cached, pieces):
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 def test_torchs_cached_equals_its_uncached(cached, pieces):
     model, twin, tokens, valid, reference = cached
-    cache, logits = torch_cache(model.config, B, CAPACITY, torch.float64), []
+    cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
         for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
             found, cache = twin.extend(torch.from_numpy(piece), cache, mask=torch.from_numpy(mask_of(valid)))
@@ -126,9 +126,9 @@ def test_torchs_cached_equals_its_uncached(cached, pieces):
 @pytest.mark.usefixtures("float64")
 def test_the_cache_holds_the_same_keys_and_values(cached):
     model, twin, tokens, _, _ = cached
-    _, ours = model.extend(tokens, empty_cache(model.config, B, CAPACITY, jnp.dtype("float64")))
+    _, ours = model.extend(tokens, empty_cache(model, B, CAPACITY))
     with torch.no_grad():
-        _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(model.config, B, CAPACITY, torch.float64))
+        _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(twin, B, CAPACITY))
     check_float64("keys", ours.keys, theirs.keys)
     check_float64("values", ours.values, theirs.values)
     assert (int(ours.length), int(ours.layer)) == (theirs.length, theirs.layer) == (11, 0)

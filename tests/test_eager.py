@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[str, Callable[..., object]]] = {
     "rematerialised": ("gpt, rematerialised", lambda model: model(IDS)),
     "dropout": ("gpt", lambda model: model(IDS, key=quick_key(1))),
     "gradient": ("gpt", jax.grad(lambda model: model(IDS).sum())),
-    "cache": ("gpt", lambda model: model.extend(IDS, empty_cache(model.config, 1, 5))),
+    "cache": ("gpt", lambda model: model.extend(IDS, empty_cache(model, 1, 5))),
     "maps": ("gpt", lambda model: model.attention_weights(IDS)),
     "encoder": ("encoder", lambda model: model(IDS)),
     "encode and decode": ("seq2seq", lambda model: model(IDS, IDS[:, 1:])),

@@ -10,8 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_cache
-from jaxformer.nn.attention import Memory, MultiHeadAttention
+from jaxformer.inputs import check_attended, check_cache
+from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
 
@@ -19,30 +19,40 @@ DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
 
 
-@partial(jax.jit, static_argnames=("step", "unroll"))
-def scan_layers(step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, unroll: int = 1) -> tuple[Any, Any]:
+@partial(jax.jit, static_argnames=("step", "unroll", "remat"))
+def scan_layers(
+    step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, *, unroll: int = 1, remat: bool = False
+) -> tuple[Any, Any]:
     """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come stacked.
 
     `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that
     a stack called without jit compiles once.
     """
-    return jax.lax.scan(lambda carry, layer: step(carry, layer, shared), carry, layers, unroll=unroll)
+
+    def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
+        return step(carry, layer, shared)
+
+    return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
 
 
-def _extend(carry: PyTree, layer: PyTree, shared: PyTree) -> tuple[PyTree, None]:
-    (x, cache), (block, key, remembered), (mask, states, memory_mask) = carry, layer, shared
-    return block.extend(x, cache, mask, states if remembered is None else remembered, memory_mask, key), None
+def _extend(carry: PyTree, layer: PyTree, shared: dict[str, Any]) -> tuple[PyTree, None]:
+    (x, cache), (block, key, remembered) = carry, layer
+    if remembered is not None:
+        shared = shared | {"memory": remembered}
+    return block.extend(x, cache, key=key, **shared), None
 
 
-_EXTEND_REMAT = jax.checkpoint(_extend)
-
-
-def _remember(carry: None, block: Block, memory: Array) -> tuple[None, KeysValues]:
+def _remember(carry: None, block: Block, memory: Source) -> tuple[None, KeysValues]:
     return None, cast(MultiHeadAttention, block.cross_attention).keys_values(memory)
 
 
-def _weights(x: Array, block: Block, shared: PyTree) -> tuple[Array, AttentionWeights]:
-    return block(x, *shared), block.weights(x, *shared)
+def _weights(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
+    return block(x, **shared), block.weights(x, **shared)
+
+
+def _hidden_states(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, Array]:
+    x = block(x, **shared)
+    return x, x
 
 
 class Stack(nnx.Module):
@@ -78,8 +88,12 @@ class Stack(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B T D"]:
-        return self.extend(x, None, mask, memory, memory_mask, key)[0]
+        """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
+        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
@@ -89,18 +103,21 @@ class Stack(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
-        keys = None if key is None else jax.random.split(key, self.n_layers)
-        states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         if cache is not None:
             check_cache((cache.keys.shape[0], cache.keys.shape[1]), (self.n_layers, x.shape[0]))
-        step = _EXTEND_REMAT if self.remat else _extend
-        layers, shared = (self.blocks, keys, remembered), (mask, states, memory_mask)
-        (after, cache), _ = scan_layers(step, (x, cache), layers, shared, self.n_layers if self.unrolled else 1)
+        keys = None if key is None else jax.random.split(key, self.n_layers)
+        states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
+        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
+        layers, unroll = (self.blocks, keys, remembered), self.n_layers if self.unrolled else 1
+        (after, cache), _ = scan_layers(_extend, (x, cache), layers, shared, unroll=unroll, remat=self.remat)
         return after, None if cache is None else cache.advance(x.shape[1])
 
-    def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
+    def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
         return scan_layers(_remember, None, self.blocks, memory)[1]
 
@@ -108,8 +125,34 @@ class Stack(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Source | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
-        return scan_layers(_weights, x, self.blocks, (mask, memory, memory_mask))[1]
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
+        return scan_layers(_weights, x, self.blocks, shared)[1]
+
+    def hidden_states(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Source | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
+    ) -> Float[Array, "_ B T D"]:
+        """x and the output of every layer, L + 1 in all."""
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
+        return jnp.concatenate([x[None], scan_layers(_hidden_states, x, self.blocks, shared)[1]])
+
+    def _shared(
+        self, x: Array, cache: KVCache | None, mask: Any, memory: Any, memory_mask: Any, bias: Any, memory_bias: Any
+    ) -> dict[str, Any]:
+        """What every layer is given, checked."""
+        heads = self.blocks.attention.heads
+        check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
+        return {"mask": mask, "memory": memory, "memory_mask": memory_mask, "bias": bias, "memory_bias": memory_bias}
