@@ -17,26 +17,42 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, K, V, checks, gpt_config, run_check, twins
+from parity_tests.helpers import B, K, V, bias_per_head, checks, gpt_config, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 
 RICH = gpt_config(
-    n_kv_heads=K, norm="rms", activation="gelu_tanh", positions="sinusoid", embedding_scale=True, tied=True, layers="rolled"
+    n_kv_heads=K,
+    head_dim=5,
+    norm="rms",
+    activation="gelu_tanh",
+    positions="sinusoid",
+    embedding_scale=True,
+    tied=True,
+    layers="rolled",
 )
 CONFIGS = {
     "qa": preset("qa"),
     "gpt.seed": preset("gpt.seed"),
     "gpt.cpu": preset("gpt.cpu"),
     "rich": RICH,
-    "gated, no positions": gpt_config(gated=True, activation="silu", positions="none", norm="std", layers="rolled"),
+    "gated, no positions, biases of each head": gpt_config(
+        gated=True, activation="silu", positions="none", norm="std", layers="rolled"
+    ),
 }
 """gpt.cpu sees 64 tokens, so that mistakes in positions grow visible."""
+
+
+def call_per_head(model, tokens, mask, bias):
+    return model(tokens, mask=mask, bias=bias)
 
 
 @functools.cache
 def gpt_twins(name):
     config = CONFIGS[name]
     inputs = probe(config.vocab_size, B, config.context, seed=2)
+    if name.endswith("of each head"):
+        arrays = inputs[0], inputs[1][:, None, None], bias_per_head(1, config.context, config.context)
+        return twins(GPT(config), torch_models.GPT(config).eval(), *arrays, call=call_per_head)
     reference, subject = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
     return reference, type(subject)(subject.like, call_jax)
 
@@ -114,7 +130,7 @@ def test_cached_equals_uncached(cached, pieces):
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 def test_torchs_cached_equals_its_uncached(cached, pieces):
-    model, twin, tokens, valid, reference = cached
+    _, twin, tokens, valid, reference = cached
     cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
         for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):

@@ -101,8 +101,8 @@ def test_a_mask_of_rank_2(of, place, untyped):
     call, name, keys = PLACES[place]
     message = said(lambda: call(of, {"mask": of["array"](np.ones((T, keys), bool))}))
     assert message == (
-        f"{name}mask has shape {T, keys}; give {B, N, T, keys}{AXES}: `mask[None, None]`, or `~mask[None, None]` of torch.nn's, "
-        "where True hides a key"
+        f"{name}mask has shape {T, keys}; give {B, N, T, keys}{AXES}: `mask[None, None]`, "
+        "or `~mask[None, None]` of torch.nn's, where True hides a key"
     )
 
 

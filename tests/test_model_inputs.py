@@ -219,8 +219,8 @@ def test_a_cache_of_another_type(of, array, empty):
     built, tokens = narrowed(of(GPT)), array(ones(2, 4))
     kind = "torch." if isinstance(built, torch.nn.Module) else ""
     assert said(lambda: built.extend(tokens, empty(GPT, 2, CONTEXT))) == (
-        f"the cache is of type {kind}float32, the keys and values of type {kind}bfloat16; make it with empty_cache(model, ...), "
-        "or with dtype = bfloat16"
+        f"the cache is of type {kind}float32, the keys and values of type {kind}bfloat16; "
+        "make it with empty_cache(model, ...), or with dtype = bfloat16"
     )
     assert built.extend(tokens, empty(built, 2, CONTEXT))[1].length == 4
 
