@@ -126,6 +126,7 @@ def drawn(number: int) -> ModelConfig:
         embedding_scale=flip(),
         embedding_norm=norm != "none" and flip(),
         **own,
+        head_dim=one(None, None, 5) if projected else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.checks import check_size
+from jaxformer.config import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
 
 Shape = tuple[int, int, int, int]
@@ -61,6 +62,14 @@ def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
         )
     if found[1] != wanted[1]:
         raise InputError(f"the cache holds {found[1]} sequences, {wanted[1]} are given; make it for as many")
+
+
+def cached_blocks(model: Any) -> BlockConfig:
+    """The blocks that a model's cache is made for, by the model or by its configuration: an encoder-decoder's decoder."""
+    config = getattr(model, "config", model)
+    if not isinstance(config, BlockConfig):
+        raise InputError(f"a {type(model).__name__} has no configuration to make a cache by; give a model, or a configuration")
+    return config.decoder if isinstance(config, EncoderDecoderConfig) else config
 
 
 def check_cache_type(found: Any, wanted: Any) -> None:

@@ -214,6 +214,14 @@ def test_a_cache_has_the_models_type(of, array, empty, config):
 
 
 @sides
+def test_a_cache_of_what_has_no_configuration(of, array, empty, untyped):
+    stack = of(GPT).stack
+    assert said(lambda: empty(stack, 2, CONTEXT)) == (
+        "a Stack has no configuration to make a cache by; give a model, or a configuration"
+    )
+
+
+@sides
 def test_a_cache_of_another_type(of, array, empty):
     """What it holds would be narrowed, or widened, without a word."""
     built, tokens = narrowed(of(GPT)), array(ones(2, 4))

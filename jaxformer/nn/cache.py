@@ -8,8 +8,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from jaxformer.config import BlockConfig, EncoderDecoderConfig
-from jaxformer.inputs import check_cache_type
+from jaxformer.config import BlockConfig
+from jaxformer.inputs import cached_blocks, check_cache_type
 from jaxformer.nn.tree import is_weight
 
 
@@ -75,10 +75,9 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     A configuration stands for a model in float32, in which models are initialised. The cache of an encoder-decoder is its
     decoder's.
     """
-    config = model if isinstance(model, BlockConfig) else model.config
-    blocks = config.decoder if isinstance(config, EncoderDecoderConfig) else config
+    blocks = cached_blocks(model)
     if dtype is None:
-        dtype = jnp.float32 if model is config else next(filter(is_weight, jax.tree.leaves(model))).dtype
+        dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
     shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)
     zero = jnp.zeros((), jnp.int32)
     return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), zero, zero)

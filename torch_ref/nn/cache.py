@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import BlockConfig, EncoderDecoderConfig
-from jaxformer.inputs import check_cache_type
+from jaxformer.config import BlockConfig
+from jaxformer.inputs import cached_blocks, check_cache_type
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     A configuration stands for a model in float32, in which models are initialised. The cache of an encoder-decoder is its
     decoder's.
     """
-    config = model if isinstance(model, BlockConfig) else model.config
-    blocks = config.decoder if isinstance(config, EncoderDecoderConfig) else config
+    blocks = cached_blocks(model)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
     shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)
