@@ -137,6 +137,7 @@ def drawn(number: int) -> ModelConfig:
         norm_bias=flip(),
         padding_idx=one(None, None, 0),
         **own,
+        head_dim=one(None, None, 5) if projected else None,
     )
 
 

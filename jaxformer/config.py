@@ -35,9 +35,11 @@ class BlockConfig:
     n_layers: int
     """Number L of blocks."""
     n_heads: int
-    """Number N of attention heads; divides d_model."""
+    """Number N of attention heads; divides d_model unless head_dim is given."""
     n_kv_heads: int | None = None
     """Number K of key/value heads; divides n_heads. None: as many as heads."""
+    head_dim: int | None = None
+    """Width H of one head. None: d_model / n_heads."""
     d_ff: int
     """Width F of the feed-forward layer, in units; 0: no feed-forward layer."""
     activation: Activation = "gelu"
@@ -77,7 +79,10 @@ class BlockConfig:
         for name in ("d_model", "n_layers", "n_heads"):
             check_size(name, getattr(self, name))
         check_size("d_ff", self.d_ff, least=0)
-        check_divides("n_heads", self.n_heads, "d_model", self.d_model)
+        if self.head_dim is None:
+            check_divides("n_heads", self.n_heads, "d_model", self.d_model)
+        else:
+            check_size("head_dim", self.head_dim)
         if self.n_kv_heads is not None:
             check_size("n_kv_heads", self.n_kv_heads)
             check_divides("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
@@ -93,11 +98,16 @@ class BlockConfig:
             check_flag(name, getattr(self, name))
         if not self.output_projection and self.output_bias:
             raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
+        if not self.output_projection and self.n_heads * self.head_width != self.d_model:
+            raise ConfigError(
+                f"head_dim = {self.head_dim} makes heads {self.n_heads * self.head_width} wide in all, which "
+                f"output_projection = False adds to d_model = {self.d_model}; set output_projection = True"
+            )
 
     @property
     def head_width(self) -> int:
         """Width H of one head."""
-        return self.d_model // self.n_heads
+        return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
 
     @property
     def kv_heads(self) -> int:

@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.errors import InputError
+from jaxformer.checks import check_size
+from jaxformer.config import BlockConfig, EncoderDecoderConfig
+from jaxformer.errors import ConfigError, InputError
+
+Shape = tuple[int, int, int, int]
+"""Of attention scores: B, N, T, S."""
 
 
 def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tokens") -> None:
@@ -59,11 +64,58 @@ def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
         raise InputError(f"the cache holds {found[1]} sequences, {wanted[1]} are given; make it for as many")
 
 
+def cached_blocks(model: Any) -> BlockConfig:
+    """The blocks that a model's cache is made for, by the model or by its configuration: an encoder-decoder's decoder."""
+    config = getattr(model, "config", model)
+    if not isinstance(config, BlockConfig):
+        raise InputError(f"a {type(model).__name__} has no configuration to make a cache by; give a model, or a configuration")
+    return config.decoder if isinstance(config, EncoderDecoderConfig) else config
+
+
+def check_cache_type(found: Any, wanted: Any) -> None:
+    """A cache of another type would narrow, or widen, what the model computes without a word."""
+    if found != wanted:
+        raise InputError(
+            f"the cache is of type {found}, the keys and values of type {wanted}; make it with empty_cache(model, ...), "
+            f"or with dtype = {str(wanted).removeprefix('torch.')}"
+        )
+
+
 def check_memory(memory: Any, d_model: int) -> None:
     """A source's states `B S D`."""
     shape = getattr(memory, "shape", ())
     if len(shape) != 3 or shape[-1] != d_model:
         raise InputError(f"memory: shape {tuple(shape)}; give what encode returns, (batch, length, {d_model})")
+
+
+def source_widths(d_model: int, cross: bool, kdim: int | None, vdim: int | None) -> tuple[int, int]:
+    """Of what keys and values are made of."""
+    for name, width in (("kdim", kdim), ("vdim", vdim)):
+        if width is not None:
+            check_size(name, width)
+            if not cross:
+                raise ConfigError(f"{name} = {width} is the width of a memory; build with cross=True to attend to one")
+    return d_model if kdim is None else kdim, d_model if vdim is None else vdim
+
+
+def check_sources(keys: Any, values: Any, widths: tuple[int, int]) -> None:
+    """What keys and values are made of: `B S` of these widths."""
+    for name, source, width in zip(("keys", "values"), (keys, values), widths, strict=True):
+        if len(source.shape) != 3 or source.shape[-1] != width:
+            how = "" if widths[0] == widths[1] else "; keys and values have a source each: memory = (keys, values)"
+            raise InputError(f"the source of {name}: shape {tuple(source.shape)}; give (batch, length, {width}){how}")
+    if keys.shape[:2] != values.shape[:2]:
+        raise InputError(
+            f"the source of keys is {tuple(keys.shape[:2])} (batch, length), that of values {tuple(values.shape[:2])}; "
+            "give each key its value"
+        )
+
+
+def memory_shape(memory: Any) -> tuple[int, int]:
+    """Rows B and length S of a source, or of keys and values, be they a layer's or all layers'."""
+    while isinstance(memory, list | tuple):
+        memory = memory[0]
+    return memory.keys.shape[-4:-2] if hasattr(memory, "keys") else memory.shape[:2]
 
 
 def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> None:
@@ -86,17 +138,65 @@ def check_source_mask(mask: Any, memory: tuple[int, ...], n_heads: int) -> None:
     check_mask(mask, (memory[0], n_heads, 1, memory[1]), name="source mask")
 
 
-def check_mask(mask: Any, shape: tuple[int, int, int, int], *, name: str = "mask") -> None:
+Attended = tuple[Any, Any]
+"""A mask and a bias, each of which may be None."""
+
+
+def check_attended(heads: int, x: Any, cache: Any, own: Attended, memory: Any, cross: Attended) -> None:
+    """Who may attend to whom in a block: of x `B T D` on itself or on a cache, and on the memory, if there is one."""
+    batch, queries = x.shape[:2]
+    check_scored((batch, heads, queries, queries if cache is None else cache.capacity), *own)
+    if memory is not None:
+        check_scored((batch, heads, queries, memory_shape(memory)[1]), *cross, name="memory ")
+
+
+def check_scored(shape: Shape, mask: Any, bias: Any, *, name: str = "") -> None:
+    """A mask and a bias for scores of this shape (B, N, T, S)."""
+    check_mask(mask, shape, name=f"{name}mask")
+    check_bias(bias, shape, name=f"{name}bias")
+
+
+def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
     """None, or booleans of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
     if mask is None:
         return
     if not hasattr(mask, "dtype"):
         raise InputError(f"{name} is a {type(mask).__name__}; give an array of booleans, True = may attend")
-    if str(mask.dtype).removeprefix("torch.") != "bool":
-        raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend")
-    found = tuple(mask.shape)
+    if (kind := _kind(mask)) != "bool":
+        how = "`mask == 0` of torch's 0 and -inf, or add it as bias" if "float" in kind else "`mask == 1` of ones and zeros"
+        raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend: {how}")
+    _check_four_axes(mask, shape, name, _as_ours(tuple(mask.shape), shape))
+
+
+def check_bias(bias: Any, shape: Shape, *, name: str = "bias") -> None:
+    """None, or floats of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
+    if bias is None:
+        return
+    if not hasattr(bias, "dtype"):
+        raise InputError(f"{name} is a {type(bias).__name__}; give an array of floats, which are added to the scores")
+    if "float" not in (kind := _kind(bias)):
+        how = "; give booleans as mask" if kind == "bool" else ""
+        raise InputError(f"{name} is of type {bias.dtype}; give floats, which are added to the scores{how}")
+    _check_four_axes(bias, shape, name, "")
+
+
+def _kind(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _check_four_axes(array: Any, shape: Shape, name: str, how: str) -> None:
+    found = tuple(array.shape)
     if len(found) != 4 or any(size not in (1, wanted) for size, wanted in zip(found, shape, strict=True)):
-        raise InputError(f"{name} has shape {found}; give {shape} (batch, heads, queries, keys), or 1 for any of them")
+        raise InputError(f"{name} has shape {found}; give {shape} (batch, heads, queries, keys), or 1 for any of them{how}")
+
+
+def _as_ours(found: tuple[int, ...], shape: Shape) -> str:
+    """How torch's masks of lower rank become ours; those of torch.nn are True where a key is hidden."""
+    batch, heads, queries, keys = shape
+    steps = {(queries, keys): "[None, None]", (batch, keys): "[:, None, None]", (batch, queries, keys): "[:, None]"}
+    if step := steps.get(found, f".reshape{shape}" if found == (batch * heads, queries, keys) else ""):
+        return f": `mask{step}`, or `~mask{step}` of torch.nn's, where True hides a key"
+    return ""
 
 
 def check_text(text: object, *, name: str) -> None:

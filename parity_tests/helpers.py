@@ -52,6 +52,14 @@ def per_head(rows: int, queries: int, keys: int) -> np.ndarray:
     return mask
 
 
+def bias_per_head(rows: int, queries: int, keys: int) -> np.ndarray:
+    """A bias `B|1 N T S` for scores, with a causal float mask in one head; one query of another head sees nothing."""
+    bias = 2 * noise(rows, N, queries, keys, seed=11)
+    bias[:, 2] += np.triu(np.full((queries, keys), -np.inf, np.float32), 1)
+    bias[0, 1, queries // 2] = -np.inf
+    return bias
+
+
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
     """float32 numbers from a normal distribution."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

@@ -11,8 +11,8 @@ from torch.nn import functional
 import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import to_jax
-from jaxformer.parity.inputs import widen
+from jaxformer.convert.rules import Family, Part, Rule, to_jax
+from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import (
     B,
@@ -22,6 +22,7 @@ from parity_tests.helpers import (
     N,
     S,
     T,
+    bias_per_head,
     block_config,
     causal,
     check_function,
@@ -43,8 +44,8 @@ def on(side, mask):
     return None if mask is None else side(mask)
 
 
-def torch_attention(q, k, v, mask=None):
-    return theirs.weighted_values(theirs.attention_weights(q, k, mask), v)
+def torch_attention(q, k, v, mask=None, bias=None):
+    return theirs.weighted_values(theirs.attention_weights(q, k, mask, bias), v)
 
 
 def fused_attention(mask):
@@ -81,6 +82,56 @@ def test_attention_equals_torchs(keys, values, mask):
 @pytest.mark.parametrize(("keys", "values"), [(KEYS, VALUES), (FEW_KEYS, FEW_VALUES)], ids=["all heads", "grouped"])
 def test_attention_equals_torchs_own(keys, values, mask):
     check_function(lambda q, k, v: ours.attention(q, k, v, on(jnp.asarray, mask)), fused_attention(mask), Q, keys, values)
+
+
+BIAS = bias_per_head(B, T, S)
+
+
+@masks
+def test_biased_attention_equals_torchs(mask):
+    check_function(
+        lambda q, k, v, bias: ours.attention(q, k, v, on(jnp.asarray, mask), bias),
+        lambda q, k, v, bias: torch_attention(q, k, v, on(torch.from_numpy, mask), bias),
+        Q,
+        FEW_KEYS,
+        FEW_VALUES,
+        BIAS,
+    )
+
+
+def test_biased_attention_equals_torchs_own():
+    """Whose float mask has every row alive."""
+    bias = np.where(np.isneginf(BIAS), np.float32(-4), BIAS)
+    bias[..., 1] = -np.inf
+
+    def fused(q, k, v, bias):
+        found = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), bias)
+        return found.transpose(1, 2)
+
+    check_function(lambda q, k, v, bias: ours.attention(q, k, v, None, bias), fused, Q, KEYS, VALUES, bias)
+
+
+@pytest.mark.parametrize("mask", [None, DEAD], ids=["bias", "bias and mask"])
+def test_a_row_whose_keys_all_have_minus_infinity_gives_zeros_and_finite_gradients(mask):
+    """The last batch row has no key by its mask, or all of its keys by -inf; half of another's by each."""
+    bias = np.zeros((B, 1, 1, S), np.float32)
+    bias[-1], bias[1, ..., :-2] = -np.inf, -np.inf
+    q, k, v = map(jnp.asarray, (Q, KEYS, VALUES))
+    dead = [B - 1] if mask is None else [1, B - 1]
+
+    @jax.jit
+    def both(*given):
+        output, pull_back = jax.vjp(lambda q, k, v, bias: ours.attention(q, k, v, on(jnp.asarray, mask), bias), *given)
+        return output, *pull_back(output + 1)
+
+    output, *gradients = map(np.asarray, both(q, k, v, bias))
+    assert not output[dead].any()
+    assert all(np.isfinite(each).all() and not each[dead].any() for each in gradients)
+    inputs = [torch.from_numpy(np.array(array)).requires_grad_() for array in (q, k, v, bias)]
+    found = torch_attention(*inputs[:3], on(torch.from_numpy, mask), inputs[3])
+    assert not found[dead].any()
+    (found + 1).square().sum().backward()
+    assert all(each.grad.isfinite().all() and not each.grad[dead].any() for each in inputs)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
@@ -132,9 +183,12 @@ SELF = {
     "no bias": {"qkv_bias": False, "output_bias": False},
     "no output": {"output_projection": False, "output_bias": False},
     "grouped": {"n_kv_heads": K},
-    "grouped, fused": {"n_kv_heads": K, "projections": "fused"},
+    "grouped, fused, free width": {"n_kv_heads": K, "projections": "fused", "head_dim": 5},
+    "free width": {"head_dim": 8},
 }
 CROSS = {"cross": {}, "cross, grouped": {"n_kv_heads": K}, "cross, fused elsewhere": {"projections": "fused"}}
+KDIM, VDIM = 10, 13
+KEY_SOURCE, VALUE_SOURCE = noise(B, S, KDIM, seed=5), noise(B, S, VDIM, seed=6)
 
 
 @functools.cache
@@ -151,6 +205,19 @@ def attention_twins(name):
 @pytest.mark.parametrize("name", [*SELF, *CROSS])
 def test_multi_head_attention(name, check):
     run_check(check, *attention_twins(name))
+
+
+@functools.cache
+def two_source_twins():
+    kinds, how = (ours.MultiHeadAttention, theirs.MultiHeadAttention), {"cross": True, "kdim": KDIM, "vdim": VDIM}
+    modules = (kind(block_config(n_kv_heads=K), **how) for kind in kinds)
+    inputs = X, KEY_SOURCE, VALUE_SOURCE, padding(B, S), bias_per_head(1, T, S)
+    return twins(*modules, *inputs, call=lambda module, x, k, v, mask, bias: module(x, (k, v), mask, bias=bias))
+
+
+@checks
+def test_keys_and_values_of_two_sources_under_a_bias(check):
+    run_check(check, *two_source_twins())
 
 
 def unpacked(state):
@@ -176,3 +243,36 @@ def test_equal_to_torchs_own_module(cross):
     like = widen(ours.MultiHeadAttention(block_config(), cross=cross))
     found = to_jax(unpacked(module.state_dict()), like, TWIN)(*map(jnp.asarray, (x, source, mask)))
     check_float64("attention", found, reference)
+
+
+TWO_SOURCES = Family(
+    name="two sources",
+    stacks={},
+    rules=(
+        *(Rule(f"{part}.kernel", f"{part[0]}_proj_weight", "transposed") for part in ("query", "key", "value")),
+        *(Rule(f"{part}.bias", "in_proj_bias", part=Part(i, of=3)) for i, part in enumerate(("query", "key", "value"))),
+        Rule("out.kernel", "out_proj.weight", "transposed"),
+        Rule("out.bias", "out_proj.bias"),
+    ),
+)
+"""torch's module has a matrix for each projection where kdim or vdim is given."""
+
+
+@pytest.mark.usefixtures("float64")
+def test_equal_to_torchs_own_module_with_two_sources_and_a_float_mask():
+    module = excite(nn.MultiheadAttention(D, N, kdim=KDIM, vdim=VDIM, batch_first=True), seed=1).double()
+    valid = padding(B, S)[:-1, 0, 0]
+    scores = np.broadcast_to(np.maximum(bias_per_head(1, T, S), -3), (B - 1, N, T, S)).astype(np.float64)
+    scores = scores + np.triu(np.full((T, S), -np.inf), 5)
+    x, keys, values = (array[:-1].astype(np.float64) for array in (X, KEY_SOURCE, VALUE_SOURCE))
+    reference, weights = module(
+        *map(torch.from_numpy, (x, keys, values)),
+        key_padding_mask=torch.from_numpy(np.where(valid, 0.0, -np.inf)),
+        attn_mask=torch.from_numpy(scores).flatten(0, 1),
+        average_attn_weights=False,
+    )
+    like = widen(ours.MultiHeadAttention(block_config(), cross=True, kdim=KDIM, vdim=VDIM))
+    attend = to_jax(module.state_dict(), like, TWO_SOURCES)
+    given = jnp.asarray(x), (jnp.asarray(keys), jnp.asarray(values)), jnp.asarray(valid[:, None, None])
+    check_float64("attention", attend(*given, bias=jnp.asarray(scores)), reference)
+    check_float64("weights", attend.weights(*given, bias=jnp.asarray(scores)), weights)

@@ -82,7 +82,7 @@ PLANTED = {
         "torch activation gelu; jax activation gelu by tanh",
     ),
     "scores of another scale": (
-        patched(attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q / q.shape[2] ** 0.5, k, mask)),
+        patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q / q.shape[2] ** 0.5, k, *rest)),
         [f"{block}.attention" for block in BLOCKS],
         "torch scale 1/sqrt(head width); jax scale 1/sqrt(d_model)",
     ),
@@ -92,7 +92,7 @@ PLANTED = {
         "torch heads laid out head by head; jax heads laid out interleaved where they are split",
     ),
     "no mask": (
-        patched(attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q, k, None)),
+        patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q, k)),
         [f"{block}.attention" for block in BLOCKS],
         "torch mask as given; jax mask none",
     ),

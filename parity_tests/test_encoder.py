@@ -15,27 +15,34 @@ from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from parity_tests.helpers import B, D, K, V, checks, encoder_config, per_head, run_check, twins
+from parity_tests.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins
 from torch_ref.nn import attention as torch_attention
 
 T = 11
 BERT = encoder_config(norm_position="post", embedding_norm=True, norm_epsilon=1e-12, token_types=2, pooler=True)
 CONFIGS = {
     "token types, pooler, post-norm": BERT,
-    "rms, grouped, scaled, sinusoid": encoder_config(
-        context=64, n_kv_heads=K, norm="rms", gated=True, activation="silu", positions="sinusoid", embedding_scale=True
+    "rms, grouped, free width, scaled, sinusoid": encoder_config(
+        context=64,
+        n_kv_heads=K,
+        head_dim=5,
+        norm="rms",
+        gated=True,
+        activation="silu",
+        positions="sinusoid",
+        embedding_scale=True,
     ),
     "std without biases, blocks, offset, pooler": encoder_config(
         norm="std", qkv_bias=False, output_bias=False, feed_forward_bias=False, positions="sinusoid_blocks", position_offset=3
     ),
-    "fused, no positions, token types, masks of each head": encoder_config(
+    "fused, no positions, token types, masks and biases of each head": encoder_config(
         projections="fused", positions="none", token_types=7
     ),
 }
 
 
-def call_per_head(model, tokens, mask, token_types):
-    return model(tokens, mask=mask, token_types=token_types)
+def call_per_head(model, tokens, mask, token_types, bias):
+    return model(tokens, mask=mask, bias=bias, token_types=token_types)
 
 
 @functools.cache
@@ -43,8 +50,8 @@ def model_twins(name):
     config = CONFIGS[name]
     inputs = hostile_inputs(config, B, config.context, seed=2)
     models = Encoder(config), torch_models.Encoder(config).eval()
-    if name.endswith("masks of each head"):
-        return twins(*models, inputs[0], per_head(B, T, T), inputs[2], call=call_per_head)
+    if name.endswith("of each head"):
+        return twins(*models, inputs[0], per_head(B, T, T), inputs[2], bias_per_head(1, T, T), call=call_per_head)
     reference, subject = twins(*models, *inputs, call=call_torch)
     return reference, Subject(subject.like, call_jax)
 

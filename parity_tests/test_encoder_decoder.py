@@ -22,7 +22,7 @@ from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, D, F, K, N, V, checks, noise, per_head, run_check, seq2seq_config, twins
+from parity_tests.helpers import B, D, F, K, N, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.cache import empty_cache as torch_cache
@@ -39,10 +39,11 @@ CONFIGS = {
     "sinusoid in blocks, scaled, shared table": seq2seq_config(
         norm_position="post", positions="sinusoid_blocks", position_offset=1, embedding_scale=True, activation="silu"
     ),
-    "grouped, gated, no positions, tied to the target": seq2seq_config(
+    "grouped, free width, gated, no positions, tied to the target": seq2seq_config(
         source_vocab_size=SOURCE_V,
         n_decoder_layers=7,
         n_kv_heads=K,
+        head_dim=5,
         norm="rms",
         gated=True,
         activation="silu",
@@ -62,15 +63,16 @@ CONFIGS = {
         logits_scale=D**-0.5,
         padding_idx=0,
     ),
-    "fused, as deep as the encoder, biased head, masks of each head": seq2seq_config(
+    "fused, as deep as the encoder, biased head, masks and biases of each head": seq2seq_config(
         source_vocab_size=SOURCE_V, n_decoder_layers=None, projections="fused", embedding_norm=True, head_bias=True
     ),
 }
 """The third sees 67 source and 64 target tokens, so that mistakes in positions grow visible."""
 
 
-def call_per_head(model, source, target, source_mask, target_mask):
-    return model(source, target, source_mask=source_mask, target_mask=target_mask)
+def call_per_head(model, source, target, source_mask, target_mask, *biases):
+    names = ("source_bias", "target_bias", "memory_bias")
+    return model(source, target, source_mask=source_mask, target_mask=target_mask, **dict(zip(names, biases, strict=True)))
 
 
 @functools.cache
@@ -78,9 +80,9 @@ def model_twins(name):
     config = CONFIGS[name]
     inputs = hostile_inputs(config, B, config.source.context, seed=2)
     models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
-    if name.endswith("masks of each head"):
-        arrays = inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T)
-        return twins(*models, *arrays, call=call_per_head)
+    if name.endswith("of each head"):
+        biases = bias_per_head(1, S, S), bias_per_head(B, T, T), bias_per_head(1, T, S)
+        return twins(*models, inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T), *biases, call=call_per_head)
     reference, subject = twins(*models, *inputs, call=call_torch)
     return reference, Subject(subject.like, call_jax)
 
@@ -193,7 +195,7 @@ def test_cached_equals_uncached(wide, pieces, remembered):
     masks = masks_of(source_valid, target_valid)
     memory = compiled(EncoderDecoder.encode)(model, source, mask=masks["memory_mask"])
     memory = compiled(EncoderDecoder.remember)(model, memory) if remembered else memory
-    cache, logits = empty_cache(model.config.decoder, B, CAPACITY, jnp.dtype("float64")), []
+    cache, logits = empty_cache(model, B, CAPACITY), []
     for piece in np.split(target, np.cumsum(pieces)[:-1], 1):
         found, cache = compiled(EncoderDecoder.extend)(model, piece, cache, memory, **masks)
         logits.append(found)
@@ -203,9 +205,9 @@ def test_cached_equals_uncached(wide, pieces, remembered):
 @pieces
 @remembered
 def test_torchs_cached_equals_its_uncached(wide, pieces, remembered):
-    model, twin, (source, source_valid, target, target_valid), reference = wide
+    _, twin, (source, source_valid, target, target_valid), reference = wide
     masks = {name: torch.from_numpy(mask) for name, mask in masks_of(source_valid, target_valid).items()}
-    cache, logits = torch_cache(model.config.decoder, B, CAPACITY, torch.float64), []
+    cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
         memory = twin.encode(torch.from_numpy(source), mask=masks["memory_mask"])
         memory = twin.remember(memory) if remembered else memory

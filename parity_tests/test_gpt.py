@@ -18,11 +18,18 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, D, K, V, checks, gpt_config, noise, run_check, twins
+from parity_tests.helpers import B, D, K, V, bias_per_head, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 
 RICH = gpt_config(
-    n_kv_heads=K, norm="rms", activation="gelu_tanh", positions="sinusoid", embedding_scale=True, tied=True, layers="rolled"
+    n_kv_heads=K,
+    head_dim=5,
+    norm="rms",
+    activation="gelu_tanh",
+    positions="sinusoid",
+    embedding_scale=True,
+    tied=True,
+    layers="rolled",
 )
 CONFIGS = {
     "qa": preset("qa"),
@@ -40,15 +47,24 @@ CONFIGS = {
         position_offset=1,
         layers="rolled",
     ),
-    "gated, no positions": gpt_config(gated=True, activation="silu", positions="none", norm="std", layers="rolled"),
+    "gated, no positions, biases of each head": gpt_config(
+        gated=True, activation="silu", positions="none", norm="std", layers="rolled"
+    ),
 }
 """gpt.cpu sees 64 tokens, so that mistakes in positions grow visible."""
+
+
+def call_per_head(model, tokens, mask, bias):
+    return model(tokens, mask=mask, bias=bias)
 
 
 @functools.cache
 def gpt_twins(name):
     config = CONFIGS[name]
     inputs = probe(config.vocab_size, B, config.context, seed=2)
+    if name.endswith("of each head"):
+        arrays = inputs[0], inputs[1][:, None, None], bias_per_head(1, config.context, config.context)
+        return twins(GPT(config), torch_models.GPT(config).eval(), *arrays, call=call_per_head)
     reference, subject = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
     return reference, type(subject)(subject.like, call_jax)
 
@@ -117,7 +133,7 @@ def mask_of(valid):
 def test_cached_equals_uncached(cached, pieces):
     model, _, tokens, valid, reference = cached
     extend = jax.jit(lambda model, piece, cache, mask: model.extend(piece, cache, mask=mask))
-    cache, logits = empty_cache(model.config, B, CAPACITY, jnp.dtype("float64")), []
+    cache, logits = empty_cache(model, B, CAPACITY), []
     for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
         found, cache = extend(model, piece, cache, jnp.asarray(mask_of(valid)))
         logits.append(found)
@@ -126,8 +142,8 @@ def test_cached_equals_uncached(cached, pieces):
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
 def test_torchs_cached_equals_its_uncached(cached, pieces):
-    model, twin, tokens, valid, reference = cached
-    cache, logits = torch_cache(model.config, B, CAPACITY, torch.float64), []
+    _, twin, tokens, valid, reference = cached
+    cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
         for piece in np.split(tokens, np.cumsum(pieces)[:-1], 1):
             found, cache = twin.extend(torch.from_numpy(piece), cache, mask=torch.from_numpy(mask_of(valid)))
@@ -138,9 +154,9 @@ def test_torchs_cached_equals_its_uncached(cached, pieces):
 @pytest.mark.usefixtures("float64")
 def test_the_cache_holds_the_same_keys_and_values(cached):
     model, twin, tokens, _, _ = cached
-    _, ours = model.extend(tokens, empty_cache(model.config, B, CAPACITY, jnp.dtype("float64")))
+    _, ours = model.extend(tokens, empty_cache(model, B, CAPACITY))
     with torch.no_grad():
-        _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(model.config, B, CAPACITY, torch.float64))
+        _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(twin, B, CAPACITY))
     check_float64("keys", ours.keys, theirs.keys)
     check_float64("values", ours.values, theirs.values)
     assert (int(ours.length), int(ours.layer)) == (theirs.length, theirs.layer) == (11, 0)

@@ -80,7 +80,7 @@ def backwards(f: Callable[..., Any]) -> Callable[..., Any]:
 
 BUGS = {
     "gelu": (feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) * (1 + 1e-6), "feed_forward"),
-    "scale": (attention, "attention_weights", lambda f: lambda q, k, mask=None: f(q * (1 + 1e-6), k, mask), "attention"),
+    "scale": (attention, "attention_weights", lambda f: lambda q, k, *rest: f(q * (1 + 1e-6), k, *rest), "attention"),
     "softmax's gradient": (attention, "masked_softmax", backwards, "attention"),
 }
 

@@ -11,7 +11,7 @@ from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from parity_tests.helpers import B, D, L, S, T, block_config, causal, checks, noise, padding, run_check, twins
+from parity_tests.helpers import B, D, L, S, T, bias_per_head, block_config, causal, checks, noise, padding, run_check, twins
 from torch_ref.nn.stack import Stack as TorchStack
 
 RUNS = {
@@ -43,6 +43,21 @@ def test_however_it_runs_it_equals_torchs(run, check):
 @checks
 def test_with_a_memory(check):
     run_check(check, *cross_twins())
+
+
+@functools.cache
+def biased_twins():
+    inputs = X, MASK, MEMORY, MEMORY_MASK, bias_per_head(1, T, T), bias_per_head(B, T, S)
+
+    def call(stack, *arrays):
+        return stack(*arrays[:4], bias=arrays[4], memory_bias=arrays[5])
+
+    return twins(Stack(CROSS, cross=True), TorchStack(CROSS, cross=True), *inputs, call=call)
+
+
+@checks
+def test_with_biases(check):
+    run_check(check, *biased_twins())
 
 
 @pytest.mark.usefixtures("float64")
@@ -95,13 +110,15 @@ def test_remembered_keys_and_values_stand_for_the_states():
 @pytest.mark.usefixtures("float64")
 def test_attention_weights_of_every_layer():
     stack, theirs, arrays = wide_stacks()
-    ours = stack.weights(*map(jnp.asarray, arrays))
+    biases = {"bias": bias_per_head(1, T, T), "memory_bias": bias_per_head(B, T, S)}
+    ours = stack.weights(*map(jnp.asarray, arrays), **{name: jnp.asarray(bias) for name, bias in biases.items()})
     x, mask, memory, memory_mask = map(torch.from_numpy, arrays)
+    biases = {name: torch.from_numpy(bias) for name, bias in biases.items()}
     with torch.no_grad():
-        found = theirs.weights(x, mask, memory, memory_mask)
+        found = theirs.weights(x, mask, memory, memory_mask, **biases)
         for i in range(L):
-            layer = theirs[i].weights(x, mask, memory, memory_mask)
-            x = theirs[i](x, mask, memory, memory_mask)
+            layer = theirs[i].weights(x, mask, memory, memory_mask, **biases)
+            x = theirs[i](x, mask, memory, memory_mask, **biases)
             for which in ("own", "cross"):
                 check_float64(f"jax, {which} {i}", getattr(ours, which)[i], getattr(layer, which))
                 check_float64(f"torch, {which} {i}", getattr(found, which)[i], getattr(layer, which))

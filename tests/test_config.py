@@ -26,7 +26,7 @@ GOOD = {
     SamplingConfig: {},
     BeamConfig: {},
 }
-SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "context")
+SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "context")
 NO_SIZES = (0, -1, 2.0, True, "4", 2**33, math.nan)
 RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
 NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
@@ -163,6 +163,11 @@ def test_a_missing_field_is_pythons_own_refusal():
         (GPTConfig, {"n_heads": 5}, "n_heads = 5 does not divide d_model = 12; choose one of 1, 2, 3, 4, 6, 12"),
         (GPTConfig, {"n_kv_heads": 3}, "n_kv_heads = 3 does not divide n_heads = 4; choose one of 1, 2, 4"),
         (GPTConfig, {"output_projection": False}, "output_bias = True needs output_projection = True; set output_bias = False"),
+        (
+            GPTConfig,
+            {"head_dim": 5, "output_projection": False, "output_bias": False},
+            "head_dim = 5 makes heads 20 wide in all, which output_projection = False adds to d_model = 12; set",
+        ),
         (GPTConfig, {"embedding_norm": True, "norm": "none"}, "embedding_norm = True needs a norm"),
         (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
@@ -192,6 +197,8 @@ def test_values_that_do_not_fit_together(kind, changes, said):
 
 def test_the_edges_are_allowed():
     GPTConfig(**(GOOD[GPTConfig] | {"d_ff": 0, "attention_dropout": 0, "n_kv_heads": 1, "norm_epsilon": 1e-30}))
+    assert GPTConfig(**(GOOD[GPTConfig] | {"n_heads": 5, "head_dim": 1})).head_width == 1
+    GPTConfig(**(GOOD[GPTConfig] | {"head_dim": 3, "output_projection": False, "output_bias": False}))
     ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
     SamplingConfig(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=0.1)
     BeamConfig(width=1, n_best=1, length_penalty=0, suppressed=(1,), forced=((0, 0),))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -141,7 +142,9 @@ def test_masks_of_another_shape(of, array, empty, model):
     built, tokens = of(config), tuple(map(array, tokens))
     for shape in NO_MASKS.values():
         message = said(lambda shape=shape: built(*tokens, **{keyword: array(seen(*shape))}))
-        assert message == f"{name} has shape {shape}; give {wanted} (batch, heads, queries, keys), or 1 for any of them"
+        assert message.startswith(
+            f"{name} has shape {shape}; give {wanted} (batch, heads, queries, keys), or 1 for any of them"
+        )
 
 
 @pytest.mark.parametrize("model", MASKED)
@@ -153,7 +156,7 @@ def test_masks_that_are_no_booleans(of, array, empty, dtype, model, untyped):
     built, mask = of(config), array(seen(*wanted, dtype=dtype))
     message = said(lambda: built(*map(array, tokens), **{keyword: mask}))
     assert message.startswith(f"{name} is of type ")
-    assert message.endswith("; give booleans, True = may attend")
+    assert "; give booleans, True = may attend: `mask == " in message
 
 
 @sides
@@ -193,13 +196,47 @@ def test_no_pooler(of, array, empty):
 
 
 @sides
-def test_a_cache_of_the_encoders_depth(of, array, empty):
+def test_a_cache_of_another_depth(of, array, empty):
     """JAX would write the third layer over the second one without a word."""
     built, source = of(SEQUENCES), array(ones(2, 4))
     memory = built.encode(source)
-    message = said(lambda: built.extend(source, empty(SEQUENCES, 2, CONTEXT), memory))
+    message = said(lambda: built.extend(source, empty(replace(SEQUENCES, n_decoder_layers=2), 2, CONTEXT), memory))
     assert message == "the cache is made for 2 layers, the stack has 3; make it from the stack's configuration"
-    assert built.extend(source, empty(SEQUENCES.decoder, 2, CONTEXT), memory)[1].length == 4
+    assert built.extend(source, empty(SEQUENCES, 2, CONTEXT), memory)[1].length == 4
+
+
+def narrowed(model):
+    """The model in bfloat16."""
+    if isinstance(model, torch.nn.Module):
+        return model.bfloat16()
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model)
+
+
+@pytest.mark.parametrize("config", [GPT, SEQUENCES], ids=["gpt", "encoder-decoder"])
+@sides
+def test_a_cache_has_the_models_type(of, array, empty, config):
+    cache = empty(narrowed(of(config)), 2, CONTEXT)
+    assert str(cache.keys.dtype).removeprefix("torch.") == str(cache.values.dtype).removeprefix("torch.") == "bfloat16"
+
+
+@sides
+def test_a_cache_of_what_has_no_configuration(of, array, empty, untyped):
+    stack = of(GPT).stack
+    assert said(lambda: empty(stack, 2, CONTEXT)) == (
+        "a Stack has no configuration to make a cache by; give a model, or a configuration"
+    )
+
+
+@sides
+def test_a_cache_of_another_type(of, array, empty):
+    """What it holds would be narrowed, or widened, without a word."""
+    built, tokens = narrowed(of(GPT)), array(ones(2, 4))
+    kind = "torch." if isinstance(built, torch.nn.Module) else ""
+    assert said(lambda: built.extend(tokens, empty(GPT, 2, CONTEXT))) == (
+        f"the cache is of type {kind}float32, the keys and values of type {kind}bfloat16; "
+        "make it with empty_cache(model, ...), or with dtype = bfloat16"
+    )
+    assert built.extend(tokens, empty(built, 2, CONTEXT))[1].length == 4
 
 
 @sides

@@ -153,7 +153,7 @@ def _generate(
         states, _ = model.states(seen, None, mask=real(context, padding), positions=places(jnp.int32(0), context, padding))
         return last(states, context - 1), (seen, padding)
 
-    cache = empty_cache(model.config, batch, context, model.embed.token.table.dtype)
+    cache = empty_cache(model, batch, context)
     first = places(jnp.int32(0), text.shape[1], padding)
     states, cache = model.states(text, cache, mask=real(context, padding), positions=first)
     place = jnp.arange(text.shape[1], dtype=jnp.int32)[None]

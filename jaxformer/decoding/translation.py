@@ -125,7 +125,7 @@ def read(
     batch, mask = source.shape[0], padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)
-    cache = empty_cache(model.config.decoder, batch, size, memory.dtype)
+    cache = empty_cache(model, batch, size)
     logits, cache = model.extend(jnp.full((batch, 1), start), cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
     remembered = jax.tree.map(lambda leaf: leaf[:, rows], remembered)

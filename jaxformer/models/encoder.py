@@ -30,17 +30,19 @@ class Encoder(nnx.Module):
         tokens: Tokens,
         *,
         mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
         token_types: Tokens | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
         """The state of every token of `B T` ids.
 
-        `mask` (`B N|1 T S`, True = may attend) hides padding; `token_types` (`B T`) default to 0; `positions` to 0, 1, 2, ...
+        `mask` (`B N|1 T S`, True = may attend) hides padding; `bias` of that shape is added to attention's scores;
+        `token_types` (`B T`) default to 0; `positions` to 0, 1, 2, ...
         """
         embed_key, stack_key = split_key(key, 2)
         x = self._embed(tokens, mask, token_types, positions, embed_key)
-        return self.norm(self.stack(x, mask, key=stack_key))
+        return self.norm(self.stack(x, mask, key=stack_key, bias=bias))
 
     def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """tanh of a linear layer on the first token's state."""
@@ -49,10 +51,29 @@ class Encoder(nnx.Module):
         return jnp.tanh(self.pooler(states[:, 0]))
 
     def attention_weights(
-        self, tokens: Tokens, *, mask: Bool[Array, "..."] | None = None, token_types: Tokens | None = None
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        token_types: Tokens | None = None,
+        positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
         """What every layer looks at, to be looked at."""
-        return self.stack.weights(self._embed(tokens, mask, token_types, None, None), mask).own
+        return self.stack.weights(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias).own
+
+    def hidden_states(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        token_types: Tokens | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+    ) -> Float[Array, "_ B T D"]:
+        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        states = self.stack.hidden_states(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias)
+        return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
     def _embed(
         self,

@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask, check_memory, check_rows, check_source_mask
+from jaxformer.inputs import Attended, check_memory, check_rows, check_scored, check_source_mask, memory_shape
 from jaxformer.models.inputs import Tokens, check_ids, check_room
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
@@ -30,6 +30,15 @@ class AttentionMaps(NamedTuple):
     """Of the target on the source."""
 
 
+class HiddenStates(NamedTuple):
+    """The embedded tokens and the output of every layer, one more than layers; the last is normed, as in transformers."""
+
+    encoder: Float[Array, "_ B S D"]
+    """Of the source."""
+    decoder: Float[Array, "_ B T D"]
+    """Of the target."""
+
+
 class EncoderDecoder(nnx.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
@@ -50,25 +59,36 @@ class EncoderDecoder(nnx.Module):
         *,
         source_mask: Bool[Array, "..."] | None = None,
         target_mask: Bool[Array, "..."] | None = None,
+        source_bias: Float[Array, "..."] | None = None,
+        target_bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
         """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids.
 
         `source_mask` (`B 1 1 S`, True = may attend) hides padding from both stacks, `target_mask` (`B N|1 T T`) narrows the
-        causal one. Raises InputError for ids that are not integers, too many, or, where their values are known, out of range.
+        causal one. Biases are added to attention's scores: of the source on itself (`B N|1 S S`), of the target on itself
+        (`T T`), and of the target on the memory (`T S`). Raises InputError for ids that are not integers, too many, or, where
+        their values are known, out of range.
         """
         encoder_key, decoder_key = split_key(key, 2)
-        memory = self.encode(source, mask=source_mask, key=encoder_key)
+        memory = self.encode(source, mask=source_mask, bias=source_bias, key=encoder_key)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
-        return self.decode(target, memory, mask=target_mask, memory_mask=source_mask, key=decoder_key)
+        masks = {"mask": target_mask, "memory_mask": source_mask}
+        return self.decode(target, memory, **masks, bias=target_bias, memory_bias=memory_bias, key=decoder_key)
 
     def encode(
-        self, source: Tokens, *, mask: Bool[Array, "..."] | None = None, key: PRNGKeyArray | None = None
+        self,
+        source: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B S D"]:
         """The memory: the state of every source token."""
         embed_key, stack_key = split_key(key, 2)
-        x = self._embed_source(source, mask, embed_key)
-        return self.encoder_norm(self.encoder(x, mask, key=stack_key))
+        x = self._embed_source(source, mask, bias, embed_key)
+        return self.encoder_norm(self.encoder(x, mask, key=stack_key, bias=bias))
 
     def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
@@ -81,10 +101,13 @@ class EncoderDecoder(nnx.Module):
         *,
         mask: Bool[Array, "..."] | None = None,
         memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
         """Logits of the next token at every place of the target."""
-        return self.extend(target, None, memory, mask=mask, memory_mask=memory_mask, key=key)[0]
+        masks = {"mask": mask, "memory_mask": memory_mask}
+        return self.extend(target, None, memory, **masks, bias=bias, memory_bias=memory_bias, key=key)[0]
 
     def extend(
         self,
@@ -94,12 +117,15 @@ class EncoderDecoder(nnx.Module):
         *,
         mask: Bool[Array, "..."] | None = None,
         memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
         """Logits behind what the cache holds, and the cache that holds these tokens too."""
         embed_key, stack_key = split_key(key, 2)
-        x, mask = self._embed_target(target, cache, memory, mask, memory_mask, embed_key)
-        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, stack_key)
+        x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias), embed_key)
+        biases = {"bias": bias, "memory_bias": memory_bias}
+        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, stack_key, **biases)
         return self.head(self.decoder_norm(x), self.embed.token), cache
 
     def attention_weights(
@@ -109,20 +135,47 @@ class EncoderDecoder(nnx.Module):
         *,
         source_mask: Bool[Array, "..."] | None = None,
         target_mask: Bool[Array, "..."] | None = None,
+        source_bias: Float[Array, "..."] | None = None,
+        target_bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
     ) -> AttentionMaps:
         """What every layer of both stacks looks at."""
-        encoder = self.encoder.weights(self._embed_source(source, source_mask, None), source_mask).own
-        memory = self.encode(source, mask=source_mask)
+        memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
-        x, mask = self._embed_target(target, None, memory, target_mask, source_mask, None)
-        own, cross = self.decoder.weights(x, mask, memory, source_mask)
-        return AttentionMaps(encoder, own, cast(Array, cross))
+        x = self._embed_source(source, source_mask, source_bias, None)
+        encoder = self.encoder.weights(x, source_mask, bias=source_bias).own
+        own, cross = (target_mask, target_bias), (source_mask, memory_bias)
+        x, mask = self._embed_target(target, None, memory, own, cross, None)
+        found = self.decoder.weights(x, mask, memory, source_mask, bias=target_bias, memory_bias=memory_bias)
+        return AttentionMaps(encoder, found.own, cast(Array, found.cross))
 
-    def _embed_source(self, source: Tokens, mask: Array | None, key: PRNGKeyArray | None) -> Array:
+    def hidden_states(
+        self,
+        source: Tokens,
+        target: Tokens,
+        *,
+        source_mask: Bool[Array, "..."] | None = None,
+        target_mask: Bool[Array, "..."] | None = None,
+        source_bias: Float[Array, "..."] | None = None,
+        target_bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
+    ) -> HiddenStates:
+        """What every layer of both stacks gives."""
+        x = self._embed_source(source, source_mask, source_bias, None)
+        states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
+        encoder = jnp.concatenate([states[:-1], self.encoder_norm(states[-1:])])
+        check_source_mask(source_mask, x.shape, self.config.n_heads)
+        own, cross = (target_mask, target_bias), (source_mask, memory_bias)
+        x, mask = self._embed_target(target, None, encoder[-1], own, cross, None)
+        biases = {"bias": target_bias, "memory_bias": memory_bias}
+        states = self.decoder.hidden_states(x, mask, encoder[-1], source_mask, **biases)
+        return HiddenStates(encoder, jnp.concatenate([states[:-1], self.decoder_norm(states[-1:])]))
+
+    def _embed_source(self, source: Tokens, mask: Array | None, bias: Array | None, key: PRNGKeyArray | None) -> Array:
         config = self.config
         source = check_ids(source, config.source_ids, config.source.context, name="source")
         batch, n_tokens = source.shape
-        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
+        check_scored((batch, config.n_heads, n_tokens, n_tokens), mask, bias, name="source ")
         positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
         shared = self.embed.token if config.source_vocab_size is None else None
         return self.source_embed(jnp.asarray(source), positions, token=shared, key=key)
@@ -132,8 +185,8 @@ class EncoderDecoder(nnx.Module):
         target: Tokens,
         cache: KVCache | None,
         memory: Memory,
-        mask: Array | None,
-        memory_mask: Array | None,
+        own: Attended,
+        cross: Attended,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
         """The embedded target, and who may attend to whom in it."""
@@ -142,12 +195,12 @@ class EncoderDecoder(nnx.Module):
         batch, n_tokens = target.shape
         check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        check_scored((batch, config.n_heads, n_tokens, keys), *own, name="target ")
         if not isinstance(memory, KeysValues):
             check_memory(memory, config.d_model)
-        rows, read = memory.keys.shape[-4:-2] if isinstance(memory, KeysValues) else memory.shape[:2]
+        rows, read = memory_shape(memory)
         check_rows(batch, rows)
-        check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
+        check_scored((batch, config.n_heads, n_tokens, read), *cross, name="memory ")
         positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(target), positions, key=key)
-        return x, combine(causal_mask(n_tokens, keys, start), mask)
+        return x, combine(causal_mask(n_tokens, keys, start), own[0])

@@ -31,15 +31,17 @@ class GPT(nnx.Module):
         tokens: Tokens,
         *,
         mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T V"]:
         """Logits of the next token at every place of `B T` ids.
 
-        `mask` (`B N|1 T S`, True = may attend) narrows the causal one; `positions` default to 0, 1, 2, ...
+        `mask` (`B N|1 T S`, True = may attend) narrows the causal one; `bias` of that shape is added to attention's scores;
+        `positions` default to 0, 1, 2, ...
         Raises InputError for ids that are not integers, too many, or, where their values are known, out of range.
         """
-        return self.extend(tokens, None, mask=mask, positions=positions, key=key)[0]
+        return self.extend(tokens, None, mask=mask, bias=bias, positions=positions, key=key)[0]
 
     def extend(
         self,
@@ -47,11 +49,12 @@ class GPT(nnx.Module):
         cache: KVCache | None,
         *,
         mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
         """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, cache = self.states(tokens, cache, mask=mask, positions=positions, key=key)
+        x, cache = self.states(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
         return self.read_out(x), cache
 
     def states(
@@ -60,23 +63,44 @@ class GPT(nnx.Module):
         cache: KVCache | None,
         *,
         mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._begin(tokens, cache, mask, positions, embed_key)
-        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key)
+        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias)
         return self.norm(x), cache
 
     def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """States -> logits."""
         return self.head(x, self.embed.token)
 
-    def attention_weights(self, tokens: Tokens, *, mask: Bool[Array, "..."] | None = None) -> Float[Array, "L B N T T"]:
+    def attention_weights(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+    ) -> Float[Array, "L B N T T"]:
         """What every layer looks at, to be looked at."""
-        x, mask = self._begin(tokens, None, mask, None, None)
-        return self.stack.weights(x, mask).own
+        x, mask = self._begin(tokens, None, mask, positions, None)
+        return self.stack.weights(x, mask, bias=bias).own
+
+    def hidden_states(
+        self,
+        tokens: Tokens,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "_ T"] | None = None,
+    ) -> Float[Array, "_ B T D"]:
+        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        x, mask = self._begin(tokens, None, mask, positions, None)
+        states = self.stack.hidden_states(x, mask, bias=bias)
+        return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
     def _begin(
         self,

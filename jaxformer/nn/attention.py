@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
 from jaxformer.errors import ConfigError
+from jaxformer.inputs import check_scored, check_sources, source_widths
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
@@ -24,14 +25,22 @@ def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | N
 
 
 def attention_weights(
-    q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], mask: Bool[Array, "_ _ _ _"] | None = None
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    mask: Bool[Array, "_ _ _ _"] | None = None,
+    bias: Float[Array, "_ _ _ _"] | None = None,
 ) -> Float[Array, "B N T S"]:
-    """softmax(q k^T / sqrt(H)) in float32 or wider; consecutive groups of N / K heads share one key head."""
+    """softmax(q k^T / sqrt(H) + bias) in float32 or wider; consecutive groups of N / K heads share one key head.
+
+    A key with a bias of -inf is masked.
+    """
     batch, queries, heads, width = q.shape
     kv_heads, keys = k.shape[2], k.shape[1]
+    check_scored((batch, heads, queries, keys), mask, bias)
     grouped = (q * width**-0.5).reshape(batch, queries, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=wide_dtype(q.dtype))
-    return masked_softmax(scores.reshape(batch, heads, queries, keys), mask)
+    scores = scores.reshape(batch, heads, queries, keys)
+    return masked_softmax(scores if bias is None else scores + bias.astype(scores.dtype), mask)
 
 
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
@@ -47,11 +56,12 @@ def attention(
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K H"],
     mask: Bool[Array, "_ _ _ _"] | None = None,
+    bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Float[Array, "B T N H"]:
     """What each query gathers from the values; with a key, attention weights are dropped out."""
-    return weighted_values(dropout(attention_weights(q, k, mask), dropout_rate, key), v)
+    return weighted_values(dropout(attention_weights(q, k, mask, bias), dropout_rate, key), v)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -64,25 +74,31 @@ def merge_heads(x: Float[Array, "B T N H"]) -> Float[Array, "B T NH"]:
     return x.reshape(*x.shape[:-2], -1)
 
 
-Memory = Float[Array, "B S D"] | KeysValues
-"""The states of a source, or what was computed from them before."""
+Source = Float[Array, "B S _"] | tuple[Float[Array, "B S _"], Float[Array, "B S _"]]
+"""States that keys and values are made of, or those of the keys and those of the values."""
+Memory = Source | KeysValues
+"""A source, or what was computed from it before."""
 
 
 class MultiHeadAttention(nnx.Module):
-    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory."""
+    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    `kdim` and `vdim` are the widths of what keys and values are made of, as in torch.nn.MultiheadAttention. None: d_model.
+    """
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
         self.heads, self.kv_heads = config.n_heads, config.kv_heads
         self.dropout_rate = config.attention_dropout
-        d_model, d_kv = config.d_model, config.kv_heads * config.head_width
+        d_model, d_q, d_kv = config.d_model, config.n_heads * config.head_width, config.kv_heads * config.head_width
+        self.kdim, self.vdim = source_widths(d_model, cross, kdim, vdim)
         self.fused = config.projections == "fused" and not cross
         if self.fused:
-            self.qkv = Linear(d_model, d_model + 2 * d_kv, config.qkv_bias)
+            self.qkv = Linear(d_model, d_q + 2 * d_kv, config.qkv_bias)
         else:
-            self.query = Linear(d_model, d_model, config.qkv_bias)
-            self.key = Linear(d_model, d_kv, config.qkv_bias)
-            self.value = Linear(d_model, d_kv, config.qkv_bias)
-        self.out = Linear(d_model, d_model, config.output_bias) if config.output_projection else None
+            self.query = Linear(d_model, d_q, config.qkv_bias)
+            self.key = Linear(self.kdim, d_kv, config.qkv_bias)
+            self.value = Linear(self.vdim, d_kv, config.qkv_bias)
+        self.out = Linear(d_q, d_model, config.output_bias) if config.output_projection else None
 
     def project(
         self, x: Float[Array, "B T D"], memory: Memory | None
@@ -96,19 +112,23 @@ class MultiHeadAttention(nnx.Module):
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
         return split_heads(self.query(x), self.heads), read.keys, read.values
 
-    def keys_values(self, source: Float[Array, "B S D"]) -> KeysValues:
+    def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
-        return KeysValues(split_heads(self.key(source), self.kv_heads), split_heads(self.value(source), self.kv_heads))
+        keys, values = source if isinstance(source, tuple) else (source, source)
+        check_sources(keys, values, (self.kdim, self.vdim))
+        return KeysValues(split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads))
 
     def weights(
         self,
         x: Float[Array, "B T D"],
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B N T S"]:
         """The attention weights themselves, to look at."""
         q, k, _ = self.project(x, memory)
-        return attention_weights(q, k, mask)
+        return attention_weights(q, k, mask, bias)
 
     def __call__(
         self,
@@ -116,8 +136,11 @@ class MultiHeadAttention(nnx.Module):
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B T D"]:
-        return self.extend(x, None, memory, mask, key)[0]
+        """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
+        return self.extend(x, None, memory, mask, key, bias=bias)[0]
 
     def extend(
         self,
@@ -126,12 +149,14 @@ class MultiHeadAttention(nnx.Module):
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(attention(q, k, v, mask, self.dropout_rate, key))
+        y = merge_heads(attention(q, k, v, mask, bias, self.dropout_rate, key))
         return (y if self.out is None else self.out(y)), cache
 
 

@@ -6,6 +6,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import check_attended
 from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout, split_key
@@ -42,8 +43,12 @@ class Block(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B T D"]:
-        return self.extend(x, None, mask, memory, memory_mask, key)[0]
+        """Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
+        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
@@ -53,12 +58,17 @@ class Block(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too."""
+        check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         keys = split_key(key, 6)
-        x, cache = self._attend(x, cache, mask, keys[:2])
+        x, cache = self._attend(x, cache, mask, bias, keys[:2])
         if self.cross_attention is not None:
-            y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask, keys[2])
+            y = self._before(self.cross_attention_norm, x)
+            y = self.cross_attention(y, memory, memory_mask, keys[2], bias=memory_bias)
             x = self._after(self.cross_attention_norm, x, y, keys[3])
         if self.feed_forward is not None:
             y = self.feed_forward(self._before(self.feed_forward_norm, x), keys[4])
@@ -71,20 +81,24 @@ class Block(nnx.Module):
         mask: Bool[Array, "_ _ _ _"] | None = None,
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> AttentionWeights:
         """The attention weights for x."""
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask)
+        check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask, [None, None])
-        return AttentionWeights(
-            own, self.cross_attention.weights(self._before(self.cross_attention_norm, x), memory, memory_mask)
-        )
+        x, _ = self._attend(x, None, mask, bias, [None, None])
+        y = self._before(self.cross_attention_norm, x)
+        return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
-        self, x: Array, cache: KVCache | None, mask: Array | None, keys: list[PRNGKeyArray | None]
+        self, x: Array, cache: KVCache | None, mask: Array | None, bias: Array | None, keys: list[PRNGKeyArray | None]
     ) -> tuple[Array, KVCache | None]:
-        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, key=keys[0])
+        y = self._before(self.attention_norm, x)
+        y, cache = self.attention.extend(y, cache, mask=mask, key=keys[0], bias=bias)
         return self._after(self.attention_norm, x, y, keys[1]), cache
 
     def _before(self, norm: ScaledNorm | Identity, x: Array) -> Array:

@@ -4,10 +4,13 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import cached_blocks, check_cache_type
+from jaxformer.nn.tree import is_weight
 
 
 @jax.tree_util.register_dataclass
@@ -43,14 +46,15 @@ class KVCache:
     def append(self, keys: Array, values: Array) -> tuple[Array, Array, "KVCache"]:
         """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer.
 
-        Beyond the capacity JAX would write over the newest tokens; here that gives NaN.
+        Beyond the capacity JAX would write over the newest tokens; here that gives NaN. InputError for keys of another type.
         """
+        check_cache_type(self.keys.dtype, keys.dtype)
         fits = self.length + keys.shape[1] <= self.capacity
         zero = jnp.zeros((), self.length.dtype)
         start = (self.layer, zero, self.length, zero, zero)
 
         def write(store, new):
-            new = jnp.where(fits, new.astype(store.dtype), jnp.full((), jnp.nan, store.dtype))
+            new = jnp.where(fits, new, jnp.full((), jnp.nan, store.dtype))
             return jax.lax.dynamic_update_slice(store, new[None], start)
 
         after = replace(self, keys=write(self.keys, keys), values=write(self.values, values), layer=self.layer + 1)
@@ -65,8 +69,15 @@ class KVCache:
         return replace(self, keys=self.keys[:, rows], values=self.values[:, rows])
 
 
-def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: DTypeLike = jnp.float32) -> KVCache:
-    """A cache for `batch` sequences of up to `capacity` tokens."""
-    shape = (config.n_layers, batch, capacity, config.kv_heads, config.head_width)
+def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtype: DTypeLike | None = None) -> KVCache:
+    """A cache for `batch` sequences of up to `capacity` tokens of a model with a `config`, and of the model's type.
+
+    A configuration stands for a model in float32, in which models are initialised. The cache of an encoder-decoder is its
+    decoder's.
+    """
+    blocks = cached_blocks(model)
+    if dtype is None:
+        dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
+    shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)
     zero = jnp.zeros((), jnp.int32)
     return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), zero, zero)

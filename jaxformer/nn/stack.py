@@ -1,20 +1,58 @@
 """L blocks kept as one block whose leaves have a leading layer axis."""
 
-from typing import cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_cache
-from jaxformer.nn.attention import Memory, MultiHeadAttention
+from jaxformer.inputs import check_attended, check_cache
+from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
 
 DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
+
+
+@partial(jax.jit, static_argnames=("step", "unroll", "remat"))
+def scan_layers(
+    step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, *, unroll: int = 1, remat: bool = False
+) -> tuple[Any, Any]:
+    """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come stacked.
+
+    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that
+    a stack called without jit compiles once.
+    """
+
+    def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
+        return step(carry, layer, shared)
+
+    return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
+
+
+def _extend(carry: PyTree, layer: PyTree, shared: dict[str, Any]) -> tuple[PyTree, None]:
+    (x, cache), (block, key, remembered) = carry, layer
+    if remembered is not None:
+        shared = shared | {"memory": remembered}
+    return block.extend(x, cache, key=key, **shared), None
+
+
+def _remember(carry: None, block: Block, memory: Source) -> tuple[None, KeysValues]:
+    return None, cast(MultiHeadAttention, block.cross_attention).keys_values(memory)
+
+
+def _weights(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
+    return block(x, **shared), block.weights(x, **shared)
+
+
+def _hidden_states(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, Array]:
+    x = block(x, **shared)
+    return x, x
 
 
 class Stack(nnx.Module):
@@ -50,8 +88,12 @@ class Stack(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B T D"]:
-        return self.extend(x, None, mask, memory, memory_mask, key)[0]
+        """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
+        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
@@ -61,38 +103,56 @@ class Stack(nnx.Module):
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
         key: PRNGKeyArray | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
-        keys = None if key is None else jax.random.split(key, self.n_layers)
-        states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
-        n_tokens = x.shape[1]
         if cache is not None:
             check_cache((cache.keys.shape[0], cache.keys.shape[1]), (self.n_layers, x.shape[0]))
+        keys = None if key is None else jax.random.split(key, self.n_layers)
+        states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
+        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
+        layers, unroll = (self.blocks, keys, remembered), self.n_layers if self.unrolled else 1
+        (after, cache), _ = scan_layers(_extend, (x, cache), layers, shared, unroll=unroll, remat=self.remat)
+        return after, None if cache is None else cache.advance(x.shape[1])
 
-        def layer(carry, own):
-            (x, cache), (block, key, remembered) = carry, own
-            return block.extend(x, cache, mask, states if remembered is None else remembered, memory_mask, key), None
-
-        if self.remat:
-            layer = jax.checkpoint(layer)
-        unroll = self.n_layers if self.unrolled else 1
-        (x, cache), _ = jax.lax.scan(layer, (x, cache), (self.blocks, keys, remembered), unroll=unroll)
-        return x, None if cache is None else cache.advance(n_tokens)
-
-    def remember(self, memory: Float[Array, "B S D"]) -> KeysValues:
+    def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
-        return jax.lax.map(lambda block: cast(MultiHeadAttention, block.cross_attention).keys_values(memory), self.blocks)
+        return scan_layers(_remember, None, self.blocks, memory)[1]
 
     def weights(
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        memory: Float[Array, "B S D"] | None = None,
+        memory: Source | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
+        return scan_layers(_weights, x, self.blocks, shared)[1]
 
-        def layer(x, block):
-            return block(x, mask, memory, memory_mask), block.weights(x, mask, memory, memory_mask)
+    def hidden_states(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Bool[Array, "_ _ _ _"] | None = None,
+        memory: Source | None = None,
+        memory_mask: Bool[Array, "_ _ _ _"] | None = None,
+        *,
+        bias: Float[Array, "_ _ _ _"] | None = None,
+        memory_bias: Float[Array, "_ _ _ _"] | None = None,
+    ) -> Float[Array, "_ B T D"]:
+        """x and the output of every layer, L + 1 in all."""
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
+        return jnp.concatenate([x[None], scan_layers(_hidden_states, x, self.blocks, shared)[1]])
 
-        return jax.lax.scan(layer, x, self.blocks)[1]
+    def _shared(
+        self, x: Array, cache: KVCache | None, mask: Any, memory: Any, memory_mask: Any, bias: Any, memory_bias: Any
+    ) -> dict[str, Any]:
+        """What every layer is given, checked."""
+        heads = self.blocks.attention.heads
+        check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
+        return {"mask": mask, "memory": memory, "memory_mask": memory_mask, "bias": bias, "memory_bias": memory_bias}

@@ -76,7 +76,7 @@ def generate(
             logits, _ = states(text[:, -context:], None, 0, (padding - gone).clamp(min=0))
         return logits, (text, cache)
 
-    empty = empty_cache(config, len(text), context, model.embed.token.weight.dtype)
+    empty = empty_cache(model, len(text), context)
     logits, cache = states(text, empty, 0, padding)
     real = torch.arange(text.shape[1])[None] >= padding[:, None]
     counts = torch.zeros(logits.shape, dtype=torch.long).scatter_add(1, text.long(), real.long())

@@ -25,7 +25,7 @@ def read(
     mask = None if valid is None else padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)
-    cache = empty_cache(model.config.decoder, len(source), n_tokens, memory.dtype)
+    cache = empty_cache(model, len(source), n_tokens)
     logits, cache = model.extend(torch.full((len(source), 1), start), cache, remembered, memory_mask=mask)
 
     def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:

@@ -27,12 +27,13 @@ class Encoder(nn.Module):
         tokens: Tensor,
         *,
         mask: Tensor | None = None,
+        bias: Tensor | None = None,
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
         """The state of every token of `B T` ids."""
         x = self._embed(tokens, mask, token_types, positions)
-        return self.norm(self.stack(x, mask))
+        return self.norm(self.stack(x, mask, bias=bias))
 
     def pool(self, states: Tensor) -> Tensor:
         """tanh of a linear layer on the first token's state."""
@@ -40,9 +41,30 @@ class Encoder(nn.Module):
             raise InputError("this encoder has no pooler; build it with pooler = True")
         return torch.tanh(self.pooler(states[:, 0]))
 
-    def attention_weights(self, tokens: Tensor, *, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+    def attention_weights(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """What every layer looks at, to be looked at: `L B N T T`."""
-        return self.stack.weights(self._embed(tokens, mask, token_types, None), mask).own
+        return self.stack.weights(self._embed(tokens, mask, token_types, positions), mask, bias=bias).own
+
+    def hidden_states(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        states = self.stack.hidden_states(self._embed(tokens, mask, token_types, positions), mask, bias=bias)
+        return torch.cat([states[:-1], self.norm(states[-1:])])
 
     def _embed(self, tokens: Tensor, mask: Tensor | None, token_types: Tensor | None, positions: Tensor | None) -> Tensor:
         config = self.config

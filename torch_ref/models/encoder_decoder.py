@@ -1,13 +1,20 @@
 """Sequence to sequence: an encoder reads the source, a decoder writes the target (Vaswani et al. 2017, section 3)."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import check_mask, check_memory, check_rows, check_source_mask, check_tokens
+from jaxformer.inputs import (
+    Attended,
+    check_memory,
+    check_rows,
+    check_scored,
+    check_source_mask,
+    check_tokens,
+    memory_shape,
+)
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -15,7 +22,7 @@ from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
 
-Memory = Tensor | Sequence[KeysValues]
+Memory = Tensor | list[KeysValues]
 """The states of a source, or what was computed from them before, layer by layer."""
 
 
@@ -28,6 +35,15 @@ class AttentionMaps(NamedTuple):
     """Of the target on itself: `M B N T T`."""
     cross: Tensor
     """Of the target on the source: `M B N T S`."""
+
+
+class HiddenStates(NamedTuple):
+    """The embedded tokens and the output of every layer, one more than layers; the last is normed, as in transformers."""
+
+    encoder: Tensor
+    """Of the source: `_ B S D`."""
+    decoder: Tensor
+    """Of the target: `_ B T D`."""
 
 
 class EncoderDecoder(nn.Module):
@@ -45,26 +61,44 @@ class EncoderDecoder(nn.Module):
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
     def forward(
-        self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_bias: Tensor | None = None,
+        target_bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> Tensor:
         """Logits of the next target token at every place of `B T` ids, behind a source of `B S` ids."""
-        memory = self.encode(source, mask=source_mask)
+        memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
-        return self.decode(target, memory, mask=target_mask, memory_mask=source_mask)
+        masks = {"mask": target_mask, "memory_mask": source_mask}
+        return self.decode(target, memory, **masks, bias=target_bias, memory_bias=memory_bias)
 
-    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def encode(self, source: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """The memory: the state of every source token."""
-        return self.encoder_norm(self.encoder(self._embed_source(source, mask), mask))
+        x = self._embed_source(source, mask, bias)
+        return self.encoder_norm(self.encoder(x, mask, bias=bias))
 
     def remember(self, memory: Tensor) -> list[KeysValues]:
         """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
         return self.decoder.remember(memory)
 
     def decode(
-        self, target: Tensor, memory: Memory, *, mask: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        target: Tensor,
+        memory: Memory,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> Tensor:
         """Logits of the next token at every place of the target."""
-        return self.extend(target, None, memory, mask=mask, memory_mask=memory_mask)[0]
+        masks = {"mask": mask, "memory_mask": memory_mask}
+        return self.extend(target, None, memory, **masks, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
@@ -74,44 +108,79 @@ class EncoderDecoder(nn.Module):
         *,
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, mask = self._embed_target(target, cache, memory, mask, memory_mask)
-        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask)
+        x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias))
+        biases = {"bias": bias, "memory_bias": memory_bias}
+        x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, **biases)
         return self.head(self.decoder_norm(x), self.embed.token), cache
 
     def attention_weights(
-        self, source: Tensor, target: Tensor, *, source_mask: Tensor | None = None, target_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_bias: Tensor | None = None,
+        target_bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> AttentionMaps:
         """What every layer of both stacks looks at."""
-        encoder = self.encoder.weights(self._embed_source(source, source_mask), source_mask).own
-        memory = self.encode(source, mask=source_mask)
+        memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
-        x, mask = self._embed_target(target, None, memory, target_mask, source_mask)
-        own, cross = self.decoder.weights(x, mask, memory, source_mask)
-        return AttentionMaps(encoder, own, cast(Tensor, cross))
+        x = self._embed_source(source, source_mask, source_bias)
+        encoder = self.encoder.weights(x, source_mask, bias=source_bias).own
+        own, cross = (target_mask, target_bias), (source_mask, memory_bias)
+        x, mask = self._embed_target(target, None, memory, own, cross)
+        found = self.decoder.weights(x, mask, memory, source_mask, bias=target_bias, memory_bias=memory_bias)
+        return AttentionMaps(encoder, found.own, cast(Tensor, found.cross))
 
-    def _embed_source(self, source: Tensor, mask: Tensor | None) -> Tensor:
+    def hidden_states(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        source_bias: Tensor | None = None,
+        target_bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
+    ) -> HiddenStates:
+        """What every layer of both stacks gives."""
+        x = self._embed_source(source, source_mask, source_bias)
+        states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
+        encoder = torch.cat([states[:-1], self.encoder_norm(states[-1:])])
+        check_source_mask(source_mask, x.shape, self.config.n_heads)
+        own, cross = (target_mask, target_bias), (source_mask, memory_bias)
+        x, mask = self._embed_target(target, None, encoder[-1], own, cross)
+        biases = {"bias": target_bias, "memory_bias": memory_bias}
+        states = self.decoder.hidden_states(x, mask, encoder[-1], source_mask, **biases)
+        return HiddenStates(encoder, torch.cat([states[:-1], self.decoder_norm(states[-1:])]))
+
+    def _embed_source(self, source: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
         config = self.config
         check_tokens(source.numpy(), config.source_ids, config.source.context, name="source")
         batch, n_tokens = source.shape
-        check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens), name="source mask")
+        check_scored((batch, config.n_heads, n_tokens, n_tokens), mask, bias, name="source ")
         shared = self.embed.token if config.source_vocab_size is None else None
         return self.source_embed(source, torch.arange(n_tokens)[None], token=shared)
 
     def _embed_target(
-        self, target: Tensor, cache: KVCache | None, memory: Memory, mask: Tensor | None, memory_mask: Tensor | None
+        self, target: Tensor, cache: KVCache | None, memory: Memory, own: Attended, cross: Attended
     ) -> tuple[Tensor, Tensor | None]:
         """The embedded target, and who may attend to whom in it."""
         config = self.config
         check_tokens(target.numpy(), config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
-        check_mask(mask, (batch, config.n_heads, n_tokens, keys), name="target mask")
+        check_scored((batch, config.n_heads, n_tokens, keys), *own, name="target ")
         if not isinstance(memory, list):
             check_memory(memory, config.d_model)
-        rows, read = (memory if isinstance(memory, Tensor) else memory[0].keys).shape[:2]
+        rows, read = memory_shape(memory)
         check_rows(batch, rows)
-        check_mask(memory_mask, (batch, config.n_heads, n_tokens, read), name="memory mask")
+        check_scored((batch, config.n_heads, n_tokens, read), *cross, name="memory ")
         x = self.embed(target, (start + torch.arange(n_tokens))[None])
-        return x, combine(causal_mask(n_tokens, keys, start), mask)
+        return x, combine(causal_mask(n_tokens, keys, start), own[0])

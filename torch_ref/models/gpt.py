@@ -24,33 +24,72 @@ class GPT(nn.Module):
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
 
-    def forward(self, tokens: Tensor, *, mask: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """Logits of the next token at every place of `B T` ids."""
-        return self.extend(tokens, None, mask=mask, positions=positions)[0]
+        return self.extend(tokens, None, mask=mask, bias=bias, positions=positions)[0]
 
     def extend(
-        self, tokens: Tensor, cache: KVCache | None, *, mask: Tensor | None = None, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: KVCache | None,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, cache = self.states(tokens, cache, mask=mask, positions=positions)
+        x, cache = self.states(tokens, cache, mask=mask, bias=bias, positions=positions)
         return self.read_out(x), cache
 
     def states(
-        self, tokens: Tensor, cache: KVCache | None, *, mask: Tensor | None = None, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        cache: KVCache | None,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """The normed output of the stack, before the read-out."""
         x, mask = self._begin(tokens, cache, mask, positions)
-        x, cache = self.stack.extend(x, cache, mask=mask)
+        x, cache = self.stack.extend(x, cache, mask=mask, bias=bias)
         return self.norm(x), cache
 
     def read_out(self, x: Tensor) -> Tensor:
         """States -> logits."""
         return self.head(x, self.embed.token)
 
-    def attention_weights(self, tokens: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def attention_weights(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         """What every layer looks at, to be looked at: `L B N T T`."""
-        x, mask = self._begin(tokens, None, mask, None)
-        return self.stack.weights(x, mask).own
+        x, mask = self._begin(tokens, None, mask, positions)
+        return self.stack.weights(x, mask, bias=bias).own
+
+    def hidden_states(
+        self,
+        tokens: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
+        x, mask = self._begin(tokens, None, mask, positions)
+        states = self.stack.hidden_states(x, mask, bias=bias)
+        return torch.cat([states[:-1], self.norm(states[-1:])])
 
     def _begin(
         self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None

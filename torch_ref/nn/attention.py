@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
 from jaxformer.errors import ConfigError
+from jaxformer.inputs import check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, KVCache
+from torch_ref.nn.masks import combine
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -16,10 +18,17 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask & alive, -torch.inf).softmax(-1).masked_fill(~alive, 0.0)
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(H)), `B N T S`; consecutive groups of N / K heads share one key head."""
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(H) + bias), `B N T S`; consecutive groups of N / K heads share one key head.
+
+    A key with a bias of -inf is masked.
+    """
+    check_scored((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), mask, bias)
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
     scores = (q.transpose(1, 2) * q.shape[-1] ** -0.5) @ k.permute(0, 2, 3, 1)
+    if bias is not None:
+        hidden = bias.isneginf()
+        scores, mask = scores + bias.masked_fill(hidden, 0.0).to(scores.dtype), combine(mask, ~hidden)
     return masked_softmax(scores, mask)
 
 
@@ -39,26 +48,32 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.flatten(-2)
 
 
-Memory = Tensor | KeysValues
-"""The states of a source, or what was computed from them before."""
+Source = Tensor | tuple[Tensor, Tensor]
+"""States that keys and values are made of, or those of the keys and those of the values."""
+Memory = Source | KeysValues
+"""A source, or what was computed from it before."""
 
 
 class MultiHeadAttention(nn.Module):
-    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory."""
+    """Project to heads, attend, project back. Keys and values come from x itself, or from a memory.
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    `kdim` and `vdim` are the widths of what keys and values are made of, as in torch.nn.MultiheadAttention. None: d_model.
+    """
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False, kdim: int | None = None, vdim: int | None = None):
         super().__init__()
         self.heads, self.kv_heads = config.n_heads, config.kv_heads
         self.dropout = nn.Dropout(config.attention_dropout)
-        d_model, d_kv = config.d_model, config.kv_heads * config.head_width
+        d_model, d_q, d_kv = config.d_model, config.n_heads * config.head_width, config.kv_heads * config.head_width
+        self.kdim, self.vdim = source_widths(d_model, cross, kdim, vdim)
         self.fused = config.projections == "fused" and not cross
         if self.fused:
-            self.qkv = nn.Linear(d_model, d_model + 2 * d_kv, config.qkv_bias)
+            self.qkv = nn.Linear(d_model, d_q + 2 * d_kv, config.qkv_bias)
         else:
-            self.query = nn.Linear(d_model, d_model, config.qkv_bias)
-            self.key = nn.Linear(d_model, d_kv, config.qkv_bias)
-            self.value = nn.Linear(d_model, d_kv, config.qkv_bias)
-        self.out = nn.Linear(d_model, d_model, config.output_bias) if config.output_projection else None
+            self.query = nn.Linear(d_model, d_q, config.qkv_bias)
+            self.key = nn.Linear(self.kdim, d_kv, config.qkv_bias)
+            self.value = nn.Linear(self.vdim, d_kv, config.qkv_bias)
+        self.out = nn.Linear(d_q, d_model, config.output_bias) if config.output_projection else None
 
     def project(self, x: Tensor, memory: Memory | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x; keys and values of the memory, or of x."""
@@ -70,26 +85,39 @@ class MultiHeadAttention(nn.Module):
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
         return split_heads(self.query(x), self.heads), read.keys, read.values
 
-    def keys_values(self, source: Tensor) -> KeysValues:
+    def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
-        return KeysValues(split_heads(self.key(source), self.kv_heads), split_heads(self.value(source), self.kv_heads))
+        keys, values = source if isinstance(source, tuple) else (source, source)
+        check_sources(keys, values, (self.kdim, self.vdim))
+        return KeysValues(split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads))
 
-    def weights(self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None) -> Tensor:
+    def weights(
+        self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> Tensor:
         """The attention weights themselves, to look at."""
         q, k, _ = self.project(x, memory)
-        return attention_weights(q, k, mask)
+        return attention_weights(q, k, mask, bias)
 
-    def forward(self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None) -> Tensor:
-        return self.extend(x, None, memory, mask)[0]
+    def forward(
+        self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
+    ) -> Tensor:
+        """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
+        return self.extend(x, None, memory, mask, bias=bias)[0]
 
     def extend(
-        self, x: Tensor, cache: KVCache | None, memory: Memory | None = None, mask: Tensor | None = None
+        self,
+        x: Tensor,
+        cache: KVCache | None,
+        memory: Memory | None = None,
+        mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(weighted_values(self.dropout(attention_weights(q, k, mask)), v))
+        y = merge_heads(weighted_values(self.dropout(attention_weights(q, k, mask, bias)), v))
         return (y if self.out is None else self.out(y)), cache
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import check_attended
 from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.feedforward import FeedForward
@@ -35,9 +36,17 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config) if config.d_ff else None
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Memory | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> Tensor:
-        return self.extend(x, None, mask, memory, memory_mask)[0]
+        """Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
+        return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
@@ -46,11 +55,16 @@ class Block(nn.Module):
         mask: Tensor | None = None,
         memory: Memory | None = None,
         memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """The output for x behind what the cache holds, and the cache that holds x too."""
-        x, cache = self._attend(x, cache, mask)
+        check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
+        x, cache = self._attend(x, cache, mask, bias)
         if self.cross_attention is not None:
-            y = self.cross_attention(self._before(self.cross_attention_norm, x), memory, memory_mask)
+            y = self._before(self.cross_attention_norm, x)
+            y = self.cross_attention(y, memory, memory_mask, bias=memory_bias)
             x = self._after(self.cross_attention_norm, x, y)
         if self.feed_forward is not None:
             y = self.feed_forward(self._before(self.feed_forward_norm, x))
@@ -58,19 +72,28 @@ class Block(nn.Module):
         return x, cache
 
     def weights(
-        self, x: Tensor, mask: Tensor | None = None, memory: Memory | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Memory | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> AttentionWeights:
         """The attention weights for x."""
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask)
+        check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask)
-        return AttentionWeights(
-            own, self.cross_attention.weights(self._before(self.cross_attention_norm, x), memory, memory_mask)
-        )
+        x, _ = self._attend(x, None, mask, bias)
+        y = self._before(self.cross_attention_norm, x)
+        return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
-    def _attend(self, x: Tensor, cache: KVCache | None, mask: Tensor | None) -> tuple[Tensor, KVCache | None]:
-        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask)
+    def _attend(
+        self, x: Tensor, cache: KVCache | None, mask: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, KVCache | None]:
+        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, bias=bias)
         return self._after(self.attention_norm, x, y), cache
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:

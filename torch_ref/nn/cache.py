@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
+from jaxformer.inputs import cached_blocks, check_cache_type
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class KVCache:
         return self.keys.shape[2]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "KVCache"]:
-        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer."""
+        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer.
+
+        InputError for keys of another type.
+        """
+        check_cache_type(self.keys.dtype, keys.dtype)
         places = slice(self.length, self.length + keys.shape[1])
         self.keys[self.layer, :, places] = keys
         self.values[self.layer, :, places] = values
@@ -52,7 +57,14 @@ class KVCache:
         return replace(self, keys=self.keys[:, rows], values=self.values[:, rows])
 
 
-def empty_cache(config: BlockConfig, batch: int, capacity: int, dtype: torch.dtype = torch.float32) -> KVCache:
-    """A cache for `batch` sequences of up to `capacity` tokens."""
-    shape = (config.n_layers, batch, capacity, config.kv_heads, config.head_width)
+def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
+    """A cache for `batch` sequences of up to `capacity` tokens of a model with a `config`, and of the model's type.
+
+    A configuration stands for a model in float32, in which models are initialised. The cache of an encoder-decoder is its
+    decoder's.
+    """
+    blocks = cached_blocks(model)
+    if dtype is None:
+        dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
+    shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)
     return KVCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype), 0, 0)

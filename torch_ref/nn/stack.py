@@ -1,6 +1,5 @@
 """L blocks in a row."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor, nn
 
 from jaxformer.config import BlockConfig
 from jaxformer.inputs import check_cache
-from torch_ref.nn.attention import MultiHeadAttention
+from torch_ref.nn.attention import MultiHeadAttention, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache
 
@@ -30,39 +29,69 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         mask: Tensor | None = None,
-        memory: Tensor | Sequence[KeysValues] | None = None,
+        memory: Source | list[KeysValues] | None = None,
         memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> Tensor:
-        return self.extend(x, None, mask, memory, memory_mask)[0]
+        """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
+        return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)[0]
 
     def extend(
         self,
         x: Tensor,
         cache: KVCache | None,
         mask: Tensor | None = None,
-        memory: Tensor | Sequence[KeysValues] | None = None,
+        memory: Source | list[KeysValues] | None = None,
         memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         n_tokens = x.shape[1]
         if cache is not None:
             check_cache((cache.keys.shape[0], cache.keys.shape[1]), (len(self), x.shape[0]))
         for i in range(len(self)):
-            read = memory[i] if isinstance(memory, Sequence) else memory
-            x, cache = self[i].extend(x, cache, mask, read, memory_mask)
+            read = memory[i] if isinstance(memory, list) else memory
+            x, cache = self[i].extend(x, cache, mask, read, memory_mask, bias=bias, memory_bias=memory_bias)
         return x, None if cache is None else cache.advance(n_tokens)
 
-    def remember(self, memory: Tensor) -> list[KeysValues]:
+    def remember(self, memory: Source) -> list[KeysValues]:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
         return [cast(MultiHeadAttention, self[i].cross_attention).keys_values(memory) for i in range(len(self))]
 
     def weights(
-        self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None, memory_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Source | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
         found = []
         for i in range(len(self)):
-            found.append(self[i].weights(x, mask, memory, memory_mask))
-            x = self[i](x, mask, memory, memory_mask)
+            found.append(self[i].weights(x, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias))
+            x = self[i](x, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)
         own, cross = zip(*found, strict=True)
         return AttentionWeights(torch.stack(own), None if cross[0] is None else torch.stack(cross))
+
+    def hidden_states(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        memory: Source | None = None,
+        memory_mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
+    ) -> Tensor:
+        """x and the output of every layer, L + 1 in all: `_ B T D`."""
+        found = [x]
+        for i in range(len(self)):
+            found.append(self[i](found[-1], mask, memory, memory_mask, bias=bias, memory_bias=memory_bias))
+        return torch.stack(found)

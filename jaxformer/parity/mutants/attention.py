@@ -32,7 +32,7 @@ def layers_reversed(tensors: Weights) -> Weights:
 
 def scores_times(factor: Callable[[Array], float]) -> Injection:
     """Attention scores with another scale: factor(q) on top of 1 / sqrt(H)."""
-    return patch(attention, attention_weights=lambda original: lambda q, k, mask: original(q * factor(q), k, mask))
+    return patch(attention, attention_weights=lambda original: lambda q, k, *rest: original(q * factor(q), k, *rest))
 
 
 def softmax_of(masked: Callable[[Array, Array], Array]) -> Injection:
