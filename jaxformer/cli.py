@@ -75,10 +75,11 @@ def generate(arguments: list[str]) -> None:
         if flags.prompt is None:
             raise InputError(f"{flags.folder} holds a model that needs a source; give it with --prompt")
         source, n_tokens = words.encode(flags.prompt)[None], min(flags.tokens, model.config.context)
-        print(words.decode(translate(model, source, n_tokens, start=SOS, eos=EOS, sampling=sampling, key=key)[0]))
+        print(words.decode(translate(model, source, n_tokens, sampling, start=SOS, eos=EOS, key=key)[0]))
     else:
         prompt = words.opening if flags.prompt is None else flags.prompt
-        print(prompt + words.decode(generate(model, words.encode(prompt, name="prompt")[None], flags.tokens, key, sampling)[0]))
+        ids = words.encode(prompt, name="prompt")[None]
+        print(prompt + words.decode(generate(model, ids, flags.tokens, sampling, key=key)[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class Translate:
 def translate(arguments: list[str]) -> None:
     """Print the translation of each source, in their order."""
     flags = parse(Translate, arguments, prog="jaxformer translate")
-    beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty)
+    beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
     from jaxformer.training.plots import can_plot, plot_alignment
     from jaxformer.training.translator import load_translator
 

@@ -2,12 +2,13 @@
 
 from typing import Literal, get_args
 
-from jaxformer.checks import check_choice, check_flag, check_number, check_size
+from jaxformer.checks import check_choice, check_number, check_size
 from jaxformer.errors import ConfigError
 from jaxformer.fields import configuration
 
 Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
+EarlyStopping = bool | Literal["never"]
 ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
 MOST_PENALTY = 10.0
@@ -81,8 +82,41 @@ class ScheduleConfig:
 
 
 @configuration
-class SamplingConfig:
-    """How the next token is chosen from its logits; the rules apply in this order."""
+class TokenRules:
+    """Which tokens may come next, whether they are drawn or searched for. Places count the chosen tokens, from 0."""
+
+    suppressed: tuple[int, ...] = ()
+    """Tokens that are never chosen."""
+    forced: tuple[tuple[int, int], ...] = ()
+    """(place, token): the token chosen there, whatever the other rules say; -1 is the last place. It costs a beam nothing."""
+    min_tokens: int = 0
+    """No end is chosen before so many other tokens."""
+    no_repeat_ngram: int = 0
+    """No run of this many tokens occurs twice, the prompt or the start token being read too; 0: any may."""
+
+    def __post_init__(self) -> None:
+        check_size("min_tokens", self.min_tokens, least=0)
+        check_size("no_repeat_ngram", self.no_repeat_ngram, least=0)
+        for name in ("suppressed", "forced"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ConfigError(f"{name} = {getattr(self, name)!r:.30} is not a tuple; give one, () for none")
+        for token in self.suppressed:
+            check_size("suppressed", token, least=0)
+        for pair in self.forced:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise ConfigError(f"forced = {pair!r:.30} is not a pair; give (place, token)")
+            check_size("forced place", pair[0], least=-1)
+            check_size("forced token", pair[1], least=0)
+        places, tokens = [place for place, _ in self.forced], {token for _, token in self.forced}
+        if len(set(places)) != len(places):
+            raise ConfigError(f"forced = {self.forced!r:.60} names a place twice; give one token to each")
+        if both := tokens & set(self.suppressed):
+            raise ConfigError(f"token {min(both)} is both forced and suppressed; choose one")
+
+
+@configuration
+class SamplingConfig(TokenRules):
+    """How the next token is chosen from its logits; after the rules for tokens, these apply in this order."""
 
     repetition_penalty: float = 1.0
     """Divides positive logits of tokens that were there before, multiplies negative ones (Keskar et al. 2019); 1: none."""
@@ -96,6 +130,7 @@ class SamplingConfig:
     """Keep tokens of at least this part of the likeliest one's probability (Nguyen et al. 2024)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_number("repetition_penalty", self.repetition_penalty, 1 / MOST_PENALTY, most=MOST_PENALTY)
         check_number("temperature", self.temperature, 0)
         check_size("top_k", self.top_k, least=0)
@@ -104,44 +139,28 @@ class SamplingConfig:
 
 
 @configuration
-class BeamConfig:
-    """How the likeliest sequences are searched for; a sequence's score is its log-probability / length^length_penalty."""
+class BeamConfig(TokenRules):
+    """How the likeliest sequences are searched for, with transformers' names, meanings and defaults (but the width).
+
+    A sequence's score is its log-probability / length^length_penalty. Its length counts the chosen tokens, the end among them.
+    """
 
     width: int = 5
     """Number W of sequences kept at each step."""
     length_penalty: float = 1.0
-    """0: none; 1: the mean over its tokens, the end among them; above, longer sequences still."""
-    early_stopping: bool = True
-    """Stop as soon as W sequences have ended; False: once no other can still be better than these."""
+    """0: none; 1: the mean over its tokens; above, longer sequences still; below 0, shorter ones."""
+    early_stopping: EarlyStopping = False
+    """When W sequences have ended: True stops. False stops once the best that goes on is no better at its length of now.
+    "never" stops once it cannot get better at any length."""
     n_best: int = 1
     """How many of them to give back, the best first."""
-    no_repeat_ngram: int = 0
-    """No run of this many tokens occurs twice; 0: any may."""
-    suppressed: tuple[int, ...] = ()
-    """Tokens that are never chosen."""
-    forced: tuple[tuple[int, int], ...] = ()
-    """(place, token): the token chosen there, the first place being 0; it costs nothing."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_size("width", self.width)
         check_size("n_best", self.n_best)
-        check_size("no_repeat_ngram", self.no_repeat_ngram, least=0)
-        check_number("length_penalty", self.length_penalty, 0, most=MOST_PENALTY)
-        check_flag("early_stopping", self.early_stopping)
+        check_number("length_penalty", self.length_penalty, -MOST_PENALTY, most=MOST_PENALTY)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            raise ConfigError(f'early_stopping = {self.early_stopping!r:.30} is not known; give True, False or "never"')
         if self.n_best > self.width:
             raise ConfigError(f"n_best = {self.n_best} is more than width = {self.width}; give a number up to it")
-        for name in ("suppressed", "forced"):
-            if not isinstance(getattr(self, name), tuple):
-                raise ConfigError(f"{name} = {getattr(self, name)!r:.30} is no tuple; give one, () for none")
-        for token in self.suppressed:
-            check_size("suppressed", token, least=0)
-        for pair in self.forced:
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise ConfigError(f"forced = {pair!r:.30} is no pair; give (place, token)")
-            for number in pair:
-                check_size("forced", number, least=0)
-        places, tokens = [place for place, _ in self.forced], {token for _, token in self.forced}
-        if len(set(places)) != len(places):
-            raise ConfigError(f"forced = {self.forced!r:.60} names a place twice; give one token to each")
-        if both := tokens & set(self.suppressed):
-            raise ConfigError(f"token {min(both)} is both forced and suppressed; choose one")

@@ -2,41 +2,40 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 from jaxformer.config import GPTConfig
-from jaxformer.decoding import generate, sampling
+from jaxformer.decoding import generate, generate_beam, sampling
 from jaxformer.models import GPT
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.settings import SamplingConfig
+from jaxformer.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
+from torch_ref.decoding.generate import generate_beam as torch_generate_beam
 from torch_ref.models import GPT as TORCH_GPT
 
 CONFIG = GPTConfig(vocab_size=23, context=19, d_model=12, n_layers=2, n_heads=3, d_ff=20)
 GREEDY = SamplingConfig(temperature=0.0)
-KEY = jax.random.key(0)
 
 
 @pytest.mark.parametrize("prompt_length", [1, 7, 19, 25])
 def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64):
     start = excite(GPT(CONFIG), seed=9)
     prompt = np.random.default_rng(prompt_length).integers(0, CONFIG.vocab_size, (3, prompt_length))
-    ours = generate(widen(start), prompt, 30, KEY, GREEDY)
-    theirs = torch_generate(load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, None, GREEDY)
+    ours = generate(widen(start), prompt, 30, GREEDY)
+    theirs = torch_generate(load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, GREEDY)
     np.testing.assert_array_equal(ours, theirs.numpy())
     assert len(np.unique(ours)) > 3
 
 
 def test_another_model_writes_something_else():
     prompt = np.zeros((1, 3), np.int32)
-    first, second = (generate(excite(GPT(CONFIG), seed), prompt, 12, KEY, GREEDY) for seed in (9, 7))
+    first, second = (generate(excite(GPT(CONFIG), seed), prompt, 12, GREEDY) for seed in (9, 7))
     assert (first != second).any()
 
 
@@ -44,8 +43,8 @@ def test_tied_sinusoid_model_too(float64):
     config = replace(CONFIG, tied=True, positions="sinusoid", n_kv_heads=1, projections="fused")
     start = excite(GPT(config), seed=9)
     prompt = np.array([[5, 1, 2, 0]])
-    theirs = torch_generate(load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, None, GREEDY)
-    np.testing.assert_array_equal(generate(widen(start), prompt, 20, KEY, GREEDY), theirs.numpy())
+    theirs = torch_generate(load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, GREEDY)
+    np.testing.assert_array_equal(generate(widen(start), prompt, 20, GREEDY), theirs.numpy())
 
 
 WAYS = {"left": lambda valid: valid, "right": lambda valid: valid[:, ::-1], "inside": lambda valid: np.roll(valid, 3, 1)}
@@ -60,7 +59,7 @@ def padded():
     text = np.random.default_rng(4).integers(1, CONFIG.vocab_size, (4, 9))
     padding = np.array([0, 2, 5, 8])
     valid = np.arange(9) >= padding[:, None]
-    theirs = torch_generate(twin, torch.from_numpy(text), 24, None, GREEDY, padding=torch.from_numpy(padding), eos=2)
+    theirs = torch_generate(twin, torch.from_numpy(text), 24, GREEDY, valid=torch.from_numpy(valid), eos=2)
     return start, twin, text, valid, theirs.numpy()
 
 
@@ -70,7 +69,7 @@ def test_padded_prompts(padded, way, float64):
     moved = way(valid)
     prompt = np.zeros_like(text)
     prompt[moved] = text[valid]
-    ours = generate(widen(start), prompt, 24, KEY, GREEDY, valid=moved, eos=2)
+    ours = generate(widen(start), prompt, 24, GREEDY, valid=moved, eos=2)
     np.testing.assert_array_equal(ours, theirs)
     assert len(np.unique(theirs)) > 3
 
@@ -78,14 +77,14 @@ def test_padded_prompts(padded, way, float64):
 def test_padding_changes_nothing(padded, float64):
     start, _, text, valid, theirs = padded
     for row, real, said in zip(text, valid, theirs, strict=True):
-        np.testing.assert_array_equal(generate(widen(start), row[real][None], 24, KEY, GREEDY, eos=2)[0], said)
+        np.testing.assert_array_equal(generate(widen(start), row[real][None], 24, GREEDY, eos=2)[0], said)
 
 
 def test_a_row_ends_and_the_others_go_on(padded, float64):
     start, _, text, valid, _ = padded
-    free = generate(widen(start), text, 24, KEY, GREEDY, valid=valid)
+    free = generate(widen(start), text, 24, GREEDY, valid=valid)
     eos = int(free[0, 3])
-    ours = generate(widen(start), text, 24, KEY, GREEDY, valid=valid, eos=eos)
+    ours = generate(widen(start), text, 24, GREEDY, valid=valid, eos=eos)
     for said, before in zip(ours, free, strict=True):
         end = list(before).index(eos) if eos in before else 24
         np.testing.assert_array_equal(said[: end + 1], before[: end + 1])
@@ -96,9 +95,29 @@ def test_a_row_ends_and_the_others_go_on(padded, float64):
 def test_a_repetition_penalty_counts_the_prompt(padded, float64):
     start, twin, text, valid, _ = padded
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.9)
-    padding = torch.from_numpy((~valid).sum(1))
-    theirs = torch_generate(twin, torch.from_numpy(text), 24, None, sampling, padding=padding)
-    np.testing.assert_array_equal(generate(widen(start), text, 24, KEY, sampling, valid=valid), theirs.numpy())
+    theirs = torch_generate(twin, torch.from_numpy(text), 24, sampling, valid=torch.from_numpy(valid))
+    np.testing.assert_array_equal(generate(widen(start), text, 24, sampling, valid=valid), theirs.numpy())
+
+
+BEAMS = {
+    "plain": BeamConfig(width=3, n_best=3),
+    "never": BeamConfig(width=3, n_best=3, early_stopping="never", length_penalty=0.2, min_tokens=2, suppressed=(4,)),
+    "no run twice": BeamConfig(width=3, n_best=3, no_repeat_ngram=2, forced=((1, 6), (-1, 2))),
+}
+
+
+@pytest.mark.parametrize("beam", BEAMS.values(), ids=BEAMS)
+def test_beams_behind_padded_prompts(padded, beam, float64):
+    """Up to the last place of the context, with two ends."""
+    start, twin, text, valid, _ = padded
+    room = CONFIG.context + 1 - text.shape[1]
+    ours = generate_beam(widen(start), text, room, beam, eos=(2, 7), pad=0, valid=valid)
+    theirs = torch_generate_beam(twin, torch.from_numpy(text), room, beam, eos=(2, 7), valid=torch.from_numpy(valid))
+    for tokens, scores, wanted in zip(ours.tokens, ours.scores, theirs, strict=True):
+        assert tokens.tolist() == [[*sequence, *[0] * (room - len(sequence))] for sequence, _ in wanted]
+        np.testing.assert_allclose(scores, [score for _, score in wanted], rtol=1e-12)
+    assert (ours.tokens[..., -1] == 0).any()
+    assert (ours.tokens[..., -1] != 0).any()
 
 
 LOGITS = np.round(np.random.default_rng(1).standard_normal((6, 29)), 1)  # with ties

@@ -14,12 +14,11 @@ from jaxformer.models import GPT
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.generation import Written, compare_generation, judge
 from jaxformer.parity.inputs import excite
-from jaxformer.settings import SamplingConfig
 from parity_tests.helpers import B, V, gpt_config
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.models import GPT as TORCH_GPT
 
-GREEDY, T = SamplingConfig(temperature=0.0), 6
+T = 6
 PROMPT = np.random.default_rng(0).integers(0, V, (B, 3), np.int32)
 
 
@@ -68,8 +67,8 @@ def test_the_same_tokens(sides, tier):
 def test_ids_alone_by_the_librarys_own(sides):
     stage = compare_generation(
         *sides,
-        lambda model: torch_generate(model, torch.from_numpy(PROMPT), T, None, GREEDY),
-        lambda model: generate(model, PROMPT, T, jax.random.key(0), GREEDY),
+        lambda model: torch_generate(model, torch.from_numpy(PROMPT), T),
+        lambda model: generate(model, PROMPT, T),
     )
     assert stage.status == "equal"
 

@@ -158,7 +158,7 @@ def test_the_same_translations(trained, float64):
         room = min(trained.config.context, max(SHORTEST, 2 * bucket(source.shape[1])))
         theirs = translate(twin, source, room, start=start, eos=end)[0].tolist()
         assert ours == TOKENIZER.decode(theirs[: theirs.index(end)] if end in theirs else theirs).strip()
-        tokens, scores = translate_beam(twin, source, room, beam, start=start, eos=end)[0]
-        assert [text for text, _ in found] == [TOKENIZER.decode([i for i in row if i != end]).strip() for row in tokens]
-        np.testing.assert_allclose([score for _, score in found], scores, rtol=1e-12)
+        wanted = translate_beam(twin, source, room, beam, start=start, eos=end)[0]
+        assert [text for text, _ in found] == [TOKENIZER.decode([i for i in row if i != end]).strip() for row, _ in wanted]
+        np.testing.assert_allclose([score for _, score in found], [score for _, score in wanted], rtol=1e-12)
     assert len(set(greedy)) > 3

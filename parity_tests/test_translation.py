@@ -11,7 +11,7 @@ import torch
 
 from jaxformer.config import EncoderDecoderConfig
 from jaxformer.decoding import translate, translate_beam
-from jaxformer.decoding.beam import beam_numbers
+from jaxformer.decoding.beam import BeamShape, make_beam
 from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
@@ -53,12 +53,13 @@ CONFIGS = {
     ),
 }
 BEAMS = {
-    "three": BeamConfig(width=3, n_best=3),
+    "three": BeamConfig(width=3, n_best=3, early_stopping=True),
     "all that there is": BeamConfig(width=6, n_best=4, length_penalty=0.0),
-    "until nothing is better": BeamConfig(width=4, n_best=2, length_penalty=2.0, early_stopping=False),
+    "until nothing is better": BeamConfig(width=4, n_best=2, length_penalty=2.0, early_stopping="never"),
+    "for short ones": BeamConfig(width=4, n_best=2, length_penalty=-0.5),
     "no run of two twice": BeamConfig(width=3, n_best=2, no_repeat_ngram=2),
     "no token twice": BeamConfig(width=4, n_best=2, no_repeat_ngram=1),
-    "forced and suppressed": BeamConfig(width=3, n_best=3, forced=((0, 4), (3, 2), (12, EOS)), suppressed=(5,)),
+    "forced and suppressed": BeamConfig(width=3, n_best=3, forced=((0, 4), (3, 2), (-1, EOS)), suppressed=(5,), min_tokens=2),
     "one": BeamConfig(width=1, length_penalty=0.6),
 }
 FIRST, SECOND = CONFIGS
@@ -111,10 +112,8 @@ def test_greedy_is_the_argmax_of_a_full_pass_each_time(name):
 def test_a_repetition_penalty_equals_torchs(name):
     model, twin, source, valid = case(name)
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.7)
-    ours = translate(model, source, N, start=START, eos=EOS, valid=valid, sampling=sampling)
-    theirs = torch_translate(
-        twin, torch.from_numpy(source), N, start=START, eos=EOS, valid=torch.from_numpy(valid), sampling=sampling
-    )
+    ours = translate(model, source, N, sampling, start=START, eos=EOS, valid=valid)
+    theirs = torch_translate(twin, torch.from_numpy(source), N, sampling, start=START, eos=EOS, valid=torch.from_numpy(valid))
     np.testing.assert_array_equal(ours, theirs.numpy())
     assert (ours != translate(model, source, N, start=START, eos=EOS, valid=valid)).any()
 
@@ -128,10 +127,10 @@ def test_beams_equal_torchs(name, beam):
     model, twin, source, valid = case(name)
     tokens, scores = translate_beam(model, source, N, beam, start=START, eos=EOS, valid=valid)
     theirs = torch_translate_beam(twin, torch.from_numpy(source), N, beam, start=START, eos=EOS, valid=torch.from_numpy(valid))
-    for row, (their_tokens, their_scores) in enumerate(theirs):
+    for row, wanted in enumerate(theirs):
         found = np.isfinite(scores[row])
-        assert [trimmed(sequence) for sequence in tokens[row][found]] == their_tokens
-        np.testing.assert_allclose(scores[row][found], their_scores, rtol=1e-12)
+        assert [trimmed(sequence) for sequence in tokens[row][found]] == [sequence for sequence, _ in wanted]
+        np.testing.assert_allclose(scores[row][found], [score for _, score in wanted], rtol=1e-12)
 
 
 @configs
@@ -153,12 +152,11 @@ def test_a_beam_wide_enough_finds_the_best_of_all(name, penalty):
     padded = np.array([[START, *s, *[EOS] * (longest - len(s))] for s in sequences])
     lengths = np.array([len(s) for s in sequences])
     run = jax.jit(lambda source, mask: jax.nn.log_softmax(model(source, padded[:, :-1], source_mask=mask), -1))
-    beam = BeamConfig(width=1, length_penalty=penalty, early_stopping=False)
+    beam = BeamConfig(width=1, length_penalty=penalty, early_stopping="never")
     width = vocab_size**longest
-    tokens, scores, _ = _translate_beam(
-        model, source[:2], valid[:2], np.int32(START), np.int32(longest), beam_numbers(beam, vocab_size, 16), np.int32(EOS), 16,
-        (width, 1, 0),
-    )  # fmt: skip
+    numbers, _ = make_beam(beam, EOS, None, vocab_size=vocab_size, n_tokens=longest, size=16)
+    shape = BeamShape(width, n_best=1, ngram=0, candidates=2 * width)
+    tokens, scores, _ = _translate_beam(model, source[:2], valid[:2], np.int32(START), np.int32(longest), numbers, 16, shape)
     for row in range(2):
         wide = np.repeat(source[row : row + 1], len(sequences), 0)
         chances = np.asarray(run(wide, padding_mask(jnp.asarray(valid[row : row + 1]))))
@@ -172,7 +170,7 @@ def test_a_longer_sequence_wins_with_a_higher_penalty():
     model, _, source, valid = case(FIRST)
 
     def length(penalty):
-        beam = BeamConfig(width=5, length_penalty=penalty, early_stopping=False)
+        beam = BeamConfig(width=5, length_penalty=penalty, early_stopping="never")
         tokens, _ = translate_beam(model, source, N, beam, start=START, eos=EOS, valid=valid)
         return sum(len(trimmed(row)) for row in tokens[:, 0])
 

@@ -75,8 +75,9 @@ BAD = [
     *[(SamplingConfig, "repetition_penalty", value) for value in (0, -1, math.nan, math.inf, True)],
     *[(BeamConfig, name, value) for name in ("width", "n_best") for value in NO_SIZES],
     *[(BeamConfig, "no_repeat_ngram", value) for value in (-1, 2.0, True)],
-    *[(BeamConfig, "length_penalty", value) for value in (-1, math.nan, math.inf, "1", True)],
-    *[(BeamConfig, "early_stopping", value) for value in (1, 0, None, "never")],
+    *[(BeamConfig, "length_penalty", value) for value in (-11, math.nan, math.inf, "1", True)],
+    *[(BeamConfig, "early_stopping", value) for value in (1, 0, None, "newer")],
+    *[(SamplingConfig, "min_tokens", value) for value in (-1, 1.0)],
 ]
 
 
@@ -175,15 +176,16 @@ def test_a_missing_field_is_pythons_own_refusal():
         (BeamConfig, {"width": 2, "n_best": 3}, "n_best = 3 is more than width = 2; give a number up to it"),
         (BeamConfig, {"suppressed": (1, -1)}, "suppressed = -1 is out of range; give an integer from 0"),
         (BeamConfig, {"suppressed": (1.0,)}, "suppressed = 1.0 is not a whole number; give an integer of at least 0"),
-        (BeamConfig, {"suppressed": 3}, "suppressed = 3 is no tuple; give one, () for none"),
-        (BeamConfig, {"suppressed": [3]}, "suppressed = [3] is no tuple"),
-        (BeamConfig, {"forced": (3,)}, "forced = 3 is no pair; give (place, token)"),
-        (BeamConfig, {"forced": ((1, 2, 3),)}, "forced = (1, 2, 3) is no pair; give (place, token)"),
-        (BeamConfig, {"forced": ((0, -2),)}, "forced = -2 is out of range; give an integer from 0"),
-        (BeamConfig, {"forced": 3}, "forced = 3 is no tuple"),
+        (BeamConfig, {"suppressed": 3}, "suppressed = 3 is not a tuple; give one, () for none"),
+        (BeamConfig, {"suppressed": [3]}, "suppressed = [3] is not a tuple"),
+        (BeamConfig, {"forced": (3,)}, "forced = 3 is not a pair; give (place, token)"),
+        (BeamConfig, {"forced": ((1, 2, 3),)}, "forced = (1, 2, 3) is not a pair; give (place, token)"),
+        (BeamConfig, {"forced": ((0, -2),)}, "forced token = -2 is out of range; give an integer from 0"),
+        (SamplingConfig, {"forced": ((-2, 3),)}, "forced place = -2 is out of range; give an integer from -1"),
+        (BeamConfig, {"forced": 3}, "forced = 3 is not a tuple"),
         (BeamConfig, {"forced": ((0, 3), (0, 4))}, "forced = ((0, 3), (0, 4)) names a place twice; give one token to each"),
         (BeamConfig, {"forced": ((0, 3),), "suppressed": (3,)}, "token 3 is both forced and suppressed; choose one"),
-        (BeamConfig, {"length_penalty": 1e3}, "length_penalty = 1000 is out of range; give a number in [0, 10]"),
+        (BeamConfig, {"length_penalty": 1e3}, "length_penalty = 1000 is out of range; give a number in [-10, 10]"),
         (
             SamplingConfig,
             {"repetition_penalty": 1e-38},
@@ -201,7 +203,7 @@ def test_the_edges_are_allowed():
     GPTConfig(**(GOOD[GPTConfig] | {"head_dim": 3, "output_projection": False, "output_bias": False}))
     ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
     SamplingConfig(temperature=0, top_k=0, top_p=1, min_p=1, repetition_penalty=0.1)
-    BeamConfig(width=1, n_best=1, length_penalty=0, suppressed=(1,), forced=((0, 0),))
+    BeamConfig(width=1, n_best=1, length_penalty=-10, early_stopping="never", suppressed=(1,), forced=((-1, 0),))
     EncoderConfig(**(GOOD[EncoderConfig] | {"token_types": 0, "position_offset": 0}))
     EncoderDecoderConfig(**(GOOD[EncoderDecoderConfig] | {"n_decoder_layers": 1, "source_vocab_size": 1}))
 

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding import generate
+from jaxformer.decoding import generate, generate_beam
 from jaxformer.decoding.generate import _generate
 from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens, numbers
 from jaxformer.errors import InputError, NonFiniteError
 from jaxformer.models import init
-from jaxformer.settings import SamplingConfig
+from jaxformer.settings import BeamConfig, SamplingConfig
 from tests.tiny import quick_key, tiny_config
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -47,20 +47,20 @@ def test_greedy_is_the_argmax_of_a_full_pass_each_time(model, scores, length):
     ids, n = prompt(length), 20
     for _ in range(n):
         ids = np.concatenate([ids, scores(ids).argmax(-1)[:, None].astype(np.int32)], axis=1)
-    said = generate(model, prompt(length), n, KEY, GREEDY)
+    said = generate(model, prompt(length), n, GREEDY)
     assert said.shape == (3, n)
     assert np.array_equal(said, ids[:, length:])
     assert len(np.unique(said)) > 1
 
 
 def test_a_longer_answer_starts_with_the_shorter(model):
-    long, short = (generate(model, prompt(3), n, KEY) for n in (20, 5))
+    long, short = (generate(model, prompt(3), n, key=KEY) for n in (20, 5))
     assert np.array_equal(long[:, :5], short)
-    assert generate(model, prompt(3), 0, KEY).shape == (3, 0)
+    assert generate(model, prompt(3), 0, key=KEY).shape == (3, 0)
 
 
 def test_the_key_decides(model):
-    first, again, other = (generate(model, prompt(3), 20, quick_key(seed)) for seed in (0, 0, 1))
+    first, again, other = (generate(model, prompt(3), 20, key=quick_key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert first.min() >= 0
@@ -71,13 +71,13 @@ def test_few_programs(model):
     _generate.clear_cache()
     for n in (1, 2, 15, 16):
         for length in (1, 5, 8, 9, 30):
-            generate(model, prompt(length), n, KEY)
+            generate(model, prompt(length), n, key=KEY)
     assert _generate._cache_size() == 1
     for n in (17, 20, 32):
-        generate(model, prompt(4), n, KEY)
+        generate(model, prompt(4), n, key=KEY)
     assert _generate._cache_size() == 2
     for sampling in (SamplingConfig(temperature=0.5), SamplingConfig(top_k=3), SamplingConfig(top_p=0.5)):
-        generate(model, prompt(4), 16, quick_key(9), sampling)
+        generate(model, prompt(4), 16, sampling, key=quick_key(9))
     assert _generate._cache_size() == 2
 
 
@@ -153,6 +153,7 @@ PROMPT = prompt(4)
     ("given", "said"),
     [
         ({"eos": 11}, "eos = 11 is no token id; give a whole number from 0 to 10"),
+        ({"sampling": SamplingConfig()}, "temperature = 1.0 draws at random; give a key, or temperature 0"),
         ({"n_tokens": 2**20 + 1}, "n_tokens = 1048577 is more than the 1048576 tokens that can be generated at once"),
         ({"valid": np.eye(3, 4, dtype=bool) & False}, r"prompt\[0\] is nothing but padding; give at least one token"),
         ({"valid": np.ones((3, 4))}, r"valid is float64 of shape \(3, 4\) for this prompt; give booleans of shape \(3, 4\)"),
@@ -162,10 +163,23 @@ PROMPT = prompt(4)
 )
 def test_refusals(model, given, said):
     with pytest.raises(InputError, match=said):
-        generate(**({"model": model, "prompt": PROMPT, "n_tokens": 3, "key": KEY} | given))
+        generate(**({"model": model, "prompt": PROMPT, "n_tokens": 3} | given))
+
+
+def test_a_beams_window_does_not_slide(model):
+    """The last token is read by nobody: a context of 8 takes 4 of the prompt and 5 more."""
+    assert generate_beam(model, PROMPT, 5, BeamConfig(width=2)).tokens.shape == (3, 1, 5)
+    said = "n_tokens = 6 behind 4 of the prompt exceed the context of 8, and a beam's window does not slide; ask for at most 5"
+    with pytest.raises(InputError, match=said):
+        generate_beam(model, PROMPT, 6, BeamConfig(width=2))
+
+
+def test_without_a_key_the_likeliest_and_with_one_a_sample(model):
+    assert np.array_equal(generate(model, PROMPT, 12), generate(model, PROMPT, 12, GREEDY))
+    assert np.array_equal(generate(model, PROMPT, 12, key=KEY), generate(model, PROMPT, 12, SamplingConfig(), key=KEY))
 
 
 def test_logits_that_are_nan(model):
     broken = jax.tree.map(lambda leaf: leaf * jnp.nan, model)
     with pytest.raises(NonFiniteError, match=r"^the logits of token 0 are NaN"):
-        generate(broken, PROMPT, 3, KEY, GREEDY)
+        generate(broken, PROMPT, 3, GREEDY)

@@ -39,7 +39,7 @@ def extend(model):
 
 @pytest.fixture(scope="module")
 def entries(model, extend):
-    return {"call": model, "extend": extend, "generate": lambda tokens: generate(model, tokens, 2, quick_key(0))}
+    return {"call": model, "extend": extend, "generate": lambda tokens: generate(model, tokens, 2)}
 
 
 def ids(value: int) -> np.ndarray:
@@ -129,4 +129,4 @@ def test_under_jit_more_tokens_than_the_cache_takes_give_nan(model):
 @pytest.mark.parametrize("n", [-1, True, 2**31])
 def test_bad_number_of_tokens(model, n):
     with pytest.raises(ConfigError, match=f"^n_tokens = {n!r} is "):
-        generate(model, np.zeros((1, 1), np.int32), n, quick_key(0))
+        generate(model, np.zeros((1, 1), np.int32), n)

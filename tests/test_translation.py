@@ -38,13 +38,13 @@ def test_few_programs(model):
         translate(model, source(length), 16, **IDS)
     assert _translate._cache_size() == 2
     for sampling in (SamplingConfig(temperature=0.5), SamplingConfig(top_k=3), SamplingConfig(min_p=0.5)):
-        translate(model, source(4), 16, **IDS, sampling=sampling, key=quick_key(2))
+        translate(model, source(4), 16, sampling, **IDS, key=quick_key(2))
     assert _translate._cache_size() == 3  # another kind of key, once
 
 
 def test_few_programs_for_beams(model):
     _translate_beam.clear_cache()
-    for beam in (BeamConfig(width=2), BeamConfig(width=2, length_penalty=0.3, suppressed=(4,), early_stopping=False)):
+    for beam in (BeamConfig(width=2), BeamConfig(width=2, length_penalty=-0.3, suppressed=(4,), early_stopping="never")):
         for length in (1, 5, 16):
             translate_beam(model, source(length), length, beam, **IDS)
     assert _translate_beam._cache_size() == 1
@@ -52,7 +52,7 @@ def test_few_programs_for_beams(model):
 
 def test_a_sample_is_decided_by_its_key(model):
     def sampled(seed: int) -> np.ndarray:
-        return translate(model, source(5), 20, **IDS, sampling=SamplingConfig(), key=quick_key(seed))
+        return translate(model, source(5), 20, **IDS, key=quick_key(seed))
 
     assert np.array_equal(sampled(0), sampled(0))
     assert not np.array_equal(sampled(0), sampled(1))
@@ -80,7 +80,8 @@ def test_padding_of_the_source_changes_nothing(model):
         ({"start": 11}, "start = 11 is no token id; give a whole number from 0 to 10"),
         ({"eos": -1}, "eos = -1 is no token id; give a whole number from 0 to 10"),
         ({"start": 1.5}, "start = 1.5 is no token id; give a whole number"),
-        ({"eos": None}, "eos = None is no token id; give a whole number"),
+        ({"eos": (1, 11)}, "eos = 11 is no token id; give a whole number"),
+        ({"pad": 11}, "pad = 11 is no token id; give a whole number from 0 to 10"),
         ({"source": source(4)[:0]}, r"source: shape \(0, 4\); give at least one row"),
         ({"source": [[1, 2], [3]]}, "rows of ids have different lengths; pad them to one, and mask the padding"),
         ({"n_tokens": 41}, "n_tokens = 41 is more than the 40 tokens that can be generated at once"),
@@ -99,17 +100,18 @@ def test_a_model_of_another_kind(model):
     with pytest.raises(InputError, match="only an EncoderDecoder translates, and this is GPT"):
         translate(gpt, source(4), 3, **IDS)
     with pytest.raises(InputError, match="generate continues a GPT, and this is EncoderDecoder"):
-        generate(model, source(4), 3, quick_key(0))
+        generate(model, source(4), 3)
 
 
 @pytest.mark.parametrize(
     ("beam", "said"),
     [
+        ({"forced": ((2, 4), (-1, 5))}, "forced place -1 is place 2, which has another token; give one token to each place"),
         ({"width": 12}, "width = 12 of the beam is more than the vocabulary of 11; give a smaller beam"),
         ({"suppressed": (11,)}, "suppressed token = 11 is no token id"),
         ({"forced": ((0, 11),)}, "forced token = 11 is no token id"),
         ({"forced": ((3, 4),)}, "forced place 3 lies behind the 3 tokens asked for; ask for more, or leave it out"),
-        ({"suppressed": tuple(range(11))}, r"the beam's rules leave no target for source\[0\]; suppress fewer tokens"),
+        ({"suppressed": tuple(range(11))}, r"the beam's rules leave no sequence for source\[0\]; suppress fewer tokens"),
     ],
 )
 def test_beams_that_do_not_fit_the_model(model, beam, said):
@@ -122,8 +124,8 @@ def test_beams_that_do_not_fit_the_model(model, beam, said):
     [
         ({"width": 0}, "width = 0 is out of range; give an integer from 1"),
         ({"n_best": 6}, "n_best = 6 is more than width = 5"),
-        ({"length_penalty": -1}, "length_penalty = -1 is out of range"),
-        ({"forced": (3,)}, "forced = 3 is no pair; give"),
+        ({"length_penalty": -11}, "length_penalty = -11 is out of range"),
+        ({"forced": (3,)}, "forced = 3 is not a pair; give"),
     ],
 )
 def test_beams_that_are_none(beam, said):
@@ -131,9 +133,22 @@ def test_beams_that_are_none(beam, said):
         BeamConfig(**beam)
 
 
-def test_sampling_needs_a_key(model):
+def test_a_search_needs_a_length(model):
+    with pytest.raises(ConfigError, match=r"^n_tokens = 0 is out of range; give an integer from 1"):
+        translate_beam(model, source(4), 0, **IDS)
+
+
+def test_a_draw_needs_a_key(model, untyped):
     with pytest.raises(InputError, match=r"temperature = 1.0 draws at random; give a key, or temperature 0"):
-        translate(model, source(4), 3, **IDS, sampling=SamplingConfig())
+        translate(model, source(4), 3, SamplingConfig(), **IDS)
+    with pytest.raises(InputError, match=r"sampling is a \w+; give a SamplingConfig, and a key by its name, key=..."):
+        translate(model, source(4), 3, quick_key(0), **IDS)
+
+
+def test_rules_that_leave_no_token(model):
+    """A run of one token may not repeat, and there are no more tokens than 11, the start among them."""
+    with pytest.raises(InputError, match="the rules leave a row no token at place 10; suppress fewer, or allow repeated runs"):
+        translate(model, source(4), 12, SamplingConfig(temperature=0, no_repeat_ngram=1), start=0, eos=None)
 
 
 @pytest.mark.parametrize("function", [translate, translate_beam])

@@ -177,7 +177,7 @@ def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
 def write(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
     """A sample from the start of a text."""
     prompt = tokenizer.encode(tokenizer.opening)[None]
-    return tokenizer.decode(generate(model, prompt, characters, jax.random.key(seed))[0])
+    return tokenizer.decode(generate(model, prompt, characters, key=jax.random.key(seed))[0])
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from jaxformer.training.step import make_shaped_train_steps, train_state
 from jaxformer.training.trained import load_tokenizer
 from jaxformer.training.translator import Translator
 
-BEAM = BeamConfig(width=5)
+BEAM = BeamConfig(width=5, early_stopping=True)
 """How the test set is translated in the end, beside greedily."""
 EVALUATION_SHAPES = 4
 """Most batch shapes of the held-out pairs."""

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.decoding.generate import Step
-from jaxformer.decoding.prepare import NEVER, NONE, real
+from jaxformer.decoding.choose import Step, first
+from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
+from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
+from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
 from jaxformer.settings import BeamConfig
 
@@ -18,28 +20,53 @@ class BeamNumbers(NamedTuple):
     """What of a BeamConfig is traced."""
 
     length_penalty: Float[Array, ""] | np.generic
-    early_stopping: Bool[Array, ""] | np.generic
-    suppressed: Bool[Array, " V"] | np.ndarray
-    """Which tokens are never chosen."""
-    forced: Int[Array, " X"] | np.ndarray
-    """The token of each place, or -1."""
+    at_once: Bool[Array, ""] | np.bool_
+    """A source is finished as soon as W sequences have ended."""
+    at_greatest: Bool[Array, ""] | np.bool_
+    """What goes on is judged at the greatest length, not at that of now."""
+    rules: Rules
 
 
-def beam_numbers(beam: BeamConfig, vocab_size: int, size: int) -> BeamNumbers:
-    """The configuration as arrays, for at most `size` tokens."""
-    suppressed, forced = np.zeros(vocab_size, bool), np.full(size, NONE)
-    suppressed[list(beam.suppressed)] = True
-    for place, token in beam.forced:
-        if place < size:
-            forced[place] = token
-    return BeamNumbers(real(beam.length_penalty), np.bool_(beam.early_stopping), suppressed, forced)
+class BeamShape(NamedTuple):
+    """What of a BeamConfig decides the program."""
+
+    width: int
+    n_best: int
+    ngram: int
+    candidates: int
+    """Ways to go on that are ranked: with W of each end token among them, W others remain."""
+
+
+class Hypotheses(NamedTuple):
+    """What a beam search found, the best first."""
+
+    tokens: np.ndarray
+    """`B n_best n_tokens` ids; the padding token behind an end."""
+    scores: np.ndarray
+    """`B n_best`: log-probability / length^length_penalty; -inf where there are fewer sequences than asked for."""
+
+
+def make_beam(
+    beam: BeamConfig, eos: Ends, pad: int | None, *, vocab_size: int, n_tokens: int, size: int
+) -> tuple[BeamNumbers, BeamShape]:
+    """The configuration as arrays and sizes, for n_tokens <= size; InputError where it does not fit the vocabulary."""
+    check_length(n_tokens, least=1)
+    if beam.width > vocab_size:
+        raise InputError(f"width = {beam.width} of the beam is more than the vocabulary of {vocab_size}; give a smaller beam")
+    rules = make_rules(beam, eos, pad, vocab_size, n_tokens, size)
+    at_greatest = beam.early_stopping == "never" and beam.length_penalty > 0
+    numbers = BeamNumbers(real(beam.length_penalty), np.bool_(beam.early_stopping is True), np.bool_(at_greatest), rules)
+    candidates = max(2, 1 + len(set(end_tokens(eos)))) * beam.width
+    return numbers, BeamShape(beam.width, beam.n_best, beam.no_repeat_ngram, candidates)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Beams:
-    """All that the search carries from token to token; whatever lies behind an end is the end token."""
+    """All that the search carries from token to token; whatever lies behind an end is the padding token."""
 
+    history: Array
+    """B*W H: what was read before the first choice, at the right; -1 where a row has less."""
     length: Array
     """Tokens chosen so far, a scalar."""
     tokens: Array
@@ -64,28 +91,27 @@ def beam_search(
     step: Step,
     logits: Float[Array, "B V"],
     cache: Any,
-    rules: BeamNumbers,
+    history: Int[Array, "B H"],
+    numbers: BeamNumbers,
     end: Int[Array, ""],
-    eos: Int[Array, ""],
-    *,
     size: int,
-    width: int,
-    n_best: int,
-    ngram: int,
+    shape: BeamShape,
 ) -> tuple[Int[Array, "B n X"], Float[Array, "B n"], Int[Array, ""]]:
     """The `n_best` sequences of at most `end` <= `size` tokens and their scores; and where the logits broke.
 
     `logits` and `cache` are those of B rows before the first token; `step` is called with B*W rows, those of a source side by
-    side. Every step ranks the W V ways to go on. A sequence ends where `eos` is among the W best of them; the W best others go
-    on. A source is finished with W ended sequences: at once, or (without early stopping) when the likeliest of those that go
-    on could not beat them even at the greatest length.
+    side. Every step ranks the W V ways to go on; of two that are equally likely, the one of the likelier parent or the lower id
+    comes first. A sequence ends where an end token is among the W best of them, and every one at the greatest length; the W
+    best others go on. A source is finished with W ended sequences: at once, or when the likeliest of those that go on would
+    not beat them at the length it has, or at the greatest one.
     """
-    batch = logits.shape[0]
+    batch, width = logits.shape[0], shape.width
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
-    empty = jnp.full((batch, width, size), eos)
-    first = jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf).astype(wide(logits).dtype)
-    sums = jnp.broadcast_to(first, (batch, width))
+    empty = jnp.full((batch, width, size), numbers.rules.pad)
+    only_first = jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf).astype(wide(logits).dtype)
+    sums = jnp.broadcast_to(only_first, (batch, width))
     beams = Beams(
+        history[rows],
         jnp.int32(0),
         empty,
         sums,
@@ -98,53 +124,49 @@ def beam_search(
     )
 
     def one(now: Beams) -> Beams:
-        return _advance(step, now, rules, end, eos, ngram)
+        return _advance(step, now, numbers, end, shape)
 
     beams = jax.lax.while_loop(lambda now: (now.length < end) & ~now.done.all(), one, beams)
-    open_scores = jnp.where(beams.done[:, None], -jnp.inf, score(beams.sums, beams.length, rules.length_penalty))
-    scores, (tokens,) = _best(
-        jnp.concatenate([beams.scores, open_scores], 1), n_best, jnp.concatenate([beams.ended, beams.tokens], 1)
-    )
-    return tokens, scores, beams.broken
+    return beams.ended[:, : shape.n_best], beams.scores[:, : shape.n_best], beams.broken
 
 
 def score(sums: Float[Array, "..."], length: Int[Array, ""], penalty: Float[Array, ""] | np.generic) -> Float[Array, "..."]:
     """log-probability / length^penalty, as fairseq and Marian have it (Wu et al. 2016, equation 14, is another form)."""
-    return sums / jnp.asarray(jnp.maximum(length, 1), sums.dtype) ** jnp.asarray(penalty, sums.dtype)
+    return sums / jnp.asarray(length, sums.dtype) ** jnp.asarray(penalty, sums.dtype)
 
 
-def _advance(step: Step, now: Beams, rules: BeamNumbers, end: Array, eos: Array, ngram: int) -> Beams:
+def _advance(step: Step, now: Beams, numbers: BeamNumbers, end: Array, shape: BeamShape) -> Beams:
     """One more token for every sequence."""
-    batch, width, _ = now.tokens.shape
-    chances = jax.nn.log_softmax(wide(now.logits), -1).reshape(batch, width, -1)
-    allowed = constrain(chances, now.tokens, now.length, rules, ngram)
+    (batch, width, size), rules, penalty = now.tokens.shape, numbers.rules, numbers.length_penalty
+    chances = jax.nn.log_softmax(wide(now.logits), -1)
+    allowed = constrain(chances, now.history, now.tokens.reshape(-1, size), now.length, rules, shape.ngram)
     vocab_size = chances.shape[-1]
-    ways = (now.sums[..., None] + allowed).reshape(batch, -1)
-    sums, index = jax.lax.top_k(ways, min(2 * width, ways.shape[1]))
+    ways = (now.sums[..., None] + allowed.reshape(batch, width, -1)).reshape(batch, -1)
+    sums, index = jax.lax.top_k(ways, min(shape.candidates, ways.shape[1]))
     parents, chosen = index // vocab_size, (index % vocab_size).astype(jnp.int32)
     tokens = jnp.take_along_axis(now.tokens, parents[..., None], 1)
     tokens = jax.lax.dynamic_update_slice_in_dim(tokens, chosen[..., None], now.length, axis=2)
-    ends = chosen == eos
+    length = now.length + 1
+    ends = jnp.asarray(rules.ends)[chosen] | (length == end)
 
     among_best = (jnp.arange(sums.shape[1]) < width)[None]
-    new = jnp.where(ends & among_best, score(sums, now.length + 1, rules.length_penalty), -jnp.inf)
-    new = jnp.where(now.done[:, None], -jnp.inf, new)
+    new = jnp.where(ends & among_best & ~now.done[:, None], score(sums, length, penalty), -jnp.inf)
     scores, (ended,) = _best(jnp.concatenate([now.scores, new], 1), width, jnp.concatenate([now.ended, tokens], 1))
     sums, (tokens, parents, chosen) = _best(jnp.where(ends, -jnp.inf, sums), width, tokens, parents, chosen)
 
-    reachable = score(sums[:, 0], end, rules.length_penalty)
-    finished = (scores[:, -1] > -jnp.inf) & (jnp.asarray(rules.early_stopping) | (scores[:, -1] >= reachable))
+    reachable = score(sums[:, 0], jnp.where(numbers.at_greatest, end, length), penalty)
+    finished = (scores[:, -1] > -jnp.inf) & (jnp.asarray(numbers.at_once) | (scores[:, -1] >= reachable))
     rows = (jnp.arange(batch, dtype=jnp.int32)[:, None] * width + parents).reshape(-1)
     logits, cache = step(chosen.reshape(-1), now.cache.take(rows))
-    sane = ~jnp.isnan(chances).any((1, 2)) | now.done
     return Beams(
-        now.length + 1,
+        now.history,
+        length,
         tokens,
         sums,
         ended,
         scores,
         now.done | finished,
-        jnp.where(sane.all(), now.broken, jnp.minimum(now.broken, now.length)),
+        first(now.broken, now.length, jnp.isnan(chances).reshape(batch, -1).any(-1) & ~now.done),
         logits,
         cache,
     )
@@ -156,26 +178,13 @@ def _best(values: Array, n: int, *arrays: Array) -> tuple[Array, list[Array]]:
     return values, [jnp.take_along_axis(a, place[..., None] if a.ndim == 3 else place, 1) for a in arrays]
 
 
-def constrain(
-    chances: Float[Array, "B W V"], tokens: Int[Array, "B W X"], length: Int[Array, ""], rules: BeamNumbers, ngram: int
-) -> Float[Array, "B W V"]:
-    """Log-probabilities with -inf for what may not come next; a forced token costs nothing."""
-    chances = jnp.where(jnp.asarray(rules.suppressed)[None, None], -jnp.inf, chances)
-    if ngram:
-        chances = jnp.where(repeats(tokens, length, chances.shape[-1], ngram), -jnp.inf, chances)
-    wanted = jnp.asarray(rules.forced)[length]
-    only = jnp.where(jnp.arange(chances.shape[-1], dtype=jnp.int32) == wanted, 0.0, -jnp.inf).astype(chances.dtype)
-    return jnp.where(wanted >= 0, only[None, None], chances)
-
-
-def repeats(tokens: Int[Array, "B W X"], length: Int[Array, ""], vocab_size: int, n: int) -> Bool[Array, "B W V"]:
-    """Which tokens would make the last n a run that stands in tokens[:length] already."""
-    batch, width, size = tokens.shape
-    if size < n:
-        return jnp.zeros((batch, width, vocab_size), bool)
-    starts = jnp.arange(size - n + 1, dtype=jnp.int32)
-    runs = tokens[..., starts[:, None] + jnp.arange(n, dtype=jnp.int32)[None]]
-    last = jax.lax.dynamic_slice_in_dim(tokens, length - (n - 1), n - 1, axis=2)
-    met = (runs[..., :-1] == last[:, :, None]).all(-1) & (starts + n <= length)[None, None]
-    rows = jnp.arange(batch, dtype=jnp.int32)[:, None, None], jnp.arange(width, dtype=jnp.int32)[None, :, None]
-    return jnp.zeros((batch, width, vocab_size), bool).at[*rows, runs[..., -1]].max(met)
+def hypotheses(found: tuple[Array, Array, Array], n_tokens: int, name: str) -> Hypotheses:
+    """What was found, on the host; NonFiniteError for logits that are NaN, InputError for a row without a sequence."""
+    tokens, scores, broken = found
+    check_broken(int(broken))
+    result = Hypotheses(np.asarray(tokens)[:, :, :n_tokens], np.asarray(scores))
+    if (none := np.flatnonzero(np.isneginf(result.scores[:, 0]))).size:
+        raise InputError(
+            f"the beam's rules leave no sequence for {name}[{none[0]}]; suppress fewer tokens, or allow repeated runs"
+        )
+    return result

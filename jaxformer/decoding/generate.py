@@ -1,169 +1,182 @@
-"""Choose token after token in one compiled program: the loop, which knows no model, and how a GPT continues a prompt."""
+"""How a GPT continues a prompt: token after token, or by the likeliest sequences that a beam finds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxformer.decoding.beam import BeamNumbers, BeamShape, Hypotheses, beam_search, hypotheses, make_beam
+from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
 from jaxformer.decoding.prepare import (
-    NEVER,
     NONE,
     bucket,
     check_broken,
-    check_id,
     check_length,
+    check_stuck,
     check_valid,
     padded_left,
     padded_right,
 )
-from jaxformer.decoding.sampling import Number, next_tokens, numbers
+from jaxformer.decoding.rules import Ends
 from jaxformer.errors import InputError
 from jaxformer.inputs import check_tokens
 from jaxformer.models import GPT, Model
-from jaxformer.models.inputs import Tokens
+from jaxformer.models.inputs import Tokens, known
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
-from jaxformer.settings import SamplingConfig
-
-Step = Callable[[Int[Array, " B"], Any], tuple[Float[Array, "B V"], Any]]
-"""step(tokens, cache) -> logits of the token after them, and the cache that holds them."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Progress:
-    """All that the loop carries from token to token."""
-
-    tokens: Array
-    """B X: what was chosen; the end token behind a row's end."""
-    length: Array
-    """How many were chosen, a scalar."""
-    logits: Array
-    """B V: of the next one."""
-    seen: Array
-    """B V: which tokens a row has had."""
-    ended: Array
-    """B: which rows are at their end."""
-    broken: Array
-    """At which token the logits were first NaN, a scalar."""
-    cache: Any
-    """Whatever the step remembers."""
-
-
-def begin(logits: Float[Array, "B V"], cache: Any, seen: Bool[Array, "B V"], size: int, eos: Int[Array, ""]) -> Progress:
-    """Before the first of at most `size` tokens."""
-    batch = logits.shape[0]
-    tokens = jnp.full((batch, size), jnp.maximum(eos, 0))
-    return Progress(tokens, jnp.int32(0), logits, seen, jnp.zeros(batch, bool), jnp.int32(NEVER), cache)
-
-
-def advance(
-    step: Step, progress: Progress, end: Int[Array, ""], key: PRNGKeyArray, sampling: tuple[Number, ...], eos: Int[Array, ""]
-) -> Progress:
-    """Choose tokens until there are `end` of them, or every row has chosen `eos`."""
-
-    def one(now: Progress) -> Progress:
-        chosen = next_tokens(now.logits, now.seen, jax.random.fold_in(key, now.length), *sampling)
-        chosen = jnp.where(now.ended, eos, chosen)
-        sane = now.ended | ~jnp.isnan(now.logits).any(-1)
-        logits, cache = step(chosen, now.cache)
-        return Progress(
-            jax.lax.dynamic_update_slice_in_dim(now.tokens, chosen[:, None], now.length, axis=1),
-            now.length + 1,
-            logits,
-            now.seen.at[jnp.arange(chosen.shape[0], dtype=jnp.int32), chosen].set(True),
-            now.ended | (chosen == eos),
-            jnp.where(sane.all(), now.broken, jnp.minimum(now.broken, now.length)),
-            cache,
-        )
-
-    return jax.lax.while_loop(lambda now: (now.length < end) & ~now.ended.all(), one, progress)
+from jaxformer.settings import BeamConfig, SamplingConfig
 
 
 def generate(
     model: Model,
     prompt: Tokens,
     n_tokens: int,
-    key: PRNGKeyArray,
-    sampling: SamplingConfig = SamplingConfig(),
+    sampling: SamplingConfig | None = None,
     *,
+    key: PRNGKeyArray | None = None,
+    eos: Ends = None,
+    pad: int | None = None,
     valid: Tokens | None = None,
-    eos: int | None = None,
 ) -> np.ndarray:
     """`B P` ids -> the `B n_tokens` ids that follow; only the last `context` tokens are seen.
 
-    `valid` (`B P`, True = no padding) leaves out padding, wherever it stands. A row that chooses `eos` ends, and is filled up
-    with it. Prompt and output lengths are rounded up to powers of two, and nearby lengths share one compilation. While
-    everything fits the context a cache makes each token one row of work; after that the window slides and each token costs a
-    full pass. Raises InputError for what the model cannot continue, NonFiniteError for logits that are NaN.
+    Without `sampling`, a key draws each token by its probability, and no key takes the likeliest. `valid` (`B P`, True = no
+    padding) leaves out padding, wherever it stands. A row that chooses `eos`, or one of several, ends, and is filled up with
+    `pad`, by default the (first) end token. Prompt and output lengths are rounded up to powers of two, and nearby lengths
+    share one compilation. While everything fits the context a cache makes each token one row of work; after that the window
+    slides and each token costs a full pass. Raises InputError for what the model cannot continue and for a key that is
+    missing, NonFiniteError for logits that are NaN.
     """
-    if not isinstance(model, GPT):
-        raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
+    model, text, start, padding = _prepare(model, prompt, valid)
     check_length(n_tokens)
-    context, vocab_size, prompt = model.config.context, model.config.vocab_size, np.asarray(prompt)
-    check_tokens(prompt, vocab_size, longest=max(prompt.size, 1), name="prompt")
-    if eos is not None:
-        check_id("eos", eos, vocab_size)
-    text, padding = padded_left(prompt, check_valid(valid, prompt, "prompt"))
-    padding = np.maximum(padding - max(text.shape[1] - context, 0), 0)
-    text = text[:, -context:].astype(np.int32)
-    start, text = np.int32(text.shape[1]), padded_right(text, min(bucket(text.shape[1]), context))
-    end = NONE if eos is None else np.int32(eos)
-    tokens, broken = _generate(model, text, start, padding, np.int32(n_tokens), key, numbers(sampling), end, bucket(n_tokens))
+    size, vocab_size = bucket(n_tokens), model.config.vocab_size
+    choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
+    tokens, broken, stuck = _generate(model, text, start, padding, np.int32(n_tokens), choice, size, ngram)
     check_broken(int(broken))
+    check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
 
 
-@partial(jax.jit, static_argnames="size")
+def generate_beam(
+    model: Model,
+    prompt: Tokens,
+    n_tokens: int,
+    beam: BeamConfig = BeamConfig(),
+    *,
+    eos: Ends = None,
+    pad: int | None = None,
+    valid: Tokens | None = None,
+) -> Hypotheses:
+    """The likeliest continuations of `B P` ids that a beam finds; otherwise as `generate`.
+
+    A search compares whole sequences, so no window slides: more tokens than fit the context with the prompt are refused.
+    """
+    model, text, start, padding = _prepare(model, prompt, valid)
+    room = model.config.context + 1 - int(start)
+    if isinstance(n_tokens, int) and n_tokens > room:
+        raise InputError(
+            f"n_tokens = {n_tokens} behind {start} of the prompt exceed the context of {model.config.context}, and a beam's "
+            f"window does not slide; ask for at most {room}, or shorten the prompt"
+        )
+    size = bucket(n_tokens)
+    numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
+    found = _generate_beam(model, text, start, padding, np.int32(n_tokens), numbers, size, shape)
+    return hypotheses(found, n_tokens, "prompt")
+
+
+def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, np.ndarray, np.int32, np.ndarray]:
+    """The prompt's last `context` tokens, checked and filled up; their number, and how many at the left are padding."""
+    if not isinstance(model, GPT):
+        raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
+    context, prompt = model.config.context, np.asarray(known(prompt))
+    check_tokens(prompt, model.config.vocab_size, longest=max(prompt.size, 1), name="prompt")
+    text, padding = padded_left(prompt, check_valid(valid, prompt, "prompt"))
+    padding = np.maximum(padding - max(text.shape[1] - context, 0), 0)
+    text = text[:, -context:].astype(np.int32)
+    return model, padded_right(text, min(bucket(text.shape[1]), context)), np.int32(text.shape[1]), padding
+
+
+def places(first: Array, n: int, padding: Int[Array, " B"]) -> Int[Array, "B n"]:
+    """Positions of n tokens from `first` on: padding at the left has none of its own."""
+    return jnp.maximum(first + jnp.arange(n, dtype=jnp.int32)[None] - padding[:, None], 0)
+
+
+def behind(padding: Int[Array, " B"], n: int) -> Array:
+    """The mask of n keys of which the first are padding."""
+    return padding_mask(jnp.arange(n, dtype=jnp.int32)[None] >= padding[:, None])
+
+
+def last(model: GPT, states: Float[Array, "B T D"], place: Array | int) -> Float[Array, "B V"]:
+    """Logits at one place."""
+    return model.read_out(jax.lax.dynamic_slice_in_dim(states, place, 1, axis=1))[:, 0]
+
+
+def read(
+    model: GPT, text: Int[Array, "B P"], start: Int[Array, ""], padding: Int[Array, " B"], capacity: int, width: int
+) -> tuple[Step, Float[Array, "B V"], KVCache, Int[Array, "B P"]]:
+    """A step for `width` rows a prompt, the first token's logits, the cache, and what was read: at the right, behind -1."""
+    batch, longest = text.shape
+    cache = empty_cache(model, batch, capacity)
+    positions = places(jnp.int32(0), longest, padding)
+    states, cache = model.states(text, cache, mask=behind(padding, capacity), positions=positions)
+    rows = jnp.repeat(padding, width)
+
+    def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
+        positions = places(cache.length, 1, rows)
+        states, after = model.states(tokens[:, None], cache, mask=behind(rows, capacity), positions=positions)
+        return last(model, states, 0), after
+
+    unread = (longest - start + padding)[:, None]
+    history = jnp.where(jnp.arange(longest, dtype=jnp.int32)[None] >= unread, jnp.roll(text, longest - start, axis=1), NONE)
+    return step, last(model, states, start - 1), replace(cast(KVCache, cache), length=start), history
+
+
+@partial(jax.jit, static_argnames=("size", "ngram"))
 def _generate(
     model: GPT,
     text: Int[Array, "B P"],
     start: Int[Array, ""],
     padding: Int[Array, " B"],
     end: Int[Array, ""],
-    key: PRNGKeyArray,
-    sampling: tuple[Number, ...],
-    eos: Int[Array, ""],
+    choice: Choice,
     size: int,
-) -> tuple[Int[Array, "B X"], Int[Array, ""]]:
-    """At most `size` tokens behind text[:, :start], whose first `padding` are none; and where the logits broke."""
-    context, batch = model.config.context, text.shape[0]
-
-    def places(first: Array, n: int, padding: Array) -> Array:
-        return jnp.maximum(first + jnp.arange(n, dtype=jnp.int32)[None] - padding[:, None], 0)
-
-    def real(n: int, padding: Array) -> Array:
-        return padding_mask(jnp.arange(n, dtype=jnp.int32)[None] >= padding[:, None])
-
-    def last(states: Array, place: Array | int) -> Array:
-        return model.read_out(jax.lax.dynamic_slice_in_dim(states, place, 1, axis=1))[:, 0]
-
-    def with_cache(chosen: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
-        positions = places(cache.length, 1, padding)
-        states, cache_after = model.states(chosen[:, None], cache, mask=real(context, padding), positions=positions)
-        return last(states, 0), cache_after
+    ngram: int,
+) -> tuple[Int[Array, "B X"], Int[Array, ""], Int[Array, ""]]:
+    """At most `size` tokens behind text[:, :start], whose first `padding` are none; where logits broke, and rules left none."""
+    context = model.config.context
+    step, logits, cache, history = read(model, text, start, padding, context, width=1)
 
     def with_window(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         seen, padding = jnp.concatenate([window[0][:, 1:], chosen[:, None]], 1), jnp.maximum(window[1] - 1, 0)
-        states, _ = model.states(seen, None, mask=real(context, padding), positions=places(jnp.int32(0), context, padding))
-        return last(states, context - 1), (seen, padding)
+        positions = places(jnp.int32(0), context, padding)
+        states, _ = model.states(seen, None, mask=behind(padding, context), positions=positions)
+        return last(model, states, context - 1), (seen, padding)
 
-    cache = empty_cache(model, batch, context)
-    first = places(jnp.int32(0), text.shape[1], padding)
-    states, cache = model.states(text, cache, mask=real(context, padding), positions=first)
-    place = jnp.arange(text.shape[1], dtype=jnp.int32)[None]
-    here = (place >= padding[:, None]) & (place < start)
-    seen = jnp.zeros((batch, model.config.vocab_size), bool).at[jnp.arange(batch, dtype=jnp.int32)[:, None], text].max(here)
-    progress = begin(last(states, start - 1), replace(cast(KVCache, cache), length=start), seen, size, eos)
-    progress = advance(with_cache, progress, jnp.minimum(end, context - start), key, sampling, eos)
+    progress = begin(logits, cache, history, size, choice.rules)
+    progress = advance(step, progress, jnp.minimum(end, context - start), choice, ngram)
     if text.shape[1] + size > context:
         whole = jnp.concatenate([text, jnp.zeros_like(progress.tokens)], 1)
         whole = jax.lax.dynamic_update_slice_in_dim(whole, progress.tokens, start, axis=1)
         window = jax.lax.dynamic_slice_in_dim(whole, start + progress.length - context, context, axis=1)
-        progress = advance(with_window, replace(progress, cache=(window, padding)), end, key, sampling, eos)
-    return progress.tokens, progress.broken
+        progress = advance(with_window, replace(progress, cache=(window, padding)), end, choice, ngram)
+    return progress.tokens, progress.broken, progress.stuck
+
+
+@partial(jax.jit, static_argnames=("size", "shape"))
+def _generate_beam(
+    model: GPT,
+    text: Int[Array, "B P"],
+    start: Int[Array, ""],
+    padding: Int[Array, " B"],
+    end: Int[Array, ""],
+    numbers: BeamNumbers,
+    size: int,
+    shape: BeamShape,
+) -> tuple[Int[Array, "B n X"], Float[Array, "B n"], Int[Array, ""]]:
+    capacity = min(text.shape[1] + size, model.config.context)
+    step, logits, cache, history = read(model, text, start, padding, capacity, shape.width)
+    return beam_search(step, logits, cache, history, numbers, end, size, shape)

@@ -31,9 +31,9 @@ def bucket(n: int) -> int:
     return max(SMALLEST_BUCKET, 1 << (n - 1).bit_length()) if n else SMALLEST_BUCKET
 
 
-def check_length(n_tokens: int, most: int = MOST_TOKENS) -> None:
+def check_length(n_tokens: int, most: int = MOST_TOKENS, least: int = 0) -> None:
     """How many tokens to generate."""
-    check_size("n_tokens", n_tokens, least=0)
+    check_size("n_tokens", n_tokens, least=least)
     if n_tokens > most:
         raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
 
@@ -82,3 +82,9 @@ def check_broken(broken: int) -> None:
     """NonFiniteError where logits became NaN."""
     if broken != NEVER:
         raise NonFiniteError(f"the logits of token {broken} are NaN; the model's weights are broken, train it anew")
+
+
+def check_stuck(stuck: int) -> None:
+    """InputError where the rules left a row no token."""
+    if stuck != NEVER:
+        raise InputError(f"the rules leave a row no token at place {stuck}; suppress fewer, or allow repeated runs")

@@ -11,11 +11,14 @@ from jaxformer.settings import SamplingConfig
 Number = Float[Array, ""] | Int[Array, ""] | np.generic | float | int
 GREEDY = SamplingConfig(temperature=0.0)
 """The likeliest token, always."""
+NUMBERS = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+"""What of a SamplingConfig `next_tokens` takes, in its order."""
 
 
 def numbers(sampling: SamplingConfig) -> tuple[np.generic, ...]:
     """The configuration as arguments for `next_tokens`, of the same types whatever it holds."""
-    return tuple(np.int32(value) if name == "top_k" else real(value) for name, value in vars(sampling).items())
+    values = ((name, getattr(sampling, name)) for name in NUMBERS)
+    return tuple(np.int32(value) if name == "top_k" else real(value) for name, value in values)
 
 
 def penalise(logits: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: Number) -> Float[Array, "B V"]:

@@ -105,7 +105,13 @@ WRITER = EncoderDecoderConfig(
 )
 SEARCHES = {
     "greedy": Search(
-        model=WRITER, seed=114, n_tokens=13, start=0, eos=1, sampling=SamplingConfig(temperature=0.0, repetition_penalty=1.3)
+        model=WRITER,
+        seed=114,
+        n_tokens=13,
+        start=0,
+        eos=1,
+        pad=6,
+        sampling=SamplingConfig(temperature=0.0, repetition_penalty=1.3),
     ),
     "beam": Search(
         model=WRITER,
@@ -113,18 +119,27 @@ SEARCHES = {
         n_tokens=13,
         start=0,
         eos=1,
+        pad=6,
         beam=BeamConfig(
             width=BEAM_WIDTH,
             n_best=2,
             length_penalty=2.0,
-            early_stopping=False,
+            early_stopping="never",
             no_repeat_ngram=2,
             suppressed=(5,),
             forced=((1, 4), (5, 2)),
         ),
     ),
+    "prompts": Search(
+        model=GPTConfig(vocab_size=9, context=16, d_model=12, n_layers=1, n_heads=3, d_ff=20),
+        seed=9,
+        n_tokens=9,
+        eos=(1, 3),
+        pad=8,
+        beam=BeamConfig(width=BEAM_WIDTH, n_best=2, length_penalty=1.7, min_tokens=3, no_repeat_ngram=2, forced=((-1, 1),)),
+    ),
 }
-"""The same for the bugs of decoding; these weights end some targets early, and others not."""
+"""The same for the bugs of decoding; these weights end some sequences early, and others not."""
 
 CASES = (*CONFIGS, *TRAININGS, *SEARCHES)
 

@@ -1,80 +1,58 @@
 """Beam search for the likeliest sequences of one source: it knows no model, only step(tokens, cache) -> logits, cache."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from jaxformer.settings import BeamConfig
-from torch_ref.decoding.generate import Step
+from torch_ref.decoding.choose import Step
+from torch_ref.decoding.rules import Ends, constrain, end_tokens
 
-
-class _Ended(NamedTuple):
-    """A sequence that has ended."""
-
-    tokens: list[int]
-    score: float
+Hypothesis = tuple[list[int], float]
+"""A sequence up to its end, or to the greatest length, and its score."""
 
 
 def beam_search(
-    step: Step, logits: Tensor, cache: Any, beam: BeamConfig, n_tokens: int, eos: int
-) -> tuple[list[list[int]], list[float]]:
-    """The n_best sequences of at most n_tokens and their scores, the best first; `logits` `1 V` are of the first token."""
+    step: Step, logits: Tensor, cache: Any, history: list[int], beam: BeamConfig, n_tokens: int, eos: Ends
+) -> list[Hypothesis]:
+    """The n_best sequences of at most n_tokens, the best first, behind what was read; `logits` `1 V` are of the first token."""
     running: list[list[int]] = [[]]
     sums = torch.zeros(1, dtype=logits.dtype)
-    ended: list[_Ended] = []
-    vocab_size = logits.shape[-1]
-    for length in range(n_tokens):
-        chances = constrain(logits.log_softmax(-1), running, beam)
+    ended: list[Hypothesis] = []
+    vocab_size, ends = logits.shape[-1], end_tokens(eos)
+    candidates = max(2, 1 + len(set(ends))) * beam.width
+    for length in range(1, n_tokens + 1):
+        chances = constrain(logits.log_softmax(-1), [history] * len(running), running, beam, n_tokens, eos)
         ways = (sums[:, None] + chances).flatten().sort(descending=True, stable=True)
-        best, goes_on = [], []
-        for rank in range(min(2 * beam.width, len(ways.values))):
+        goes_on = []
+        for rank in range(min(candidates, len(ways.values))):
             total, way = ways.values[rank], int(ways.indices[rank])
             tokens = [*running[way // vocab_size], way % vocab_size]
             if total == -torch.inf:
                 continue
-            if tokens[-1] != eos:
+            if tokens[-1] not in ends and length < n_tokens:
                 goes_on.append((tokens, total, way // vocab_size))
             elif rank < beam.width:
-                best.append(_Ended(tokens, float(score(total, length + 1, beam))))
-        ended = sorted([*ended, *best], key=lambda hypothesis: -hypothesis.score)[: beam.width]
+                ended.append((tokens, float(score(total, length, beam))))
+        ended = sorted(ended, key=lambda found: -found[1])[: beam.width]
         goes_on = goes_on[: beam.width]
-        if len(ended) == beam.width and (
-            beam.early_stopping or not goes_on or ended[-1].score >= score(goes_on[0][1], n_tokens, beam)
-        ):
-            break
-        if not goes_on:
-            running = []
+        if not goes_on or (len(ended) == beam.width and finished(ended[-1][1], goes_on[0][1], length, n_tokens, beam)):
             break
         running, sums = [tokens for tokens, _, _ in goes_on], torch.stack([total for _, total, _ in goes_on])
         parents = torch.tensor([parent for _, _, parent in goes_on])
-        if length + 1 < n_tokens:
-            logits, cache = step(torch.tensor([tokens[-1] for tokens in running]), cache.take(parents))
-    else:
-        unfinished = zip(running, sums, strict=True)
-        ended += [_Ended(tokens, float(score(total, n_tokens, beam))) for tokens, total in unfinished]
-        ended = sorted(ended, key=lambda hypothesis: -hypothesis.score)
-    return [hypothesis.tokens for hypothesis in ended[: beam.n_best]], [hypothesis.score for hypothesis in ended[: beam.n_best]]
+        logits, cache = step(torch.tensor([tokens[-1] for tokens in running]), cache.take(parents))
+    return ended[: beam.n_best]
+
+
+def finished(worst: float, best: Tensor, length: int, n_tokens: int, beam: BeamConfig) -> bool:
+    """With as many ended sequences as the beam is wide: whether the best that goes on need not be followed."""
+    if beam.early_stopping is True:
+        return True
+    greatest = beam.early_stopping == "never" and beam.length_penalty > 0
+    return worst >= float(score(best, n_tokens if greatest else length, beam))
 
 
 def score(total: Tensor, length: int, beam: BeamConfig) -> Tensor:
     """log-probability / length^length_penalty."""
     return total / length**beam.length_penalty
-
-
-def constrain(chances: Tensor, running: list[list[int]], beam: BeamConfig) -> Tensor:
-    """Log-probabilities with -inf for what may not come next; a forced token costs nothing."""
-    chances = chances.clone()
-    chances[:, list(beam.suppressed)] = -torch.inf
-    n = beam.no_repeat_ngram
-    for row, tokens in enumerate(running):
-        runs = [tokens[start : start + n] for start in range(len(tokens) - n + 1)] if n else []
-        last = tokens[len(tokens) - n + 1 :]
-        for run in runs:
-            if run[:-1] == last:
-                chances[row, run[-1]] = -torch.inf
-    for place, token in beam.forced:
-        if place == len(running[0]):
-            chances[:] = -torch.inf
-            chances[:, token] = 0.0
-    return chances

@@ -1,44 +1,19 @@
-"""Choose token after token: the loop, which knows no model, and how a GPT continues a prompt."""
+"""How a GPT continues a prompt: token after token, or by the likeliest sequences that a beam finds.
 
-from collections.abc import Callable
-from dataclasses import astuple
-from typing import Any
+What is given is checked in jaxformer alone: the twin is its measure.
+"""
 
 import torch
 from torch import Tensor
 
-from jaxformer.settings import SamplingConfig
-from torch_ref.decoding.sampling import next_tokens
+from jaxformer.settings import BeamConfig, SamplingConfig
+from torch_ref.decoding.beam import Hypothesis, beam_search
+from torch_ref.decoding.choose import choose
+from torch_ref.decoding.rules import Ends
+from torch_ref.decoding.sampling import GREEDY
 from torch_ref.models.gpt import GPT
 from torch_ref.nn.cache import KVCache, empty_cache
 from torch_ref.nn.masks import padding_mask
-
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
-"""step(tokens, cache) -> logits `B V` of the token after them, and the cache that holds them."""
-
-
-def choose(
-    step: Step,
-    logits: Tensor,
-    cache: Any,
-    seen: Tensor,
-    n_tokens: int,
-    generator: torch.Generator | None,
-    sampling: SamplingConfig,
-    eos: int | None,
-) -> Tensor:
-    """`B n_tokens` tokens; the end token behind a row's end."""
-    tokens = torch.full((len(logits), n_tokens), 0 if eos is None else eos)
-    ended = torch.zeros(len(logits), dtype=torch.bool)
-    for place in range(n_tokens):
-        chosen = next_tokens(logits, seen, generator, *astuple(sampling))
-        tokens[:, place] = torch.where(ended, tokens[:, place], chosen)
-        seen = seen.scatter(1, tokens[:, place, None], True)
-        ended = ended | (tokens[:, place] == eos)
-        if ended.all() or place + 1 == n_tokens:
-            break
-        logits, cache = step(tokens[:, place], cache)
-    return tokens
 
 
 @torch.no_grad()
@@ -46,18 +21,20 @@ def generate(
     model: GPT,
     prompt: Tensor,
     n_tokens: int,
-    generator: torch.Generator | None,
-    sampling: SamplingConfig = SamplingConfig(),
+    sampling: SamplingConfig = GREEDY,
     *,
-    padding: Tensor | None = None,
-    eos: int | None = None,
+    eos: Ends = None,
+    pad: int | None = None,
+    valid: Tensor | None = None,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`B P` ids, of which the first padding[b] are none -> the ids that follow; only the last `context` tokens are seen."""
+    """`B P` ids -> the `B n_tokens` ids that follow; only the last `context` tokens are seen."""
     config = model.config
     context = config.context
-    padding = torch.zeros(len(prompt), dtype=torch.long) if padding is None else padding
-    text = prompt[:, -context:]
-    padding = (padding - max(prompt.shape[1] - context, 0)).clamp(min=0)
+    valid = torch.ones(prompt.shape, dtype=torch.bool) if valid is None else valid
+    order = torch.argsort(valid.long(), dim=1, stable=True)
+    text, valid = prompt.gather(1, order)[:, -context:], valid.gather(1, order)[:, -context:]
+    padding = valid.logical_not().sum(1)
 
     def states(tokens: Tensor, cache: KVCache | None, start: int, padding: Tensor) -> tuple[Tensor, KVCache | None]:
         positions = (start + torch.arange(tokens.shape[1])[None] - padding[:, None]).clamp(min=0)
@@ -78,6 +55,30 @@ def generate(
 
     empty = empty_cache(model, len(text), context)
     logits, cache = states(text, empty, 0, padding)
-    real = torch.arange(text.shape[1])[None] >= padding[:, None]
-    counts = torch.zeros(logits.shape, dtype=torch.long).scatter_add(1, text.long(), real.long())
-    return choose(step, logits, (text, cache), counts > 0, n_tokens, generator, sampling, eos)
+    history = [row[real].tolist() for row, real in zip(text, valid, strict=True)]
+    return choose(step, logits, (text, cache), history, n_tokens, generator, sampling, eos, pad)
+
+
+@torch.no_grad()
+def generate_beam(
+    model: GPT,
+    prompt: Tensor,
+    n_tokens: int,
+    beam: BeamConfig = BeamConfig(),
+    *,
+    eos: Ends = None,
+    valid: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """For each prompt, the likeliest continuations that a beam finds."""
+    found = []
+    for row, text in enumerate(prompt):
+        text = (text if valid is None else text[valid[row]])[-model.config.context :]
+
+        def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:
+            logits, after = model.extend(tokens[:, None], cache)
+            return logits[:, -1], after
+
+        cache = empty_cache(model, 1, len(text) + n_tokens)
+        logits, cache = model.extend(text[None], cache)
+        found.append(beam_search(step, logits[:, -1], cache, text.tolist(), beam, n_tokens, eos))
+    return found

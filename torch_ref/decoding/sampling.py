@@ -40,20 +40,11 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(logits < least, -torch.inf)
 
 
-def next_tokens(
-    logits: Tensor,
-    seen: Tensor,
-    generator: torch.Generator | None,
-    repetition_penalty: float,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    min_p: float,
-) -> Tensor:
+def next_tokens(logits: Tensor, seen: Tensor, generator: torch.Generator | None, sampling: SamplingConfig) -> Tensor:
     """A sample from softmax(logits / temperature) among the tokens that every rule keeps; the argmax at temperature 0."""
-    logits = penalise(logits, seen, repetition_penalty)
-    if temperature == 0:
+    logits = penalise(logits, seen, sampling.repetition_penalty)
+    if sampling.temperature == 0:
         return logits.argmax(-1)
-    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
-    kept = keep_min_p(keep_top_p(keep_top_k(scaled, top_k), top_p), min_p)
+    scaled = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+    kept = keep_min_p(keep_top_p(keep_top_k(scaled, sampling.top_k), sampling.top_p), sampling.min_p)
     return torch.multinomial(kept.softmax(-1), 1, generator=generator)[:, 0]

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from jaxformer.settings import BeamConfig, SamplingConfig
-from torch_ref.decoding.beam import beam_search
-from torch_ref.decoding.generate import Step, choose
+from torch_ref.decoding.beam import Hypothesis, beam_search
+from torch_ref.decoding.choose import Step, choose
+from torch_ref.decoding.rules import Ends
 from torch_ref.decoding.sampling import GREEDY
 from torch_ref.models.encoder_decoder import EncoderDecoder
 from torch_ref.nn.cache import KeysValues, KVCache, empty_cache
@@ -42,17 +43,17 @@ def translate(
     model: EncoderDecoder,
     source: Tensor,
     n_tokens: int,
+    sampling: SamplingConfig = GREEDY,
     *,
     start: int,
-    eos: int,
+    eos: Ends,
+    pad: int | None = None,
     valid: Tensor | None = None,
-    sampling: SamplingConfig = GREEDY,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`B S` source ids -> `B n_tokens` target ids behind `start`; the end token behind an end."""
+    """`B S` source ids -> `B n_tokens` target ids behind `start`; the padding token behind an end."""
     step, logits, cache = read(model, source, valid, start, n_tokens)
-    seen = torch.zeros(logits.shape, dtype=torch.bool)
-    return choose(step, logits, cache, seen, n_tokens, generator, sampling, eos)
+    return choose(step, logits, cache, [[start]] * len(source), n_tokens, generator, sampling, eos, pad)
 
 
 @torch.no_grad()
@@ -63,13 +64,13 @@ def translate_beam(
     beam: BeamConfig = BeamConfig(),
     *,
     start: int,
-    eos: int,
+    eos: Ends,
     valid: Tensor | None = None,
-) -> list[tuple[list[list[int]], list[float]]]:
-    """For each source, the likeliest targets that a beam finds, up to their ends, and their scores."""
+) -> list[list[Hypothesis]]:
+    """For each source, the likeliest targets that a beam finds."""
     found = []
     for row in range(len(source)):
         real = None if valid is None else valid[row : row + 1]
         step, logits, cache = read(model, source[row : row + 1], real, start, n_tokens)
-        found.append(beam_search(step, logits, cache, beam, n_tokens, eos))
+        found.append(beam_search(step, logits, cache, [start], beam, n_tokens, eos))
     return found

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxformer.decoding import beam, sampling, translation
+from jaxformer.decoding import beam, choose, rules, sampling
+from jaxformer.decoding.rules import Rules
+from jaxformer.models import GPT
 from jaxformer.nn.cache import KVCache
 from jaxformer.parity.injections import Injection, Mutant, patch
 
@@ -19,16 +21,16 @@ def ended_as_they_are(original: Callable[..., Array]) -> Callable[..., Array]:
     )
 
 
-def rules_with(**rules: Any) -> Injection:
-    """Other rules than those asked for."""
-    return patch(translation, beam_numbers=lambda original: lambda *given: original(*given)._replace(**rules))
+def numbers_with(**changed: Any) -> Injection:
+    """Other numbers than those asked for."""
+    return patch(beam, BeamNumbers=lambda original: lambda *given: original(*given)._replace(**changed))
 
 
-def constrained(change: Callable[[Array, beam.BeamNumbers], tuple[Array, beam.BeamNumbers]]) -> Injection:
-    """What may come next, at change(length, rules)."""
+def constrained(change: Callable[[Array, Rules], tuple[Array, Rules]]) -> Injection:
+    """What may come next, at change(place, rules)."""
 
     def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda chances, tokens, length, rules, ngram: original(chances, tokens, *change(length, rules), ngram)
+        return lambda values, read, tokens, place, rules, ngram: original(values, read, tokens, *change(place, rules), ngram)
 
     return patch(beam, constrain=replacement)
 
@@ -49,15 +51,18 @@ DECODING = [
     Mutant(name, injection, "beam")
     for name, injection in {
         "beam: ended sequences without the length penalty": patch(beam, score=ended_as_they_are),
-        "beam: no length penalty at all": rules_with(length_penalty=np.float32(0.0)),
+        "beam: no length penalty at all": numbers_with(length_penalty=np.float64(0.0)),
         "beam: the end is no part of the length": patch(beam, score=lambda f: lambda s, n, p: f(s, jnp.maximum(n - 1, 1), p)),
         "beam: caches not rearranged": patch(KVCache, take=caches_stay),
-        "beam: runs one token longer may not repeat": patch(beam, repeats=lambda f: lambda t, n, v, size: f(t, n, v, size + 1)),
-        "beam: suppressed tokens are chosen": constrained(
-            lambda length, rules: (length, rules._replace(suppressed=jnp.zeros_like(rules.suppressed)))
+        "beam: runs one token longer may not repeat": patch(
+            rules, repeats=lambda f: lambda text, n, v, size: f(text, n, v, size + 1)
         ),
-        "beam: forced tokens come one later": constrained(lambda length, rules: (jnp.maximum(length - 1, 0), rules)),
-        "beam: stops early unasked": rules_with(early_stopping=True),
+        "beam: suppressed tokens are chosen": constrained(
+            lambda place, rules: (place, rules._replace(suppressed=jnp.zeros_like(rules.suppressed)))
+        ),
+        "beam: forced tokens come one later": constrained(lambda place, rules: (jnp.maximum(place - 1, 0), rules)),
+        "beam: judged at the length of now where it may still get better": numbers_with(at_greatest=np.False_),
+        "beam: stops early unasked": numbers_with(at_once=np.True_),
     }.items()
 ] + [
     Mutant("greedy: the cache leaves a place free", patch(KVCache, advance=one_ahead), "greedy"),
@@ -68,10 +73,23 @@ DECODING = [
     ),
     Mutant(
         "greedy: a row goes on behind its end",
-        patch(
-            translation,
-            advance=lambda f: lambda step, progress, end, key, rules, eos: f(step, progress, end, key, rules, jnp.int32(-1)),
-        ),
+        patch(choose, make_rules=lambda f: lambda *given: (made := f(*given))._replace(ends=np.zeros_like(made.ends))),
         "greedy",
+    ),
+    *(
+        Mutant(name, injection, "prompts")
+        for name, injection in {
+            "prompts: judged at the greatest length unasked": numbers_with(at_greatest=np.True_),
+            "prompts: runs of the prompt may repeat": patch(
+                beam, constrain=lambda f: lambda values, read, *given: f(values, jnp.full_like(read, -1), *given)
+            ),
+            "prompts: an end before its time": constrained(
+                lambda place, rules: (place, rules._replace(min_tokens=np.int32(0)))
+            ),
+            "prompts: one end of two": patch(beam, make_rules=lambda f: lambda beam, eos, *given: f(beam, eos[0], *given)),
+            "prompts: padding has positions": patch(
+                GPT, states=lambda f: lambda self, *given, positions, **named: f(self, *given, **named)
+            ),
+        }.items()
     ),
 ]
