@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from jaxformer.errors import ConfigError
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.measure import check_float32, check_float64
 from jaxformer.training import losses
 from torch_ref.training import losses as torch_losses
 
@@ -96,3 +96,51 @@ def test_padding_that_is_no_class_is_refused():
 
 def test_large_logits_stay_finite():
     assert jnp.isfinite(losses.cross_entropy(jnp.full((1, 3), 1e30), jnp.zeros(1, jnp.int32))[0])
+
+
+def sure_logits(size: float, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """float32 rows `64 11` whose largest logit, `size` above the others on average, is nearly always the target's."""
+    rng = np.random.default_rng(1)
+    targets = rng.integers(0, 11, 64)
+    logits = rng.standard_normal((64, 11)) + shift
+    logits[np.arange(64), targets] += size
+    return logits.astype(np.float32), np.where(np.arange(64) % 8, targets, PADDING)
+
+
+SURE = {
+    "10": (10.0, 0.0),
+    "15": (15.0, 0.0),
+    "80": (80.0, 0.0),
+    "shifted by 100": (15.0, 100.0),
+    "shifted by 18": (8.0, 18.0),
+    "shifted by 30": (12.0, 30.0),
+}
+
+
+@pytest.mark.parametrize("case", SURE)
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_in_float32_value_and_gradient_are_as_accurate_as_torchs(rules, case):
+    """Where the model is sure, the loss is a small difference of large numbers."""
+    logits, targets = sure_logits(*SURE[case])
+
+    def torch_side(dtype):
+        x = torch.from_numpy(logits).to(dtype).requires_grad_()
+        given = {
+            name: torch.tensor(rule, dtype=dtype) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()
+        }
+        total, _ = torch_losses.cross_entropy(x, torch.from_numpy(targets), **given)
+        total.backward()
+        return total, x.grad
+
+    given = {name: jnp.asarray(rule, jnp.float32) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
+    found = jax.value_and_grad(lambda x: losses.cross_entropy(x, jnp.asarray(targets), **given)[0])(jnp.asarray(logits))
+    for name, ours, theirs, truth in zip(
+        ("total", "gradient"), found, torch_side(torch.float32), torch_side(torch.float64), strict=True
+    ):
+        check_float32(name, ours, theirs, truth)
+
+
+def test_a_sure_row_has_torchs_loss_bit_for_bit():
+    logits = np.array([[18.0, 5.0, 0.0]], np.float32)
+    loss, _ = losses.cross_entropy(jnp.asarray(logits), jnp.zeros(1, jnp.int32))
+    assert loss == F.cross_entropy(torch.from_numpy(logits), torch.zeros(1, dtype=torch.long)).numpy()

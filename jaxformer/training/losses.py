@@ -26,7 +26,10 @@ def cross_entropy(
     """
     logits = wide(logits)
     classes = logits.shape[-1]
-    normalizer = jax.nn.logsumexp(logits, -1)
+    # From the row's largest logit on: where the model is sure, the loss is a small difference of two large logits.
+    largest = jax.lax.stop_gradient(logits.max(-1))
+    below = logits - largest[..., None]
+    normalizer = jnp.log(jnp.exp(below).sum(-1))
     kept = targets != ignore_index
     known = (targets >= 0) & (targets < classes)
     index = jnp.where(known, targets, 0)
@@ -34,14 +37,14 @@ def cross_entropy(
     weight = weights[index]
 
     def surprise(index, weight):
-        return weight * (normalizer - jnp.take_along_axis(logits, index[..., None], -1)[..., 0])
+        return weight * (normalizer - (jnp.take_along_axis(logits, index[..., None], -1)[..., 0] - largest))
 
     loss = wanted = surprise(index, weight)
     if smoothing:
         rest = (
-            weights.sum() * normalizer - logits @ weights
+            weights.sum() * normalizer - below @ weights
             if class_weights is not None
-            else classes * normalizer - logits.sum(-1)
+            else classes * normalizer - below.sum(-1)
         )
         sharers = classes
         if spread != "all":
