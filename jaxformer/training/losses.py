@@ -42,9 +42,7 @@ def cross_entropy(
     loss = wanted = surprise(index, weight)
     if smoothing:
         rest = (
-            weights.sum() * normalizer - below @ weights
-            if class_weights is not None
-            else classes * normalizer - below.sum(-1)
+            weights.sum() * normalizer - below @ weights if class_weights is not None else classes * normalizer - below.sum(-1)
         )
         sharers = classes
         if spread != "all":
