@@ -11,6 +11,8 @@ OptimizerName = Literal["sgd", "adam", "adamw"]
 Decay = Literal["matrices", "all"]
 ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
+LEFT_OUT: dict[Spread, int] = {"all": 0, "others": 1, "others_but_padding": 2}
+"""How many classes label smoothing leaves out: none, the wanted one, or the padding too."""
 MOST_PENALTY = 10.0
 """Far beyond use, and far from where float32 would overflow."""
 IGNORE_INDEX = -100
