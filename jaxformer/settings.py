@@ -8,9 +8,12 @@ from jaxformer.fields import configuration
 
 Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
+Decay = Literal["matrices", "all"]
 EarlyStopping = bool | Literal["never"]
 ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
+LEFT_OUT: dict[Spread, int] = {"all": 0, "others": 1, "others_but_padding": 2}
+"""How many classes label smoothing leaves out: none, the wanted one, or the padding too."""
 MOST_PENALTY = 10.0
 """Far beyond use, and far from where float32 would overflow."""
 IGNORE_INDEX = -100
@@ -34,7 +37,9 @@ class OptimizerConfig:
     epsilon: float = 1e-8
     """adam, adamw: added to the root of the mean square."""
     weight_decay: float = 0.0
-    """sgd, adam: times the parameter, added to its gradient (L2). adamw: decoupled, and on matrices only."""
+    """Times the parameter. sgd, adam: added to its gradient (L2). adamw: decoupled."""
+    decay: Decay | None = None
+    """Which parameters decay: all of them, or matrices, which have two axes or more. None: matrices with adamw, else all."""
     clip_norm: float | None = None
     """Largest global norm of the gradient; None: any."""
 
@@ -45,8 +50,15 @@ class OptimizerConfig:
             check_number(name, getattr(self, name), 0, below=1)
         check_number("epsilon", self.epsilon, 0, open_below=True)
         check_number("weight_decay", self.weight_decay, 0)
+        if self.decay is not None:
+            check_choice("decay", self.decay, get_args(Decay))
         if self.clip_norm is not None:
             check_number("clip_norm", self.clip_norm, 0, open_below=True)
+
+    @property
+    def decayed(self) -> Decay:
+        """Which parameters decay, the default filled in."""
+        return self.decay or ("matrices" if self.name == "adamw" else "all")
 
 
 @configuration
@@ -64,6 +76,9 @@ class ScheduleConfig:
     """noam, inverse_root, cosine: steps until the peak."""
     d_model: int = 512
     """noam: width of the model, in units."""
+    first_step: int = 1
+    """noam, inverse_root: number of the first step. 0: as LambdaLR counts, with step 1's rate for step 0 (the Annotated
+    Transformer)."""
     last: int = 1000
     """cosine: the step that reaches the floor; it stays there."""
     floor: float = 0.1
@@ -77,6 +92,7 @@ class ScheduleConfig:
         check_size("d_model", self.d_model)
         check_size("warmup", self.warmup, least=1 if self.name in ("noam", "inverse_root") else 0)
         check_size("last", self.last)
+        check_size("first_step", self.first_step, least=0)
         if self.name == "cosine" and self.last <= self.warmup:
             raise ConfigError(f"last = {self.last} does not come after warmup = {self.warmup}; give a later step")
 

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from jaxformer.errors import ConfigError
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.measure import check_float32, check_float64
+from jaxformer.settings import LEFT_OUT
 from jaxformer.training import losses
 from torch_ref.training import losses as torch_losses
 
@@ -96,3 +97,102 @@ def test_padding_that_is_no_class_is_refused():
 
 def test_large_logits_stay_finite():
     assert jnp.isfinite(losses.cross_entropy(jnp.full((1, 3), 1e30), jnp.zeros(1, jnp.int32))[0])
+
+
+def sure_logits(size: float, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """float32 rows `64 11` whose largest logit, `size` above the others on average, is nearly always the target's."""
+    rng = np.random.default_rng(1)
+    targets = rng.integers(0, 11, 64)
+    logits = rng.standard_normal((64, 11)) + shift
+    logits[np.arange(64), targets] += size
+    return logits.astype(np.float32), np.where(np.arange(64) % 8, targets, PADDING)
+
+
+SURE = {
+    "10": (10.0, 0.0),
+    "15": (15.0, 0.0),
+    "80": (80.0, 0.0),
+    "shifted by 100": (15.0, 100.0),
+    "shifted by 18": (8.0, 18.0),
+    "shifted by 30": (12.0, 30.0),
+}
+
+
+@pytest.mark.parametrize("case", SURE)
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_in_float32_value_and_gradient_are_as_accurate_as_torchs(rules, case):
+    """Where the model is sure, the loss is a small difference of large numbers."""
+    logits, targets = sure_logits(*SURE[case])
+
+    def torch_side(dtype):
+        x = torch.from_numpy(logits).to(dtype).requires_grad_()
+        given = {
+            name: torch.tensor(rule, dtype=dtype) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()
+        }
+        total, _ = torch_losses.cross_entropy(x, torch.from_numpy(targets), **given)
+        total.backward()
+        return total, x.grad
+
+    given = {name: jnp.asarray(rule, jnp.float32) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
+    found = jax.value_and_grad(lambda x: losses.cross_entropy(x, jnp.asarray(targets), **given)[0])(jnp.asarray(logits))
+    for name, ours, theirs, truth in zip(
+        ("total", "gradient"), found, torch_side(torch.float32), torch_side(torch.float64), strict=True
+    ):
+        check_float32(name, ours, theirs, truth)
+
+
+def test_a_sure_row_has_torchs_loss_bit_for_bit():
+    logits = np.array([[18.0, 5.0, 0.0]], np.float32)
+    loss, _ = losses.cross_entropy(jnp.asarray(logits), jnp.zeros(1, jnp.int32))
+    assert loss == F.cross_entropy(torch.from_numpy(logits), torch.zeros(1, dtype=torch.long)).numpy()
+
+
+def annotated(x, targets, smoothing):
+    """The Annotated Transformer's loss, as its text describes it, on log-probabilities `R V`."""
+    wanted = torch.full_like(x, smoothing / (x.shape[-1] - 2)).scatter(1, targets[:, None], 1 - smoothing)
+    wanted[:, PADDING] = 0
+    wanted[targets == PADDING] = 0
+    return torch.nn.KLDivLoss(reduction="sum")(x, wanted)
+
+
+SMOOTHINGS = (0.0, 0.1, 0.4, 1.0)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_the_divergence_is_the_annotated_transformers(smoothing, float64):
+    logits, targets = torch.from_numpy(LOGITS).requires_grad_(), torch.from_numpy(TARGETS).long()
+    reference = annotated(logits.log_softmax(-1).flatten(0, 1), targets.flatten(), smoothing)
+    reference.backward()
+    rules = {"ignore_index": PADDING, "smoothing": smoothing}
+    total, count = losses.kl_divergence(jnp.asarray(LOGITS), jnp.asarray(TARGETS), **rules)
+    check_float64("total", total, reference, "loss")
+    check_float64("twin", torch_losses.kl_divergence(logits, targets, **rules)[0], reference, "loss")
+    assert float(count) == (TARGETS != PADDING).sum()
+    gradient = jax.grad(lambda x: losses.kl_divergence(x, jnp.asarray(TARGETS), **rules)[0])(jnp.asarray(LOGITS))
+    check_float64("gradient", gradient, logits.grad, "gradient")
+
+
+@pytest.mark.parametrize("spread", LEFT_OUT)
+def test_the_divergence_of_every_spread_is_its_twins(spread, float64):
+    rules = {"ignore_index": PADDING, "smoothing": 0.3, "spread": spread}
+    total, _ = losses.kl_divergence(jnp.asarray(LOGITS), jnp.asarray(TARGETS), **rules)
+    reference, _ = torch_losses.kl_divergence(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS).long(), **rules)
+    check_float64("total", total, reference, "loss")
+
+
+def test_what_is_wanted_diverges_by_nothing_in_float32():
+    """Cross-entropy is 300 there: the entropy is taken off row by row, so that little of it is left."""
+    rng = np.random.default_rng(2)
+    targets = rng.integers(PADDING + 1, 11, 500)
+    wanted = torch_losses.smoothed(torch.from_numpy(targets), 11, 0.1, "others", PADDING)
+    logits = (wanted.log() + torch.from_numpy(0.01 * rng.standard_normal((500, 11)))).float()
+    rules = {"ignore_index": PADDING, "smoothing": 0.1, "spread": "others"}
+    ours, _ = losses.kl_divergence(jnp.asarray(logits.numpy()), jnp.asarray(targets), **rules)
+    theirs, _ = torch_losses.kl_divergence(logits, torch.from_numpy(targets), **rules)
+    truth, _ = torch_losses.kl_divergence(logits.double(), torch.from_numpy(targets), **rules)
+    check_float32("divergence", ours, theirs, truth)
+
+
+def test_too_few_classes_to_share_are_refused():
+    with pytest.raises(ConfigError, match="V = 2 classes leave none for spread = 'others_but_padding'"):
+        losses.kl_divergence(jnp.ones((3, 2)), jnp.zeros(3, jnp.int32), ignore_index=1, smoothing=0.1)

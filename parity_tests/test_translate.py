@@ -87,7 +87,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
         batches=[tuple(BUCKETS.batch(0, step)) for step in range(STEPS if schedule == "cosine" else 15)],
         torch_loss=lambda model, *batch: torch_losses.mean(*torch_pairs.pair_loss(model, batch, **RULES)),
         jax_loss=lambda model, *batch, key: mean(*pairs.pair_loss(model, Pairs(*batch), key, **RULES)),
-        torch_optimizer=lambda model: torch_optimizers.OPTIMIZERS[rate.name](model, rate),
+        torch_optimizer=lambda model: torch_optimizers.make_optimizer(model, rate, ScheduleConfig())[0],
         jax_optimizer=make_optimizer(rate, config),
         torch_schedule=lambda optimizer: LambdaLR(optimizer, torch_schedules.make_schedule(config)),
         jax_schedule=lambda step: rate.learning_rate * make_schedule(config)(step),

@@ -1,6 +1,7 @@
 """Parameters by name: 'stack.blocks.attention.query.kernel'. The twin has torch's state_dict."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +39,9 @@ def map_named(f: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
 
 
 def layer_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    """Every leaf's shape without the layer axis."""
-    return {name: leaf.shape[1:] if STACKED in name else leaf.shape for name, leaf in named_leaves(tree).items()}
+    """Every leaf's shape without the layer axis, which a list of blocks, 'blocks.0', has not."""
+    leaves = named_leaves(tree).items()
+    return {name: leaf.shape[1:] if re.search(rf"\b{STACKED}(?!\d)", name) else leaf.shape for name, leaf in leaves}
 
 
 def count_parameters(tree: PyTree, *, embeddings: bool = True) -> int:

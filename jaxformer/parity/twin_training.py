@@ -62,7 +62,7 @@ class Training:
             batches=self.batches(),
             torch_loss=torch_loss,
             jax_loss=jax_loss,
-            torch_optimizer=lambda model: torch_optimizers.OPTIMIZERS[self.optimizer.name](model, self.optimizer),
+            torch_optimizer=lambda model: torch_optimizers.make_optimizer(model, self.optimizer, ScheduleConfig())[0],
             jax_optimizer=optimizers.make_optimizer(self.optimizer, self.schedule),
             torch_schedule=lambda optimizer: LambdaLR(optimizer, torch_schedules.make_schedule(self.schedule)),
             jax_schedule=lambda step: self.optimizer.learning_rate * factor(step),

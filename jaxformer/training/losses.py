@@ -1,4 +1,6 @@
-"""Cross-entropy as a sum and its normaliser: whoever averages over devices or micro-batches divides once."""
+"""Losses as a sum and its normaliser: whoever averages over devices or micro-batches divides once."""
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer.errors import ConfigError
 from jaxformer.nn.precision import wide
-from jaxformer.settings import IGNORE_INDEX, Spread
+from jaxformer.settings import IGNORE_INDEX, LEFT_OUT, Spread
 
 
 def cross_entropy(
@@ -24,9 +26,42 @@ def cross_entropy(
     al. 2016), over the K - 1 `others`, or over the K - 2 `others_but_padding`, with `ignore_index` as the padding class.
     A target that is no class gives NaN.
     """
+    losses, weights = target_losses(logits, targets, ignore_index, class_weights, smoothing, spread)
+    return losses.sum(), weights.sum()
+
+
+def kl_divergence(
+    logits: Float[Array, "*rows V"],
+    targets: Int[Array, "*rows"],
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    smoothing: float = 0.0,
+    spread: Spread = "others_but_padding",
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets.
+
+    torch's KLDivLoss(reduction="sum"), as the Annotated Transformer has it: what is wanted is zero where the target is
+    padding. It is cross-entropy less the entropy of what is wanted, and has cross-entropy's gradient.
+    """
+    losses, counted = target_losses(logits, targets, ignore_index, None, smoothing, spread)
+    return (losses - counted * entropy(logits.shape[-1], smoothing, spread)).sum(), counted.sum()
+
+
+def target_losses(
+    logits: Float[Array, "*rows V"],
+    targets: Int[Array, "*rows"],
+    ignore_index: int,
+    class_weights: Float[Array, " V"] | None,
+    smoothing: float,
+    spread: Spread,
+) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
+    """The cross-entropy of each target, and its weight; both are 0 where it is not counted."""
     logits = wide(logits)
     classes = logits.shape[-1]
-    normalizer = jax.nn.logsumexp(logits, -1)
+    # From the row's largest logit on: where the model is sure, the loss is a small difference of two large logits.
+    largest = jax.lax.stop_gradient(logits.max(-1))
+    below = logits - largest[..., None]
+    normalizer = jnp.log(jnp.exp(below).sum(-1))
     kept = targets != ignore_index
     known = (targets >= 0) & (targets < classes)
     index = jnp.where(known, targets, 0)
@@ -34,26 +69,40 @@ def cross_entropy(
     weight = weights[index]
 
     def surprise(index, weight):
-        return weight * (normalizer - jnp.take_along_axis(logits, index[..., None], -1)[..., 0])
+        return weight * (normalizer - (jnp.take_along_axis(logits, index[..., None], -1)[..., 0] - largest))
 
     loss = wanted = surprise(index, weight)
     if smoothing:
         rest = (
-            weights.sum() * normalizer - logits @ weights
-            if class_weights is not None
-            else classes * normalizer - logits.sum(-1)
+            weights.sum() * normalizer - below @ weights if class_weights is not None else classes * normalizer - below.sum(-1)
         )
-        sharers = classes
         if spread != "all":
-            rest, sharers = rest - wanted, sharers - 1
+            rest = rest - wanted
         if spread == "others_but_padding":
             if not 0 <= ignore_index < classes:
                 raise ConfigError(f"ignore_index = {ignore_index} is no class; others_but_padding needs the padding's id")
-            rest, sharers = rest - surprise(jnp.full_like(index, ignore_index), weights[ignore_index]), sharers - 1
-        loss = (1 - smoothing) * wanted + smoothing / sharers * rest
+            rest = rest - surprise(jnp.full_like(index, ignore_index), weights[ignore_index])
+        loss = (1 - smoothing) * wanted + share(classes, smoothing, spread) * rest
     loss = jnp.where(known, loss, jnp.full_like(loss, jnp.nan))
     zero = jnp.zeros_like(loss)
-    return jnp.where(kept, loss, zero).sum(), jnp.where(kept, weight, zero).sum()
+    return jnp.where(kept, loss, zero), jnp.where(kept, weight, zero)
+
+
+def share(classes: int, smoothing: float, spread: Spread) -> float:
+    """What smoothing gives to each of the classes that it is spread over."""
+    if classes <= LEFT_OUT[spread]:
+        raise ConfigError(f"V = {classes} classes leave none for spread = {spread!r}; give smoothing = 0, or another spread")
+    return smoothing / (classes - LEFT_OUT[spread])
+
+
+def entropy(classes: int, smoothing: float, spread: Spread) -> float:
+    """Of what is wanted of one target, in nats."""
+    if not smoothing:
+        return 0.0
+    part = share(classes, smoothing, spread)
+    wanted = 1 - smoothing + (part if spread == "all" else 0.0)
+    others = classes - max(1, LEFT_OUT[spread])
+    return -sum(number * p * math.log(p) for number, p in ((1, wanted), (others, part)) if p > 0)
 
 
 def mean(total: Float[Array, "*shape"], normaliser: Float[Array, ""]) -> Float[Array, "*shape"]:

@@ -1,26 +1,44 @@
 """optax's optimizers with torch's exact meaning."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from jaxformer.nn.tree import map_named
+from jaxformer.nn.tree import layer_shapes, map_named
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.training.schedules import make_schedule
+from jaxformer.training.schedules import Schedule, make_schedule
 
 CLIP_EPSILON = 1e-6
 """torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6."""
 
+Which = Callable[[str, tuple[int, ...]], bool]
+"""which(name, shape): whether a parameter is one of them; the shape is without the layer axis."""
 
-def make_optimizer(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> optax.GradientTransformation:
-    """Clip, then SGD, Adam or AdamW as torch.optim defines them, with rate learning_rate * schedule(step)."""
+
+def make_optimizer(
+    optimizer: OptimizerConfig,
+    schedule: ScheduleConfig | Schedule,
+    *,
+    decayed: Which | None = None,
+    frozen: Which | None = None,
+) -> optax.GradientTransformation:
+    """Clip, then SGD, Adam or AdamW as torch.optim defines them, with rate learning_rate * schedule(step).
+
+    `decayed` says which parameters decay, where `optimizer.decay` cannot. `frozen` ones stay as they are: no step, no decay,
+    and no part in the norm that is clipped.
+    """
     factor = make_schedule(schedule)
-    return optax.chain(
+    made = optax.chain(
         clip(optimizer.clip_norm) if optimizer.clip_norm is not None else optax.identity(),
-        *DIRECTIONS[optimizer.name](optimizer),
+        *DIRECTIONS[optimizer.name](optimizer, decay(optimizer, decayed or DECAYED[optimizer.decayed])),
         optax.scale_by_learning_rate(lambda step: optimizer.learning_rate * factor(step)),
     )
+    return made if frozen is None else optax.chain(hold(frozen), made, hold(frozen))
 
 
 def clip(max_norm: float) -> optax.GradientTransformation:
@@ -33,23 +51,69 @@ def clip(max_norm: float) -> optax.GradientTransformation:
     return optax.stateless(scaled)
 
 
-def matrices(tree: PyTree) -> PyTree:
-    """True for kernels and tables: by name, since a stacked bias has two axes as well."""
-    return map_named(lambda name, leaf: name.endswith((".kernel", ".table")), tree)
+def hold(frozen: Which) -> optax.GradientTransformation:
+    """Zero for every frozen parameter."""
+
+    def held(updates: PyTree, params: PyTree | None) -> PyTree:
+        return jax.tree.map(lambda still, u: jnp.zeros_like(u) if still else u, chosen(frozen, updates), updates)
+
+    return optax.stateless(held)
 
 
-def _sgd(config: OptimizerConfig) -> list[optax.GradientTransformation]:
-    momentum = [optax.trace(config.momentum)] if config.momentum else []
-    return [optax.add_decayed_weights(config.weight_decay), *momentum]
+def decay(config: OptimizerConfig, decayed: Which) -> optax.GradientTransformation:
+    """Add weight_decay * parameter."""
+    return optax.add_decayed_weights(config.weight_decay, mask=lambda params: chosen(decayed, params))
 
 
-def _adam(config: OptimizerConfig) -> list[optax.GradientTransformation]:
-    return [optax.add_decayed_weights(config.weight_decay), optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+def chosen(which: Which, tree: PyTree) -> PyTree:
+    """True for these parameters, False for the others."""
+    shapes = layer_shapes(tree)
+    return map_named(lambda name, _: bool(which(name, shapes[name])), tree)
 
 
-def _adamw(config: OptimizerConfig) -> list[optax.GradientTransformation]:
-    decay = optax.add_decayed_weights(config.weight_decay, mask=matrices)
-    return [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon), decay]
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Two axes or more; flax's biases by head have two as well, and are none."""
+    return len(shape) >= 2 and name.rpartition(".")[2] != "bias"
+
+
+DECAYED: dict[str, Which] = {"matrices": is_matrix, "all": lambda name, shape: True}
+
+
+def scale_by_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """mean / (sqrt(mean square) + epsilon), both corrected for their start at zero (Kingma and Ba 2015, algorithm 1).
+
+    It is optax's, state and all, but for the correction: optax takes 1 - beta^t in the model's float32.
+    """
+
+    def update(updates: PyTree, state: Any, params: PyTree | None = None) -> tuple[PyTree, optax.ScaleByAdamState]:
+        count = state.count + 1
+        mean = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        square = optax.tree.update_moment(updates, state.nu, beta2, 2)
+        first, second = bias_correction(beta1, count), bias_correction(beta2, count)
+
+        def direction(m: Array, v: Array) -> Array:
+            return m / first.astype(m.dtype) / (jnp.sqrt(v / second.astype(v.dtype)) + epsilon)
+
+        return jax.tree.map(direction, mean, square), optax.ScaleByAdamState(count, mean, square)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
+
+
+def bias_correction(beta: float, count: Int[Array, ""]) -> Float[Array, ""]:
+    """1 - beta^count: in float32 beta itself is rounded, and for 0.999 the plain difference is off by 1e-5 of itself."""
+    return -jnp.expm1(count * jnp.asarray(math.log(beta) if beta else -math.inf, jnp.result_type(float)))
+
+
+def _sgd(config: OptimizerConfig, decay: optax.GradientTransformation) -> list[optax.GradientTransformation]:
+    return [decay, *([optax.trace(config.momentum)] if config.momentum else [])]
+
+
+def _adam(config: OptimizerConfig, decay: optax.GradientTransformation) -> list[optax.GradientTransformation]:
+    return [decay, scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+
+
+def _adamw(config: OptimizerConfig, decay: optax.GradientTransformation) -> list[optax.GradientTransformation]:
+    return [scale_by_adam(config.beta1, config.beta2, config.epsilon), decay]
 
 
 DIRECTIONS = {"sgd": _sgd, "adam": _adam, "adamw": _adamw}

@@ -3,16 +3,39 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.settings import ScheduleConfig
 
 Schedule = Callable[[Any], Any]
+"""The factor of the learning rate for step 0, 1, 2, ..."""
+UNTRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What comes of `if`, `min` and `math` on a number that jit does not know yet."""
 
 
-def make_schedule(config: ScheduleConfig) -> Schedule:
-    """The factor of the learning rate for step 0, 1, 2, ..."""
-    return SCHEDULES[config.name](config)
+def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
+    """That of a configuration, or any function of the step: one that jit cannot trace runs on the host, step by step."""
+    return SCHEDULES[config.name](config) if isinstance(config, ScheduleConfig) else traceable(config)
+
+
+def traceable(schedule: Schedule) -> Schedule:
+    """The same factors inside of jit, where plain Python as torch's LambdaLR takes it would not run."""
+
+    def factor(step):
+        real = jnp.result_type(float)
+        try:
+            return schedule(jnp.asarray(step, jnp.result_type(int)))
+        except UNTRACED:
+            shape = jax.ShapeDtypeStruct((), real)
+            return jax.pure_callback(lambda step: np.asarray(schedule(int(step)), real), shape, step, vmap_method="sequential")
+
+    return factor
 
 
 def constant(config: ScheduleConfig) -> Schedule:
@@ -26,20 +49,20 @@ def step_decay(config: ScheduleConfig) -> Schedule:
 
 
 def noam(config: ScheduleConfig) -> Schedule:
-    """D^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3)."""
+    """D^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + first_step (Vaswani et al. 2017, equation 3)."""
 
     def factor(step):
-        s = _real(step) + 1
+        s = _number(step, config)
         return config.d_model**-0.5 * jnp.minimum(s**-0.5, s * config.warmup**-1.5)
 
     return factor
 
 
 def inverse_root(config: ScheduleConfig) -> Schedule:
-    """min(s / warmup, sqrt(warmup / s)) with s = step + 1: `noam` with its peak at 1, whatever the model's width."""
+    """min(s / warmup, sqrt(warmup / s)) with s = step + first_step: `noam` with its peak at 1, whatever the model's width."""
 
     def factor(step):
-        s = _real(step) + 1
+        s = _number(step, config)
         return jnp.minimum(s / config.warmup, (config.warmup / s) ** 0.5)
 
     return factor
@@ -60,6 +83,11 @@ def warmup_cosine(config: ScheduleConfig) -> Schedule:
         return jnp.where(s < config.warmup, (s + 1) / (config.warmup + 1), cosine)
 
     return factor
+
+
+def _number(step, config: ScheduleConfig):
+    """The number of a step, from `first_step` on, but at least 1."""
+    return jnp.maximum(_real(step) + config.first_step, 1)
 
 
 def _real(step):

@@ -1,10 +1,10 @@
-"""Cross-entropy as a sum and its normaliser."""
+"""Losses as a sum and its normaliser."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from jaxformer.settings import IGNORE_INDEX, Spread
+from jaxformer.settings import IGNORE_INDEX, LEFT_OUT, Spread
 
 
 def cross_entropy(
@@ -25,17 +25,33 @@ def cross_entropy(
             logits, targets, class_weights, ignore_index=ignore_index, label_smoothing=smoothing, reduction="sum"
         )
         return total, normaliser
-    wanted = smoothed(targets[kept], logits.shape[-1], smoothing, ignore_index if spread == "others_but_padding" else None)
+    wanted = smoothed(targets[kept], logits.shape[-1], smoothing, spread, ignore_index)
     return F.cross_entropy(logits[kept], wanted.to(logits.dtype), class_weights, reduction="sum"), normaliser
 
 
-def smoothed(targets: Tensor, classes: int, smoothing: float, padding: int | None) -> Tensor:
-    """The wanted distribution of each target: 1 - smoothing on it, the rest spread over the others (but padding)."""
-    sharers = classes - 1 if padding is None else classes - 2
-    wanted = torch.full((len(targets), classes), smoothing / sharers, dtype=torch.float64)
-    if padding is not None:
+def kl_divergence(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    smoothing: float = 0.0,
+    spread: Spread = "others_but_padding",
+) -> tuple[Tensor, Tensor]:
+    """The summed Kullback-Leibler divergence of the model from the smoothed targets, and the number of targets."""
+    logits, targets = logits.flatten(0, -2), targets.flatten()
+    kept = targets != ignore_index
+    wanted = smoothed(targets[kept], logits.shape[-1], smoothing, spread, ignore_index)
+    return F.kl_div(logits[kept].log_softmax(-1), wanted.to(logits.dtype), reduction="sum"), kept.sum().to(logits.dtype)
+
+
+def smoothed(targets: Tensor, classes: int, smoothing: float, spread: Spread, padding: int) -> Tensor:
+    """The wanted distribution of each target: 1 - smoothing on it, the rest spread over all, over the others, or over the
+    others but padding."""
+    share = smoothing / (classes - LEFT_OUT[spread])
+    wanted = torch.full((len(targets), classes), share, dtype=torch.float64)
+    if spread == "others_but_padding":
         wanted[:, padding] = 0
-    return wanted.scatter(1, targets[:, None], 1 - smoothing)
+    return wanted.scatter(1, targets[:, None], 1 - smoothing + (share if spread == "all" else 0))
 
 
 def mean(total: Tensor, normaliser: Tensor) -> Tensor:

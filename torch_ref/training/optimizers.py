@@ -1,17 +1,30 @@
 """torch.optim with its schedule, and clipping."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from jaxformer.settings import OptimizerConfig, ScheduleConfig
-from torch_ref.training.schedules import make_schedule
+from torch_ref.training.schedules import Schedule, make_schedule
+
+Which = Callable[[str, tuple[int, ...]], bool]
+"""which(name, shape): whether a parameter is one of them."""
 
 
-def make_optimizer(model: nn.Module, optimizer: OptimizerConfig, schedule: ScheduleConfig) -> tuple[Optimizer, LambdaLR]:
-    """SGD, Adam or AdamW, and the scheduler that is stepped after it."""
-    made = OPTIMIZERS[optimizer.name](model, optimizer)
+def make_optimizer(
+    model: nn.Module, optimizer: OptimizerConfig, schedule: ScheduleConfig | Schedule, *, decayed: Which | None = None
+) -> tuple[Optimizer, LambdaLR]:
+    """SGD, Adam or AdamW, and the scheduler that is stepped after it.
+
+    `decayed` says which parameters decay, where `optimizer.decay` cannot. Those without `requires_grad` stay as they are.
+    """
+    groups = decay_groups(model, optimizer, decayed or DECAYED[optimizer.decayed])
+    made = OPTIMIZERS[optimizer.name](optimizer)(groups, lr=optimizer.learning_rate)
     return made, LambdaLR(made, make_schedule(schedule))
 
 
@@ -21,22 +34,32 @@ def clip_(model: nn.Module, max_norm: float | None) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 
 
-def _sgd(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    return torch.optim.SGD(model.parameters(), config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay)
+def decay_groups(model: nn.Module, config: OptimizerConfig, decayed: Which) -> list[dict[str, Any]]:
+    """The parameters that decay, and the others."""
+    groups = {True: {"params": [], "weight_decay": config.weight_decay}, False: {"params": [], "weight_decay": 0.0}}
+    for name, parameter in model.named_parameters():
+        groups[bool(decayed(name, tuple(parameter.shape)))]["params"].append(parameter)
+    return [group for group in groups.values() if group["params"]]
 
 
-def _adam(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    betas = (config.beta1, config.beta2)
-    return torch.optim.Adam(
-        model.parameters(), config.learning_rate, betas=betas, eps=config.epsilon, weight_decay=config.weight_decay
-    )
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Two axes or more."""
+    return len(shape) >= 2
 
 
-def _adamw(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon)
+DECAYED: dict[str, Which] = {"matrices": is_matrix, "all": lambda name, shape: True}
+
+
+def _sgd(config: OptimizerConfig) -> Callable[..., Optimizer]:
+    return partial(torch.optim.SGD, momentum=config.momentum)
+
+
+def _adam(config: OptimizerConfig) -> Callable[..., Optimizer]:
+    return partial(torch.optim.Adam, betas=(config.beta1, config.beta2), eps=config.epsilon)
+
+
+def _adamw(config: OptimizerConfig) -> Callable[..., Optimizer]:
+    return partial(torch.optim.AdamW, betas=(config.beta1, config.beta2), eps=config.epsilon)
 
 
 OPTIMIZERS = {"sgd": _sgd, "adam": _adam, "adamw": _adamw}

@@ -8,9 +8,9 @@ from jaxformer.settings import ScheduleConfig
 Schedule = Callable[[int], float]
 
 
-def make_schedule(config: ScheduleConfig) -> Schedule:
-    """The factor of the learning rate for step 0, 1, 2, ..."""
-    return SCHEDULES[config.name](config)
+def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
+    """The factor of the learning rate for step 0, 1, 2, ...; a function of the step is one already."""
+    return SCHEDULES[config.name](config) if isinstance(config, ScheduleConfig) else config
 
 
 def constant(config: ScheduleConfig) -> Schedule:
@@ -24,20 +24,20 @@ def step_decay(config: ScheduleConfig) -> Schedule:
 
 
 def noam(config: ScheduleConfig) -> Schedule:
-    """D^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3)."""
+    """D^-0.5 min(s^-0.5, s warmup^-1.5) with s = step + first_step (Vaswani et al. 2017, equation 3)."""
 
     def factor(step: int) -> float:
-        s = step + 1
+        s = max(step + config.first_step, 1)
         return config.d_model**-0.5 * min(s**-0.5, s * config.warmup**-1.5)
 
     return factor
 
 
 def inverse_root(config: ScheduleConfig) -> Schedule:
-    """min(s / warmup, sqrt(warmup / s)) with s = step + 1: `noam` with its peak at 1, whatever the model's width."""
+    """min(s / warmup, sqrt(warmup / s)) with s = step + first_step: `noam` with its peak at 1, whatever the model's width."""
 
     def factor(step: int) -> float:
-        s = step + 1
+        s = max(step + config.first_step, 1)
         return min(s / config.warmup, (config.warmup / s) ** 0.5)
 
     return factor

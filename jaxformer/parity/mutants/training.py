@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jaxtyping import PyTree
 
 from jaxformer.models import encoder_decoder
 from jaxformer.nn import blocks
 from jaxformer.parity.injections import Mutant, instead, patch
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.settings import ScheduleConfig
 from jaxformer.training import losses, optimizers
 from jaxformer.training.schedules import Schedule
 
@@ -26,19 +24,14 @@ def spread_over_all(original: Callable[..., tuple[Array, Array]]) -> Callable[..
     return lambda logits, targets, **rules: original(logits, targets, **(rules | {"spread": "all"}))
 
 
-def epsilon_in_the_root(config: OptimizerConfig) -> list[optax.GradientTransformation]:
+def epsilon_in_the_root(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """m / sqrt(v + epsilon) for m / (sqrt(v) + epsilon)."""
-    return [optax.scale_by_adam(config.beta1, config.beta2, eps=0.0, eps_root=config.epsilon)]
+    return optax.scale_by_adam(beta1, beta2, eps=0.0, eps_root=epsilon)
 
 
 def unscaled(original: Callable[..., Array]) -> Callable[..., Array]:
     """Dropout that does not make up for what it drops."""
     return lambda x, rate, key: original(x, rate, key) * (1 - rate)
-
-
-def everywhere(tree: PyTree) -> PyTree:
-    """Weight decay on every tensor."""
-    return jax.tree.map(lambda leaf: True, tree)
 
 
 def one_step_ahead(original: Callable[[ScheduleConfig], Schedule]) -> Callable[[ScheduleConfig], Schedule]:
@@ -56,7 +49,7 @@ LOSSES = [
 OPTIMIZERS = [
     Mutant(
         "Adam epsilon inside the root",
-        instead(optimizers.DIRECTIONS, adam=epsilon_in_the_root),
+        instead(optimizers, scale_by_adam=epsilon_in_the_root),
         "adam",
         cause="torch epsilon's place outside the root; jax epsilon's place in the root",
     ),
@@ -68,7 +61,7 @@ OPTIMIZERS = [
     ),
     Mutant(
         "decay on gains and biases",
-        instead(optimizers, matrices=everywhere),
+        instead(optimizers.DECAYED, matrices=lambda name, shape: True),
         "adamw",
         cause="torch weights decayed some; jax weights decayed all",
     ),
