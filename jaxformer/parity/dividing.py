@@ -5,8 +5,9 @@ array stays there, torch's are everywhere else. If another difference is gone wi
 cancel: it is one piece of work, cut elsewhere. Bugs in other places stay what they are, since torch's values are around them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from jaxformer.parity.guilt import wrong_gradients
 from jaxformer.parity.isolate import Gap, Isolated, Place
@@ -23,7 +24,7 @@ FARTHEST = 4
 def with_open_borders(traced: Traced) -> Traced:
     """The same, module by module, with those borders open at which differences cancel."""
     search = _Search(traced)
-    if traced.again is None or not search.seeds() or _is_harmless(traced):
+    if not search.seeds() or _is_harmless(traced):
         return traced
     search.run()
     if not search.opened:
@@ -153,11 +154,11 @@ class _Search:
 
     def _off(self, opened: set[Place]) -> dict[Place, Gap]:
         """Where ours differ with these borders open."""
-        self.isolated = self._isolated({place: place in opened for place in self.places})
+        self.isolated = self._pass({place: place in opened for place in self.places})
         found = ((self.traced.off(gap), gap) for gap in self.isolated.gaps)
         return {gap.place: gap for error, gap in found if gap.place and over(error, "activation")}
 
-    def _isolated(self, opened: dict[Place, bool]) -> Isolated:
-        if not hasattr(self, "_run"):
-            self._run = self.traced.again()
-        return self._run(opened)
+    @cached_property
+    def _pass(self) -> Callable[[Mapping[Place, bool]], Isolated]:
+        """Compiled once it is needed."""
+        return self.traced.again()

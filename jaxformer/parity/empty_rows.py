@@ -24,7 +24,7 @@ def explain_empty_rows(ours: np.ndarray, theirs: np.ndarray, scores: Sequence[np
         )
     else:
         hidden, alike = [sense for mask in masks for sense in (~mask, mask)], False
-    for empty in (rows for keys in hidden for rows in laid_beside(keys.all(-1), ours.shape[:-1])):
+    for empty in (rows for keys in hidden for rows in laid_beside(np.asarray(keys.all(-1)), ours.shape[:-1])):
         if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
             torch_gives = "attends to all keys alike" if alike and theirs[empty].any() else given(theirs[empty])
             return f"torch {torch_gives}, jax {given(ours[empty])}"

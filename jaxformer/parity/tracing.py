@@ -53,13 +53,13 @@ class Traced:
     pairs: Mapping[Site, Site]
     """Ours -> torch's."""
     isolated: Isolated
+    again: Callable[[], Callable[[Mapping[Place, bool]], Isolated]]
+    """Compiles the pass module by module once more, so that arrays of ours may stay."""
     counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
     """Of our taps that are attention's scores or weights: which entries of torch's count."""
     hints: Hints = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     """Of torch's, in words: those that our code computes, in place of which torch's were taken."""
-    again: Callable[[], Callable[[Mapping[Place, bool]], Isolated]] | None = None
-    """Compiles the pass module by module once more, so that arrays of ours may stay."""
     opened: frozenset[Place] = frozenset()
     """Where ours stayed, since both sides draw the border elsewhere; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
@@ -159,7 +159,7 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
 
         return isolated_at
 
-    return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says(), again=again)
+    return Traced(reference, model, rules, ours, pairs, isolated, again, counts, tables=tables.says())
 
 
 def without_absent(reference: Reference, rules: Family) -> Reference:
