@@ -164,7 +164,7 @@ def use_fused_kernels(*, causal: bool) -> None:
 
     from torch_ref.nn import attention
 
-    def extend(self, x, cache, memory=None, mask=None):
+    def extend(self, x, cache, memory=None, mask=None, *, bias=None):
         q, k, v = (heads.transpose(1, 2) for heads in self.project(x, memory))
         rate = self.dropout.p if self.training else 0.0
         y = scaled_dot_product_attention(q, k, v, attn_mask=None if causal else mask, is_causal=causal, dropout_p=rate)

@@ -265,7 +265,8 @@ def test_gpt2_is_transformers_gpt2(gpt2):
     theirs, _, ours = gpt2
     report = compare_gpt2(theirs, ours, CHECKS)
     assert report.status == "equal", str(report)
-    assert len(report.modules) == 23
+    assert len(report.modules) == 24
+    assert ("head", "lm_head") in {(module.jax, module.torch) for module in report.modules}
 
 
 def test_two_wrong_settings_of_gpt2_are_named(gpt2):

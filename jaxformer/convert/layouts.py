@@ -47,6 +47,22 @@ def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
     return "transposed" if turned and ours.shape == theirs.shape[::-1] else found[0]
 
 
+def in_usual_order(axes: Axes) -> Axes | None:
+    """The same but for inner axes, which usually stay in torch's order: those that slide over a picture, and the parts of one
+    that is split, as heads and their width. None where these, of other sizes, cannot stand so."""
+    ends, at, owner = np.cumprod(axes.torch), 1, []
+    for size in axes.split:
+        owner.append(int(np.searchsorted(ends, at := at * size)))
+    inner = [2 if len(axes.torch) > 3 and axis > 1 else axis for axis in owner]
+    order = list(axes.order)
+    for axis in {*inner}:
+        places = [i for i, piece in enumerate(axes.order) if inner[piece] == axis and axes.split[piece] > 1]
+        for i, piece in zip(places, sorted(axes.order[i] for i in places), strict=True):
+            order[i] = piece
+    fits = [axes.split[piece] for piece in order] == [axes.split[piece] for piece in axes.order]
+    return Axes(axes.torch, axes.split, tuple(order), axes.jax) if fits else None
+
+
 def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
     """The same order of axes for a torch tensor of another shape, where no axis is split or merged."""
     if isinstance(layout, Axes) and layout.split == layout.torch and len(layout.jax) == len(layout.order) == len(shape):

@@ -175,10 +175,12 @@ def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:
 def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
     """Whether a constant that one side rounds to float32 may be all: no entry is off by more than that, and rows are not each
     off by a factor of their own, as another epsilon makes them. `bias` is added behind it."""
-    if ours.shape != theirs.shape or not theirs.ndim or not np.isfinite([ours, theirs]).all():
+    if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
         return False
     off, scaled = ours - theirs, theirs - bias
-    if not 0 < np.abs(off).max(initial=0.0) <= 2 * UNIT_ROUNDOFF * np.abs(theirs).max(initial=0.0):
+    if not np.isfinite(off).all() or not 0 < np.abs(off).max(initial=0.0) <= 2 * UNIT_ROUNDOFF * np.abs(theirs).max(
+        initial=0.0
+    ):
         return False
     size = np.square(scaled).sum(-1, keepdims=True)
     factors = (off * scaled).sum(-1, keepdims=True) / np.where(size, size, 1.0)

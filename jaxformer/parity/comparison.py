@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, get_args
 
 import jax
@@ -15,6 +15,7 @@ from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.nn.tree import named_weights
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.dividing import with_open_borders
+from jaxformer.parity.doubts import resolve
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding, without_ignored
@@ -81,10 +82,10 @@ def compare(
     family, arrays = checked_sides(torch_model, jax_model, inputs, rules, call_jax)
 
     def stages() -> Found:
-        loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier)
+        reference = cache(lambda: listen(torch_model, arrays, call_torch, tier=tier, checks=checks))
+        loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier, reference)
         unnoticed: list[str] = []
-        reference = listen(torch_model, arrays, call_torch, tier=tier, checks=checks)
-        for stage, more in judge(reference, loaded, checks, tier, later=training is not None):
+        for stage, more in judge(reference(), loaded, checks, tier, later=training is not None):
             unnoticed = more.get("unnoticed", unnoticed)
             yield stage, more
         if training is not None:
@@ -125,7 +126,7 @@ def check(
 
     def stages() -> Found:
         held = Holding(reference.weights, reference.buffers, reference.tied, reference.frozen)
-        loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier)
+        loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier, lambda: reference)
         yield from judge(reference, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
@@ -156,12 +157,20 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
 
 
 def weights_stage(
-    held: Holding, jax_model: Any, rules: Family | None, call: Call, checks: tuple[str, ...], tier: Tier
+    held: Holding,
+    jax_model: Any,
+    rules: Family | None,
+    call: Call,
+    checks: tuple[str, ...],
+    tier: Tier,
+    reference: Callable[[], Reference],
 ) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
     jax_model, rules = filled(jax_model), rules or NO_RULES
     held = without_ignored(held, rules)
     found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules)
+    if not abstract(jax_model):
+        found = resolve(found, rules, reference, call)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
     stage = judged_weights(held, Subject(jax_model, call, found.family), alone=alone)

@@ -26,7 +26,7 @@ def trained_alone(reference: Reference, traced: Traced, subject: Subject) -> dic
     noise, static = NULL_GRADIENT * rms(reference.gradients.values()), typed_constants(subject.like)
     own = named_leaves(traced.ours.weights)
     varied = map_named(lambda name, leaf: np.zeros(leaf.shape) if name in static else leaf, traced.ours.weights)
-    ours = gradients_to_torch(varied, subject.family) if reference.frozen else {}
+    ours = gradients_to_torch(varied, subject.family, reference.weights) if reference.frozen else {}
     found = {name: (ours[name], FREEZES) for name in sorted(reference.frozen & set(ours))}
     for each in subject.alone:
         theirs = reference.gradients.get(each.name)

@@ -1,0 +1,114 @@
+"""Numbers that are all there, in another order: a port's own way, or its bug."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.convert.layouts import in_usual_order
+from jaxformer.convert.rules import Axes
+from jaxformer.parity.comparison import compare
+from jaxformer.parity.inputs import excite
+from parity_tests.helpers import noise
+
+C, D, P = 3, 8, 4
+X = noise(2, C, 3 * P, 2 * P)
+
+
+class TorchPatches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch = torch.nn.Conv2d(C, D, P, stride=P)
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(D, D) for _ in range(3)])
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).mT
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def call_jax(parameters, x, axes="HWIO", layers=(0, 1, 2)):
+    x = jax.lax.conv_general_dilated(
+        x, parameters["patch"]["kernel"], (P, P), "VALID", dimension_numbers=("NCHW", axes, "NCHW")
+    )
+    x = (x + parameters["patch"]["bias"][:, None, None]).reshape(len(x), D, -1).swapaxes(1, 2)
+    for i in layers:
+        x = jax.numpy.tanh(x @ parameters["layers"][str(i)]["kernel"] + parameters["layers"][str(i)]["bias"])
+    return x
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return excite(TorchPatches().eval(), seed=1)
+
+
+def ported(theirs, axes=(2, 3, 1, 0), layers=(0, 1, 2)):
+    """layers[i] is the number of torch's layer that lies in ours of number i."""
+    state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    tree = {"patch": {"kernel": state["patch.weight"].transpose(axes), "bias": state["patch.bias"]}, "layers": {}}
+    for i, of in enumerate(layers):
+        tree["layers"][str(i)] = {"kernel": state[f"layers.{of}.weight"].T, "bias": state[f"layers.{of}.bias"]}
+    return tree
+
+
+def report_of(theirs, ours, **how):
+    call = (lambda parameters, x: call_jax(parameters, x, **how)) if how else call_jax
+    return compare(theirs, ours, (X,), call_jax=call, checks=("weights", "forward"), tier="A")
+
+
+BUGS = {
+    "height and width": ({"axes": (3, 2, 1, 0)}, {"axes": "WHIO"}, "patch.weight", "with its axes in another order"),
+    "layers": ({"layers": (0, 2, 1)}, {"layers": (0, 2, 1)}, "layers.1.weight", "what torch has in layers.2.weight"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_what_lies_in_another_order_is_the_cause_where_the_output_differs(theirs, bug):
+    how, _, name, said = BUGS[bug]
+    report = report_of(theirs, ported(theirs, **how))
+    assert [stage.status for stage in report.stages] == ["different", "equal"], str(report)
+    assert name in report.verdict
+    assert said in report.verdict
+    assert report.guilty == []
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_it_is_only_noted_where_the_code_knows_of_it(theirs, bug):
+    how, right, name, _ = BUGS[bug]
+    report = report_of(theirs, ported(theirs, **how), **right)
+    assert report.status == "equal", str(report)
+    assert f"another {'order' if bug == 'height and width' else 'layer'} than torch's: {name.removesuffix('weight')}" in str(
+        report
+    )
+
+
+def test_the_usual_order_is_not_talked_of(theirs):
+    report = report_of(theirs, ported(theirs))
+    assert report.status == "equal", str(report)
+    assert "another" not in report.stages[0].says
+
+
+ORDERS = {
+    "a kernel of flax's": (Axes((8, 3, 4, 4), (8, 3, 4, 4), (2, 3, 1, 0), (4, 4, 3, 8)), (2, 3, 1, 0)),
+    "height and width exchanged": (Axes((8, 3, 4, 4), (8, 3, 4, 4), (3, 2, 1, 0), (4, 4, 3, 8)), (2, 3, 1, 0)),
+    "of other sizes": (Axes((8, 3, 4, 5), (8, 3, 4, 5), (3, 2, 1, 0), (5, 4, 3, 8)), None),
+    "heads of flax's": (Axes((12, 8), (3, 4, 8), (2, 0, 1), (8, 3, 4)), (2, 0, 1)),
+    "heads and their width exchanged": (Axes((9, 8), (3, 3, 8), (2, 1, 0), (8, 3, 3)), (2, 0, 1)),
+    "experts": (Axes((5, 8, 7), (5, 8, 7), (0, 2, 1), (5, 7, 8)), (0, 2, 1)),
+    "a picture of one row": (Axes((8, 3, 1, 4), (8, 3, 1, 4), (3, 2, 1, 0), (4, 1, 3, 8)), (3, 2, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_what_is_usual(case):
+    axes, order = ORDERS[case]
+    usual = in_usual_order(axes)
+    assert (usual and usual.order) == order
+    assert usual is None or np.array_equal(usual.to_jax(np.zeros(axes.torch)), np.zeros(axes.jax))
