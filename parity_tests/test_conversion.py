@@ -358,4 +358,5 @@ def test_a_comparison_of_joined_tensors_beside_ignored_ones():
     assert report.stages[0].says.endswith("; ignored: layers.0.table (nothing reads it)")
     pairs = {module.jax: module.torch for module in report.modules}
     assert "layers.0" in pairs.values()
+    assert "layers.0.q_proj" not in pairs.values()  # no module of ours holds it alone
     assert pairs["stack.blocks.0.attention.out"] == "layers.0.o_proj"
