@@ -156,7 +156,7 @@ class SamplingConfig(TokenRules):
 
 @configuration
 class BeamConfig(TokenRules):
-    """How the likeliest sequences are searched for, with transformers' names, meanings and defaults (but the width).
+    """How the likeliest sequences are searched for: transformers' meanings, and its defaults but for the width.
 
     A sequence's score is its log-probability / length^length_penalty. Its length counts the chosen tokens, the end among them.
     """

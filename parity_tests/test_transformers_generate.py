@@ -18,7 +18,7 @@ from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.settings import BeamConfig, SamplingConfig
 
-V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 2, 9, 11, 4
+V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}
 
 

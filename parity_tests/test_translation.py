@@ -58,7 +58,6 @@ BEAMS = {
     "until nothing is better": BeamConfig(width=4, n_best=2, length_penalty=2.0, early_stopping="never"),
     "for short ones": BeamConfig(width=4, n_best=2, length_penalty=-0.5),
     "no run of two twice": BeamConfig(width=3, n_best=2, no_repeat_ngram=2),
-    "no token twice": BeamConfig(width=4, n_best=2, no_repeat_ngram=1),
     "forced and suppressed": BeamConfig(width=3, n_best=3, forced=((0, 4), (3, 2), (-1, EOS)), suppressed=(5,), min_tokens=2),
     "one": BeamConfig(width=1, length_penalty=0.6),
 }
