@@ -73,7 +73,7 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
             raise ConversionError(_refusal(left, lost))
         left, lost = {}, {}  # the rules are wrong, and say in what
     alone = (*one_sided("torch", lost, held.weights), *one_sided("jax", left, leaves))
-    constants.leave(held.buffers | still)
+    constants.leave({**held.buffers, **still})
     family = replace(
         _family(rules, found, ruled, leaves),
         constants=frozenset({*constants.names, *left}),
@@ -91,7 +91,7 @@ def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identifi
     constants = ruled_buffers(held, leaves, rules, ruled)
     tied = {alias: first for alias, first in held.tied.items() if any(alias in names for names in ruled.values())}
     free, still = unused(held, rules, {it for names in ruled.values() for it in names} | set(tied.values()))
-    constants.leave(held.buffers | still)
+    constants.leave({**held.buffers, **still})
     sure = set(leaves) == set(ruled) and not may_be_pairs({}, {name: held.weights[name] for name in free}, len(ruled))
     alone = tuple(one_sided("torch", free, held.weights)) if sure else ()
     absent = frozenset({*still, *(each.name for each in alone)})
