@@ -93,7 +93,7 @@ def frozen() -> Theirs:
     return theirs
 
 
-def compared(theirs: Theirs, ours: Ours, **options: Any) -> Report:
+def compared(theirs: torch.nn.Module, ours: Any, **options: Any) -> Report:
     """In tier A."""
     return compare(theirs, ours, (X,), **{"tier": "A", "checks": ("weights", "forward", "gradients")} | options)
 

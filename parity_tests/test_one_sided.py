@@ -63,7 +63,7 @@ class Ours(nnx.Module):
         return self.out(found if self.scale1 is None else found * self.scale1[...])
 
 
-def compared(theirs: Theirs, ours: Any, **options: Any) -> Report:
+def compared(theirs: torch.nn.Module, ours: Any, **options: Any) -> Report:
     """In tier A."""
     return compare(theirs, ours, (X,), **{"tier": "A", "checks": ("weights", "forward", "local", "gradients")} | options)
 
@@ -103,6 +103,7 @@ def test_one_that_nothing_depends_on_and_that_is_neutral_is_equal():
     assert report.status == "equal", str(report)
     assert report.stages[0].says.endswith("; jax has key.bias, torch has not: it is 0, so it changes nothing")
     ours = Ours(theirs)
+    assert ours.key.bias is not None
     ours.key.bias[...] = jnp.full(D, 0.5)
     report = compared(theirs, ours)
     assert report.verdict == "DIFFERENT: key: jax has key.bias, torch has not: it is not 0 (rms 5.0e-01 off)"
@@ -164,15 +165,16 @@ def test_training_ignores_what_adam_makes_of_rounding_noise():
 
 def test_layers_are_told_together():
     theirs = torch.nn.Sequential(*(torch.nn.Linear(D, D) for _ in range(4)))
-    kernels = {str(i): {"kernel": jnp.asarray(layer.weight.T.detach().numpy())} for i, layer in enumerate(theirs)}
-    heads = {**kernels, "0": {**kernels["0"], "bias": jnp.asarray(theirs[0].bias.detach().numpy())}}
+    held = {name: jnp.asarray(tensor.detach().numpy().T) for name, tensor in theirs.named_parameters()}
+    layers = {str(i): {"kernel": held[f"{i}.weight"]} for i in range(4)}
+    layers["0"]["bias"] = held["0.bias"]
 
     def call(params: Any, x: Any) -> Any:
         for layer in params.values():
             x = x @ layer["kernel"] + layer.get("bias", 0.0)
         return x
 
-    says = compared(theirs, heads, call_jax=call, checks=("weights", "forward")).stages[0].says
+    says = compared(theirs, layers, call_jax=call, checks=("weights", "forward")).stages[0].says
     assert says.startswith("5 of 8 tensors used once, bitwise equal; jax leaves out 1-3.bias: it is not 0 (rms ")
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ class JaxSide:
         rules: Family,
         *,
         alone: Sequence[OneSided] = (),
-        still: Iterable[str] = (),
+        still: Collection[str] = (),
     ):
         """`alone`: what one side has none of; `still`: JAX arrays that are no parameters."""
         self.own = {each.name: each.key for each in alone if each.side == "jax"}
