@@ -1,0 +1,129 @@
+"""The models that transformers 4.46 has in torch and in Flax, tiny ones, and what is known of those that are not equal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Given = Literal["ids", "masked ids", "pairs", "pixels", "speech", "waves", "ids and pixels"]
+"""What a model reads."""
+VOCAB = 97
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A model that transformers has twice."""
+
+    name: str
+    """The module of transformers that holds it."""
+    model: str
+    """Its class in torch; Flax's begins with 'Flax'."""
+    sizes: Mapping[str, Any]
+    """Of its configuration."""
+    given: Given = "ids"
+    config: str = ""
+    """The class of its configuration, where it is not that of `model`'s own."""
+    gives: str = "logits"
+    """Which of its outputs is compared."""
+    differs: str = ""
+    """What the comparison's last line has to hold where the Flax model is not equal to torch's, and why; '' if it is equal."""
+    because: str = ""
+    """Why that is true, found by reading both sources."""
+
+
+ENCODER = {"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+ENCODER |= {"max_position_embeddings": 31, "type_vocab_size": 2, "pad_token_id": 1}
+BART = {"vocab_size": VOCAB, "d_model": 24, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 3}
+BART |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 44, "max_position_embeddings": 31}
+BART |= {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+T5 = {"vocab_size": VOCAB, "d_model": 24, "d_kv": 7, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 3}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+DECODER = {"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+DECODER |= {"max_position_embeddings": 31, "bos_token_id": 0, "eos_token_id": 2}
+VISION = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "image_size": 24}
+VISION |= {"patch_size": 6}
+CONV = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 2]}
+SPEECH = {"vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+SPEECH |= {"conv_dim": (16, 16), "conv_kernel": (5, 3), "conv_stride": (4, 2), "num_feat_extract_layers": 2}
+SPEECH |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer"}
+SPEECH |= {"do_stable_layer_norm": True, "conv_bias": True, "mask_time_prob": 0.0}
+CLIP = {"vision_config": VISION, "projection_dim": 10}
+CLIP |= {"text_config": {name: size for name, size in DECODER.items() if name != "bos_token_id"}}
+
+KINDS = (
+    Kind("albert", "AlbertForMaskedLM", ENCODER | {"embedding_size": 10, "num_hidden_groups": 1}, "masked ids"),
+    Kind("bert", "BertForMaskedLM", ENCODER, "masked ids"),
+    Kind("bert", "BertForSequenceClassification", ENCODER, "masked ids"),
+    Kind("roberta", "RobertaForMaskedLM", ENCODER, "masked ids"),
+    Kind("xlm_roberta", "XLMRobertaForMaskedLM", ENCODER, "masked ids"),
+    Kind("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", ENCODER, "masked ids"),
+    Kind("electra", "ElectraForMaskedLM", ENCODER | {"embedding_size": 10}, "masked ids"),
+    Kind("roformer", "RoFormerForMaskedLM", ENCODER | {"embedding_size": 24}, "masked ids"),
+    Kind("big_bird", "BigBirdForMaskedLM", ENCODER | {"attention_type": "original_full"}, "masked ids"),
+    Kind(
+        "distilbert",
+        "DistilBertForMaskedLM",
+        {"vocab_size": VOCAB, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 31},
+        "masked ids",
+    ),
+    Kind("gpt2", "GPT2LMHeadModel", {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31}),
+    Kind(
+        "gpt_neo",
+        "GPTNeoForCausalLM",
+        {"vocab_size": VOCAB, "hidden_size": 24, "num_layers": 2, "num_heads": 3, "max_position_embeddings": 31}
+        | {"attention_types": [[["global", "local"], 1]], "window_size": 5},
+    ),
+    Kind(
+        "gptj",
+        "GPTJForCausalLM",
+        {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31, "rotary_dim": 4},
+    ),
+    Kind("llama", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 3}),
+    Kind("mistral", "MistralForCausalLM", DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 6}),
+    Kind("gemma", "GemmaForCausalLM", DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}),
+    Kind(
+        "bloom", "BloomForCausalLM", {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 4}
+    ),  # Flax fails with other than 2^n
+    Kind(
+        "opt",
+        "OPTForCausalLM",
+        {"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 40}
+        | {"max_position_embeddings": 31, "word_embed_proj_dim": 24},
+    ),
+    Kind(
+        "xglm",
+        "XGLMForCausalLM",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 24,
+            "num_layers": 2,
+            "attention_heads": 3,
+            "ffn_dim": 40,
+            "max_position_embeddings": 31,
+        },
+    ),
+    Kind("bart", "BartForConditionalGeneration", BART, "pairs"),
+    Kind("mbart", "MBartForConditionalGeneration", BART, "pairs"),
+    Kind("marian", "MarianMTModel", BART, "pairs", config="MarianConfig"),
+    Kind("pegasus", "PegasusForConditionalGeneration", BART, "pairs"),
+    Kind("blenderbot", "BlenderbotForConditionalGeneration", BART, "pairs"),
+    Kind("blenderbot_small", "BlenderbotSmallForConditionalGeneration", BART, "pairs"),
+    Kind("t5", "T5ForConditionalGeneration", T5, "pairs"),
+    Kind("t5", "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "pairs"),
+    Kind("mt5", "MT5ForConditionalGeneration", T5, "pairs"),
+    Kind("longt5", "LongT5ForConditionalGeneration", T5 | {"local_radius": 4, "global_block_size": 4}, "pairs"),
+    Kind(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        BART
+        | {"num_mel_bins": 6, "max_source_positions": 14, "max_target_positions": 31}
+        | {"suppress_tokens": None, "begin_suppress_tokens": None},
+        "speech",
+    ),
+    Kind("wav2vec2", "Wav2Vec2ForCTC", SPEECH, "waves"),
+    Kind("vit", "ViTForImageClassification", VISION, "pixels"),
+    Kind("beit", "BeitForImageClassification", VISION | {"use_absolute_position_embeddings": True}, "pixels"),
+    Kind("dinov2", "Dinov2ForImageClassification", VISION, "pixels"),
+    Kind("resnet", "ResNetForImageClassification", CONV, "pixels"),
+    Kind("regnet", "RegNetForImageClassification", CONV | {"groups_width": 4, "layer_type": "y"}, "pixels"),
+    Kind("clip", "CLIPModel", CLIP, "ids and pixels", gives="logits_per_image"),
+)
