@@ -7,8 +7,9 @@ transformers 5 has no Flax models any more, so this needs an environment of its 
     field-venv/bin/pip install --no-deps -e .
     field-venv/bin/python -m benchmarks.field
 
-Every model is tiny and random, with excited parameters; nothing is downloaded. transformers' own converter takes torch's weights
-to Flax, and the comparison gets no rules. torch's `padding_idx` is switched off, since no Flax model has it. The table gives each verdict; a verdict that is not in `KINDS` is an error.
+Every model is tiny and random, with excited parameters; nothing is downloaded. transformers' own converter takes torch's
+weights to Flax, and the comparison gets no rules. torch's `padding_idx` is switched off, since no Flax model has it. The table
+gives each verdict; one that `benchmarks.field_kinds` does not expect is an error.
 """
 
 import gc

@@ -10,9 +10,9 @@ import transformers
 from transformers.generation import utils
 
 from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.convert.families.bart import BART
 from jaxformer.convert.families.gpt2 import GPT2
-from jaxformer.convert.families.torch_encoder import module_rules
-from jaxformer.convert.rules import Family, Rule, to_torch
+from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
 from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.parity.inputs import excite, widen
@@ -20,35 +20,6 @@ from jaxformer.settings import BeamConfig, SamplingConfig
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}
-
-
-def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """Projections by names of their own."""
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-    return tuple(rule for a, b in names.items() for rule in module_rules(f"{ours}.{a}", f"{theirs}.{b}"))
-
-
-BART = Family(
-    name="bart",
-    stacks={
-        "encoder.blocks.": "model.encoder.layers.{layer}.",
-        "decoder.blocks.": "model.decoder.layers.{layer}.",
-        "source_embed.": "model.encoder.",
-        "embed.": "model.decoder.",
-    },
-    rules=(
-        Rule("embed.token.table", "model.shared.weight"),
-        Rule("position.table", "embed_positions.weight"),
-        *attention("cross_attention", "encoder_attn"),
-        *attention("attention", "self_attn"),
-        *module_rules("cross_attention_norm", "encoder_attn_layer_norm"),
-        *module_rules("attention_norm", "self_attn_layer_norm"),
-        *module_rules("feed_forward_norm", "final_layer_norm"),
-        *module_rules("feed_forward.up", "fc1"),
-        *module_rules("feed_forward.down", "fc2"),
-        *module_rules("norm", "layernorm_embedding"),
-    ),
-)
 
 
 class Float64:
