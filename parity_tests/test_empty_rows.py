@@ -55,3 +55,7 @@ OTHERS = {
 def test_other_differences_are_not_that(case):
     ours, scores = OTHERS[case]
     assert explain_empty_rows(ours, X, scores, []) == ""
+
+
+def test_a_mask_of_unknown_sense_says_nothing_of_rows_that_have_numbers_on_both_sides():
+    assert explain_empty_rows(np.where(ROWS[..., None], 2 * X, X), X, [], [~OPEN]) == ""

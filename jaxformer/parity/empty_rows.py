@@ -12,22 +12,25 @@ from jaxformer.parity.seen import EXPLAINED, is_seen, last
 from jaxformer.parity.watch import CALL, SEEN, Site
 
 ONLY = "only in rows where every key is masked"
+OTHERS = "gives other numbers"
 
 
 def explain_empty_rows(ours: np.ndarray, theirs: np.ndarray, scores: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
     """What both sides give there, if that is all that differs; '' elsewhere. `scores` are torch's that were made before, of
-    which the last count; where there are none, its masks do, whichever sense they have."""
+    which the last count; and so do its masks, whichever sense they have, if a side
+    gives nothing there: what keeps a row from NaN may hide it in scores."""
+    hidden, alike = [sense for mask in masks for sense in (~mask, mask)], False
     if scores:
-        hidden = [scores[-1] <= MASKED]
-        alike = (
-            np.isfinite(scores[-1]).all() and not np.ptp(np.where(hidden[0].all(-1, keepdims=True), scores[-1], 0), -1).any()
-        )
-    else:
-        hidden, alike = [sense for mask in masks for sense in (~mask, mask)], False
-    for empty in (rows for keys in hidden for rows in laid_beside(np.asarray(keys.all(-1)), ours.shape[:-1])):
+        hidden.insert(0, scores[-1] <= MASKED)
+        rows = hidden[0].all(-1, keepdims=True)
+        alike = np.isfinite(scores[-1]).all() and not np.ptp(np.where(rows, scores[-1], 0), -1).any()
+    for i, empty in (
+        (i, rows) for i, keys in enumerate(hidden) for rows in laid_beside(np.asarray(keys.all(-1)), ours.shape[:-1])
+    ):
         if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
-            torch_gives = "attends to all keys alike" if alike and theirs[empty].any() else given(theirs[empty])
-            return f"torch {torch_gives}, jax {given(ours[empty])}"
+            both = given(theirs[empty]), given(ours[empty])
+            if (scores and i == 0) or set(both) != {OTHERS}:
+                return f"torch {'attends to all keys alike' if alike and both[0] == OTHERS else both[0]}, jax {both[1]}"
     return ""
 
 
@@ -56,4 +59,4 @@ def given(rows: np.ndarray) -> str:
     """What stands there, in words."""
     if np.isnan(rows).all():
         return "gives NaN"
-    return "gives other numbers" if rows.any() else "gives 0"
+    return OTHERS if rows.any() else "gives 0"
