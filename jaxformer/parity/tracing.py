@@ -36,6 +36,7 @@ from jaxformer.parity.rerun import holders
 from jaxformer.parity.rounding import Moved, Spot
 from jaxformer.parity.seen import counted, pair_seen
 from jaxformer.parity.tables import Tables
+from jaxformer.parity.turned import clearer, odd_orders
 from jaxformer.parity.watch import CALL, Site
 
 EQUAL = Error(0.0, 0.0)
@@ -124,7 +125,17 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         if local or gradients or any(over(each, "activation") for each in normal if each):
             given = {"gradients": gradients, "counted": counts, "orders": orders}
             isolated = isolate(model64, call, inputs, reference.calls, pairs, **given)
+            outcome = propagated(ours, reference, (CALL, CALL), counts, isolated.orders) or EQUAL
+            if over(outcome, "activation") and (odd := odd_orders(isolated, counts)):
+                given["orders"] = {**isolated.orders, **odd}
+                again = isolate(model64, call, inputs, reference.calls, pairs, **given, corrected=False)
+                isolated = again if clearer(isolated, again, odd, wrong_owners) else isolated
     return Traced(reference, model, rules, ours, pairs, isolated, counts, tables=tables.says())
+
+
+def wrong_owners(isolated: Isolated) -> set[Site]:
+    """Whose own code gives other values, rounding set aside."""
+    return {gap.owner for gap in isolated.gaps if over(error(gap.ours, gap.theirs), "activation")}
 
 
 def propagated(
