@@ -78,13 +78,14 @@ def isolate(
     gradients: bool,
     counted: Mapping[Site, np.ndarray],
     orders: Mapping[Place, Order],
+    corrected: bool = True,
 ) -> Isolated:
     """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's. Of those in `counted`,
     only the entries that are True there count. `orders` of torch's axes are what is known so far: where what comes out shows
-    that one was wrong, or that one not known was taken wrongly, it is done again."""
+    that one was wrong, or that one not known was taken wrongly, it is done again, if they are to be `corrected`."""
     given = {"gradients": gradients, "counted": counted}
     isolated, wrong = isolation(model, call, inputs, theirs, pairs, orders=orders, **given)({})
-    for _ in range(MOST_PASSES):
+    for _ in range(MOST_PASSES if corrected else 0):
         if not wrong:
             break
         orders = {**orders, **wrong}

@@ -21,6 +21,7 @@ from jaxformer.parity.report import Error, Module
 from jaxformer.parity.rounding import Spot
 from jaxformer.parity.seen import explain_seen, last, scores_of
 from jaxformer.parity.tracing import EQUAL, Traced, error, over
+from jaxformer.parity.turned import explain_turned
 from jaxformer.parity.watch import CALL, Site
 
 Worst = dict[Site, tuple[Error, Gap]]
@@ -128,7 +129,7 @@ def why(traced: Traced, gap: Gap) -> str:
         return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), scores, forced=forced)
     found = evidence(gap, traced.reference.calls, traced.pairs, traced.weights, traced.names)
     made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
-    cause = explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
+    cause = explain_turned(gap.ours, gap.theirs) or explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
     cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
     owner, calls = traced.pairs[gap.owner], traced.reference.calls
     scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from jaxformer.parity.rerun import holders
 from jaxformer.parity.rounding import Moved, Spot
 from jaxformer.parity.seen import counted, pair_seen
 from jaxformer.parity.tables import Tables
+from jaxformer.parity.turned import clearer, odd_orders
 from jaxformer.parity.watch import CALL, Site
 
 EQUAL = Error(0.0, 0.0)
@@ -142,16 +143,19 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
         orders = plain_orders(ours.outputs, reference.calls, pairs, counts)
+        given = {"gradients": gradients, "counted": counts}
+        alone = partial(isolate, model64, call, inputs, reference.calls, pairs, **given)
         isolated = Isolated([], [], None, {**orders, Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
-            given = {"gradients": gradients, "counted": counts}
-            isolated = isolate(model64, call, inputs, reference.calls, pairs, orders=orders, **given)
+            isolated = alone(orders)
+            outcome = propagated(ours, reference, (CALL, CALL), counts, isolated.orders) or EQUAL
+            if over(outcome, "activation"):
+                isolated = in_odd_orders(isolated, counts, partial(alone, corrected=False))
 
     def again() -> Callable[[Mapping[Place, bool]], Isolated]:
-        given = {"gradients": gradients, "counted": counts, "orders": isolated.orders}
         with jax_float64(tables):
-            run = isolation(model64, call, inputs, reference.calls, pairs, **given)
+            run = isolation(model64, call, inputs, reference.calls, pairs, orders=isolated.orders, **given)
 
         def isolated_at(opened: Mapping[Place, bool]) -> Isolated:
             with jax_float64(tables), saying("jax in float64"):
@@ -169,6 +173,20 @@ def without_absent(reference: Reference, rules: Family) -> Reference:
         for arrays in (reference.weights, reference.gradients)
     )
     return replace(reference, weights=weights, gradients=gradients)
+
+
+def in_odd_orders(
+    isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[[Mapping[Place, Order]], Isolated]
+) -> Isolated:
+    """With the axes that one module alone gives in another order, where that clears those behind it."""
+    odd = odd_orders(isolated, counts)
+    other = alone({**isolated.orders, **odd}) if odd else isolated
+    return other if odd and clearer(isolated, other, odd, wrong_owners) else isolated
+
+
+def wrong_owners(isolated: Isolated) -> set[Site]:
+    """Whose own code gives other values, rounding set aside."""
+    return {gap.owner for gap in isolated.gaps if over(error(gap.ours, gap.theirs), "activation")}
 
 
 def propagated(
