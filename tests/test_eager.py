@@ -27,6 +27,7 @@ CALLS: dict[str, tuple[str, Callable[..., object]]] = {
     "gradient": ("gpt", jax.grad(lambda model: model(IDS).sum())),
     "cache": ("gpt", lambda model: model.extend(IDS, empty_cache(model, 1, 5))),
     "maps": ("gpt", lambda model: model.attention_weights(IDS)),
+    "hidden states": ("gpt", lambda model: model.hidden_states(IDS)),
     "encoder": ("encoder", lambda model: model(IDS)),
     "encode and decode": ("seq2seq", lambda model: model(IDS, IDS[:, 1:])),
     "remember": ("seq2seq", lambda model: model.decode(IDS[:, 1:], model.remember(model.encode(IDS)))),
