@@ -1,8 +1,9 @@
-"""How both sides are trained, and each of them doing it, step after step, in float64."""
+"""How both sides are trained, and each of them doing it, step after step, in float64 or in float32."""
 
 import copy
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -63,14 +64,16 @@ class Learning:
                 f"{len(self.batches)} batches make no whole number of steps of {self.accumulate}; give a multiple of it"
             )
 
-    def steps(self) -> Iterator[Sequence[Batch]]:
-        """The batches of each step; floats in float64."""
+    def steps(self, *, wide: bool = True) -> Iterator[Sequence[Batch]]:
+        """The batches of each step; floats in float64, or in float32."""
+        floating = np.float64 if wide else np.float32
         for start in range(0, len(self.batches), self.accumulate):
-            yield [tuple(map(_wide, batch)) for batch in self.batches[start : start + self.accumulate]]
+            batches = self.batches[start : start + self.accumulate]
+            yield [tuple(_as_floats(array, floating) for array in batch) for batch in batches]
 
 
 class Moment(NamedTuple):
-    """One step of one side: float64, by torch's names."""
+    """One step of one side: in its own type, by torch's names."""
 
     loss: float
     gradients: Mapping[str, np.ndarray]
@@ -82,9 +85,9 @@ class Moment(NamedTuple):
 class TorchSide:
     """A copy of torch's model, in training mode, with its optimizer."""
 
-    def __init__(self, model: Any, learning: Learning):
-        self.learning = learning
-        self.model = thawed(copy.deepcopy(model).double().train())
+    def __init__(self, model: Any, learning: Learning, *, wide: bool = True):
+        self.learning, self.wide, own = learning, wide, thawed(copy.deepcopy(model).train())
+        self.model = own.double() if wide else own.float()
         self.optimizer = learning.torch_optimizer(self.model)
         self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
@@ -115,12 +118,12 @@ class TorchSide:
         for batch, drawn in zip(batches, masks, strict=True):
             tensors = [torch.from_numpy(array) for array in batch]
             integers = (torch.int8, torch.int16, torch.int32)
-            with torch_float64(), feed_masks(drawn):
+            with torch_float64() if self.wide else nullcontext(), feed_masks(drawn):
                 value = self.learning.torch_loss(
                     self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
                 )
                 (value / len(batches)).backward()
-            values.append(_scalar("torch", value))
+            values.append(_scalar("torch", value, wide=self.wide))
         parameters = dict(self.model.named_parameters())
         gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for name, p in parameters.items()}
         if self.learning.clip_norm is not None:
@@ -143,13 +146,15 @@ class JaxSide:
         *,
         alone: Sequence[OneSided] = (),
         still: Collection[str] = (),
+        wide: bool = True,
     ):
         """`alone`: what one side has none of; `still`: JAX arrays that are no parameters."""
         self.own = {each.name: each.key for each in alone if each.side == "jax"}
-        self.rules, optimizer = rules, learning.jax_optimizer
+        self.rules, self.wide, optimizer = rules, wide, learning.jax_optimizer
         constants = {*rules.constants, *still} - set(self.own)
-        self.parameters, self.rest = load_jax(model, weights, rules, wide=True, still=constants)
-        self.moments = _wide_state(jax.jit(optimizer.init)(self.parameters))
+        self.parameters, self.rest = load_jax(model, weights, rules, wide=wide, still=constants)
+        moments = jax.jit(optimizer.init)(self.parameters)
+        self.moments = _wide_state(moments) if wide else moments
         named = "key" in inspect.signature(learning.jax_loss).parameters
 
         def loss(parameters: PyTree, rest: PyTree, number: Any, arrays: tuple[Any, ...]) -> tuple[jax.Array, PyTree]:
@@ -184,7 +189,7 @@ class JaxSide:
         for given in _numbered(number, batches):
             state = self.parameters, self.rest, self.moments
             self.parameters, self.rest, self.moments, value, gradient = self.advance(*state, *given)
-            values.append(_scalar("jax", value))
+            values.append(_scalar("jax", value, wide=self.wide))
             gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
         return Moment(float(np.mean(values)), mean, self._named(self.parameters))
@@ -224,12 +229,12 @@ def _wide_state(moments: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, moments)
 
 
-def _scalar(side: str, value: Any) -> float:
+def _scalar(side: str, value: Any, *, wide: bool) -> float:
     array = host(value)
-    if array.shape or array.dtype != np.float64:
+    if array.shape or (wide and array.dtype != np.float64):
         raise ParityError(f"loss: {side} gave {array.dtype}{list(array.shape)}; tier A compares one float64 number")
     return float(array)
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array
+def _as_floats(array: np.ndarray, floating: type[np.floating]) -> np.ndarray:
+    return array.astype(floating) if np.issubdtype(array.dtype, np.floating) else array

@@ -6,14 +6,19 @@ from typing import Any
 import numpy as np
 
 from jaxformer.config import ModelConfig
-from jaxformer.models import build
+from jaxformer.models import Model, build
+from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.training import Course, compare_training
+from jaxformer.parity.training_float32 import check_training32
 from jaxformer.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.training import losses, optimizers, schedules
+
+LARGE_LOGIT = np.float32(1000)
+"""Of a model that is sure: float32 holds such numbers to 3e-5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,14 @@ class Training:
     ignore_index: int = IGNORE_INDEX
     steps: int = 100
     batch: int = 5
+    sure: float = 0.0
+    """Above 0, logits are large, and that of token 0, which then is every target, is larger by this: the model is sure."""
+
+    def start(self) -> Model:
+        """The model before its first step: excited weights."""
+        model = excite(build(self.model), seed=1)
+        sure = np.full(self.model.vocab_size, LARGE_LOGIT) + self.sure * (np.arange(self.model.vocab_size) == 0)
+        return map_named(lambda name, leaf: leaf + sure if self.sure and name == "head.bias" else leaf, model)
 
     def batches(self) -> list[tuple[np.ndarray, ...]]:
         """A model's inputs, and targets `B T` behind them; every third target is not counted."""
@@ -35,6 +48,8 @@ class Training:
         for number in range(self.steps):
             inputs = hostile_inputs(self.model, self.batch, self.model.context, seed=number)
             targets = rng.integers(0, self.model.vocab_size, inputs[-1].shape, np.int32)
+            if self.sure:
+                targets = np.zeros_like(targets)
             targets.ravel()[::3] = self.ignore_index
             batches.append((*inputs, targets))
         return batches
@@ -72,7 +87,17 @@ class Training:
 
 def compare_twins(training: Training) -> Course:
     """Train a model and its twin from the same excited weights."""
+    return compare_training(*twins(training), training.learning())
+
+
+def check_twins32(training: Training) -> float:
+    """The same in float32: the ratio to tier B's line."""
+    return check_training32(*twins(training), training.learning())
+
+
+def twins(training: Training) -> tuple[Any, Model]:
+    """torch's model and ours, of equal weights."""
     import torch_ref.models
 
-    model = excite(build(training.model), seed=1)
-    return compare_training(load_torch(torch_ref.models.build(training.model), model), model, training.learning())
+    model = training.start()
+    return load_torch(torch_ref.models.build(training.model), model), model

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -24,6 +25,18 @@ def spread_over_all(original: Callable[..., tuple[Array, Array]]) -> Callable[..
     return lambda logits, targets, **rules: original(logits, targets, **(rules | {"spread": "all"}))
 
 
+def at_full_size(logits: Array, targets: Array, ignore_index: int, *rules: object) -> tuple[Array, Array]:
+    """The difference of two large numbers, logsumexp(x) - x[y]: in float32 little is left of it where the model is sure."""
+    kept = targets != ignore_index
+    wanted = jnp.take_along_axis(logits, jnp.where(kept, targets, 0)[..., None], -1)[..., 0]
+    return jnp.where(kept, jax.nn.logsumexp(logits, -1) - wanted, jnp.zeros_like(wanted)), kept.astype(logits.dtype)
+
+
+def rounded(beta: float, count: Array) -> Array:
+    """1 - beta^count of a beta that is rounded, as optax has it."""
+    return 1 - jnp.asarray(beta, jnp.result_type(float)) ** count
+
+
 def epsilon_in_the_root(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
     """m / sqrt(v + epsilon) for m / (sqrt(v) + epsilon)."""
     return optax.scale_by_adam(beta1, beta2, eps=0.0, eps_root=epsilon)
@@ -43,10 +56,12 @@ LOSSES = [
     Mutant("label smoothing epsilon/K for epsilon/(K-1)", patch(losses, cross_entropy=spread_over_all), "sgd"),
     Mutant("label smoothing epsilon/K for epsilon/(K-2)", patch(losses, cross_entropy=spread_over_all), "adam"),
     Mutant("loss averaged over padding", patch(losses, cross_entropy=over_padding), "sgd"),
+    Mutant("cross-entropy of logits at full size", instead(losses, target_losses=at_full_size), "sure"),
     Mutant("dropout without its scale", patch(blocks, dropout=unscaled), "sgd"),
 ]
 
 OPTIMIZERS = [
+    Mutant("Adam's bias correction rounded", instead(optimizers, bias_correction=rounded), "adam"),
     Mutant(
         "Adam epsilon inside the root",
         instead(optimizers, scale_by_adam=epsilon_in_the_root),
