@@ -235,9 +235,6 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     """
     call = subject.call
     subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
-    held = without_ignored(Holding(reference.weights, reference.buffers, reference.tied), subject.family)
-    given = {name: it for name, it in reference.gradients.items() if name in held.weights or name not in reference.weights}
-    reference = replace(reference, weights=held.weights, buffers=held.buffers, gradients=given)
     nulls: list[str] = []
     blurred: list[str] = []
     backward = [name for name in checks if "gradients" in name]
