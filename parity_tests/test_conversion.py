@@ -77,6 +77,9 @@ def test_two_of_ours_may_differ_where_torch_ties_nothing():
     assert not np.array_equal(state["head.weight"], state["wte.weight"])
     grown = gradients_to_torch(tree, family, {"wte.weight", "head.weight"})
     assert np.array_equal(grown["wte.weight"], tree["wte"]["table"])
+    grown = gradients_to_torch(tree, family, {"head.weight", "again.weight"})
+    assert sorted(grown) == ["again.weight", "head.weight"]
+    assert np.array_equal(grown["again.weight"], tree["wte"]["table"])
 
 
 def test_a_torch_model_that_ties_takes_no_two():

@@ -122,9 +122,12 @@ def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
 def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:
     """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
     over the copies of the JAX model."""
-    groups, total = {name: group for group in _tied_names(family) for name in group}, {}
-    for name, array in tensors_to_torch(tree, family).items():
-        held = next((it for it in (name, *groups.get(name, ())) if it in parameters), name)
+    state, total = tensors_to_torch(tree, family), {}
+    groups = {name: group for group in _tied_names(family) for name in group}
+    for name, array in state.items():
+        there = [it for it in groups.get(name, [name]) if it in parameters]
+        others = [it for it in there if it not in state]
+        held = name if name in parameters else next(iter([*others, *there]), name)
         total[held] = total[held] + array if held in total else array
     return total
 
