@@ -49,11 +49,13 @@ class BlockConfig:
     norm: Norm = "layer"
     """layer: LayerNorm; rms: RMSNorm; std: by the unbiased standard deviation, epsilon outside the root."""
     norm_position: NormPosition = "pre"
-    """pre: x + f(norm(x)) with a norm after the stack; post: norm(x + f(x)), the original."""
+    """pre: x + f(norm(x)); post: norm(x + f(x)), the original."""
     norm_epsilon: float = 1e-5
     """Added to the variance, or to the deviation for `std` (torch's default; flax has 1e-6)."""
     norm_bias: bool = True
     """Bias on every norm but RMSNorm, which has none."""
+    stack_norm: bool | None = None
+    """One more norm behind a stack of blocks (torch.nn.Transformer has it with post-norm too). None: with pre-norm."""
     projections: Projections = "separate"
     """Self-attention's query, key and value as three matrices or as one."""
     qkv_bias: bool = True
@@ -96,6 +98,8 @@ class BlockConfig:
             check_number(name, getattr(self, name), 0, below=1)
         for name in ("gated", "norm_bias", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat"):
             check_flag(name, getattr(self, name))
+        if self.stack_norm is not None:
+            check_flag("stack_norm", self.stack_norm)
         if not self.output_projection and self.output_bias:
             raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
         if not self.output_projection and self.n_heads * self.head_width != self.d_model:
@@ -116,8 +120,9 @@ class BlockConfig:
 
     @property
     def final_norm(self) -> Norm:
-        """The norm after the stack: pre-norm needs one, post-norm ends with one already."""
-        return self.norm if self.norm_position == "pre" else "none"
+        """The norm behind a stack: pre-norm needs one, post-norm ends with one already."""
+        wanted = self.norm_position == "pre" if self.stack_norm is None else self.stack_norm
+        return self.norm if wanted else "none"
 
 
 def _check_positions(name: str, value: object, rows: int, columns: int) -> None:

@@ -189,3 +189,19 @@ class Annotated(nn.Module):
         memory = self.encoder(self.src_embed(source), seen)
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
         return self.generator(self.decoder(self.tgt_embed(target), causal, memory, seen))
+
+
+class Translator(nn.Module):
+    """Tables around `nn.Transformer`, as tutorials have them, with its defaults: post-norm, and norms behind the stacks too."""
+
+    def __init__(self, source_vocabulary, layers=(1, 2), *, norm_first=False):
+        super().__init__()
+        how = {"batch_first": True, "norm_first": norm_first}
+        self.transformer = nn.Transformer(D, N, *layers, F, dropout=0.0, **how)
+        self.source, self.target = nn.Embedding(source_vocabulary, D), nn.Embedding(V, D)
+        self.head = nn.Linear(D, V)
+
+    def forward(self, source, target, valid):
+        later = ~torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
+        masks = {"src_key_padding_mask": ~valid, "memory_key_padding_mask": ~valid, "tgt_mask": later}
+        return self.head(self.transformer(self.source(source.long()), self.target(target.long()), **masks))

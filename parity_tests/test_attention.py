@@ -10,8 +10,9 @@ from torch.nn import functional
 
 import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
+from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.convert.rules import Family, Part, Rule, to_jax
+from jaxformer.convert.rules import to_jax
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from parity_tests.helpers import (
@@ -245,19 +246,6 @@ def test_equal_to_torchs_own_module(cross):
     check_float64("attention", found, reference)
 
 
-TWO_SOURCES = Family(
-    name="two sources",
-    stacks={},
-    rules=(
-        *(Rule(f"{part}.kernel", f"{part[0]}_proj_weight", "transposed") for part in ("query", "key", "value")),
-        *(Rule(f"{part}.bias", "in_proj_bias", part=Part(i, of=3)) for i, part in enumerate(("query", "key", "value"))),
-        Rule("out.kernel", "out_proj.weight", "transposed"),
-        Rule("out.bias", "out_proj.bias"),
-    ),
-)
-"""torch's module has a matrix for each projection where kdim or vdim is given."""
-
-
 @pytest.mark.usefixtures("float64")
 def test_equal_to_torchs_own_module_with_two_sources_and_a_float_mask():
     module = excite(nn.MultiheadAttention(D, N, kdim=KDIM, vdim=VDIM, batch_first=True), seed=1).double()
@@ -272,7 +260,7 @@ def test_equal_to_torchs_own_module_with_two_sources_and_a_float_mask():
         average_attn_weights=False,
     )
     like = widen(ours.MultiHeadAttention(block_config(), cross=True, kdim=KDIM, vdim=VDIM))
-    attend = to_jax(module.state_dict(), like, TWO_SOURCES)
+    attend = to_jax(module.state_dict(), like, FAMILIES["torch_attention_widths"])
     given = jnp.asarray(x), (jnp.asarray(keys), jnp.asarray(values)), jnp.asarray(valid[:, None, None])
     check_float64("attention", attend(*given, bias=jnp.asarray(scores)), reference)
     check_float64("weights", attend.weights(*given, bias=jnp.asarray(scores)), weights)

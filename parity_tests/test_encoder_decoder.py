@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import torch_ref.models as torch_models
 from jaxformer.decoding import translate
@@ -22,7 +21,7 @@ from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.presets import preset
-from parity_tests.helpers import B, D, F, K, N, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
+from parity_tests.helpers import B, D, K, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.cache import empty_cache as torch_cache
@@ -37,7 +36,12 @@ CONFIGS = {
         context=67, norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True
     ),
     "sinusoid in blocks, scaled, shared table": seq2seq_config(
-        norm_position="post", positions="sinusoid_blocks", position_offset=1, embedding_scale=True, activation="silu"
+        norm_position="post",
+        stack_norm=True,
+        positions="sinusoid_blocks",
+        position_offset=1,
+        embedding_scale=True,
+        activation="silu",
     ),
     "grouped, free width, gated, no positions, tied to the target": seq2seq_config(
         source_vocab_size=SOURCE_V,
@@ -264,52 +268,3 @@ def test_attention_weights_sum_to_one_or_to_nothing(wide, attended):
     for weights, alive in zip(attended, (*reachable[:2], reachable[0]), strict=True):
         sums = np.asarray(weights).sum(-1)
         np.testing.assert_allclose(sums, np.broadcast_to(alive, sums.shape), rtol=1e-13)
-
-
-def packed(state, ours, theirs):
-    """Our query, key and value as the one projection of torch's."""
-    for leaf in ("weight", "bias"):
-        yield f"{theirs}.in_proj_{leaf}", torch.cat([state[f"{ours}.{part}.{leaf}"] for part in ("query", "key", "value")])
-        yield f"{theirs}.out_proj.{leaf}", state[f"{ours}.out.{leaf}"]
-
-
-def torchs_own(state, config):
-    """torch.nn.Transformer's state from the twin's."""
-    depths = {"encoder": config.n_layers, "decoder": config.decoder.n_layers}
-    renamed = {"attention_norm": "norm1", "feed_forward.up": "linear1", "feed_forward.down": "linear2"}
-    for stack, depth in depths.items():
-        for i in range(depth):
-            ours, theirs = f"{stack}.blocks.{i}", f"{stack}.layers.{i}"
-            yield from packed(state, f"{ours}.attention", f"{theirs}.self_attn")
-            last = {"feed_forward_norm": "norm2"}
-            if stack == "decoder":
-                yield from packed(state, f"{ours}.cross_attention", f"{theirs}.multihead_attn")
-                last = {"cross_attention_norm": "norm2", "feed_forward_norm": "norm3"}
-            for mine, name in (renamed | last).items():
-                yield from ((f"{theirs}.{name}.{leaf}", state[f"{ours}.{mine}.{leaf}"]) for leaf in ("weight", "bias"))
-        if config.norm_position == "pre":
-            yield from ((f"{stack}.norm.{leaf}", state[f"{stack}_norm.{leaf}"]) for leaf in ("weight", "bias"))
-
-
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("place", ["pre", "post"])
-def test_equal_to_torchs_own_transformer(place):
-    config = seq2seq_config(source_vocab_size=SOURCE_V, norm_position=place, activation="relu", positions="none")
-    model = widen(excite(EncoderDecoder(config), seed=8))
-    state = load_torch(torch_models.EncoderDecoder(config).double(), model).state_dict()
-    depths = config.n_layers, config.decoder.n_layers
-    theirs = nn.Transformer(D, N, *depths, F, dropout=0.0, norm_first=place == "pre", batch_first=True, dtype=torch.float64)
-    if place == "post":
-        theirs.encoder.norm = theirs.decoder.norm = None
-    theirs.load_state_dict(dict(torchs_own(state, config)), strict=True)
-    source, source_valid, target, _ = (array[:3] for array in hostile_inputs(config, B, config.context, seed=9))
-    read = theirs(
-        state["source_embed.token.weight"][torch.from_numpy(source)],
-        state["embed.token.weight"][torch.from_numpy(target)],
-        tgt_mask=~torch.ones(T, T, dtype=torch.bool).tril(),
-        src_key_padding_mask=torch.from_numpy(~source_valid),
-        memory_key_padding_mask=torch.from_numpy(~source_valid),
-    )
-    ours = compiled(call_jax)(model, source, source_valid, target, np.ones((3, T), bool))
-    check_float64("logits", ours, read @ state["head.weight"].T)

@@ -48,7 +48,7 @@ CONFIGS = {
         layers="rolled",
     ),
     "gated, no positions, biases of each head": gpt_config(
-        gated=True, activation="silu", positions="none", norm="std", layers="rolled"
+        gated=True, activation="silu", positions="none", norm="std", stack_norm=False, layers="rolled"
     ),
 }
 """gpt.cpu sees 64 tokens, so that mistakes in positions grow visible."""

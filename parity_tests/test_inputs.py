@@ -88,18 +88,20 @@ def test_every_kind_of_torch_parameter(own, name):
 
 def test_a_torch_model_is_copied_and_the_rest_of_it_left_alone():
     model = Own()
+    model.mixing.requires_grad_(False)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     excited = excite(model, seed=0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert excited.head.weight is excited.table.weight
     assert excited.low.weight.dtype == torch.bfloat16
-    for name in ("counts", "norm.num_batches_tracked"):
+    for name in ("counts", "norm.num_batches_tracked", "mixing"):
         assert torch.equal(excited.state_dict()[name], before[name]), name
     assert excited.norm.running_mean.abs().min() > 0
     assert excited.norm.running_var.log().abs().min() > 0
     again = excite(model, seed=0).state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in excited.state_dict().items())
     assert not torch.equal(excite(model, seed=1).gamma, excited.gamma)
+    assert not torch.equal(excite(model.requires_grad_(False), seed=1).mixing, before["mixing"])
 
 
 class Net(nnx.Module):

@@ -1,4 +1,4 @@
-"""transformers' own generate, of GPT-2 and BART, against ours with the same weights: the same ids and scores in float64."""
+"""transformers' own generate, of GPT-2, BART and Marian, and ours with the same weights: equal ids and scores in float64."""
 
 import functools
 
@@ -10,10 +10,11 @@ import transformers
 from transformers.generation import utils
 
 from jaxformer.config import EncoderDecoderConfig, GPTConfig
-from jaxformer.convert.families.bart import BART
+from jaxformer.convert.families.bart import BART, MARIAN
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
+from jaxformer.fixed_table import FixedTable
 from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.settings import BeamConfig, SamplingConfig
@@ -38,8 +39,8 @@ def _in_float64(float64, monkeypatch):
 
 def held(theirs, ours, family):
     """transformers' model with our weights, in float64, and ours in float64."""
-    weights = {name: torch.from_numpy(np.array(array)) for name, array in to_torch(ours, family).items()}
-    assert theirs.load_state_dict(weights, strict=False).unexpected_keys == []
+    weights = to_torch(ours, family, like=theirs.state_dict())
+    theirs.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()}, strict=True)
     theirs.generation_config = transformers.GenerationConfig()
     return theirs.double().eval(), widen(ours)
 
@@ -56,21 +57,38 @@ def gpt2():
         return *held(theirs, excite(GPT(config), seed=4), GPT2), np.where(valid, draw.integers(0, V, valid.shape), PAD), valid
 
 
+SEQ2SEQ = {"d_model": 12, "max_position_embeddings": 16, "vocab_size": V, "encoder_layers": 1, "decoder_layers": 2}
+SEQ2SEQ |= {
+    f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in (("attention_heads", 3), ("ffn_dim", 20))
+}
+POST = {**SIZES, "n_layers": 1, "n_decoder_layers": 2, "norm_position": "post", "head_bias": True}
+
+
 @functools.cache
 def bart():
     """Both models, and sources, padded on the right."""
     with jax.enable_x64(True):
-        config = EncoderDecoderConfig(
-            **SIZES, n_layers=1, n_decoder_layers=2, norm_position="post", position_offset=2, embedding_norm=True
-        )
-        sizes = {"d_model": 12, "max_position_embeddings": 16, "vocab_size": V}
-        encoder = {"encoder_layers": 1, "encoder_attention_heads": 3, "encoder_ffn_dim": 20}
-        decoder = {"decoder_layers": 2, "decoder_attention_heads": 3, "decoder_ffn_dim": 20}
-        theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **encoder, **decoder))
-        draw = np.random.default_rng(1)
-        valid = np.arange(7) < draw.integers(1, 8, ROWS)[:, None]
-        both = held(theirs, excite(EncoderDecoder(config), seed=21), BART)
-        return *both, np.where(valid, draw.integers(0, V, valid.shape), PAD), valid
+        config = EncoderDecoderConfig(**POST, position_offset=2, embedding_norm=True)
+        theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**SEQ2SEQ))
+        return *held(theirs, excite(EncoderDecoder(config), seed=62), BART), *sources()
+
+
+@functools.cache
+def marian():
+    """The same, with the rounded sinusoids that torch holds."""
+    with jax.enable_x64(True):
+        given = {"activation_function": "swish", "scale_embedding": True, "pad_token_id": PAD, "decoder_start_token_id": START}
+        theirs = transformers.MarianMTModel(transformers.MarianConfig(**SEQ2SEQ, **given))
+        table = FixedTable(theirs.model.decoder.embed_positions.weight)
+        config = EncoderDecoderConfig(**POST, positions=table, activation="silu", embedding_scale=True)
+        return *held(theirs, excite(EncoderDecoder(config), seed=21), MARIAN), *sources()
+
+
+def sources():
+    """Ids, and which are no padding."""
+    draw = np.random.default_rng(1)
+    valid = np.arange(7) < draw.integers(1, 8, ROWS)[:, None]
+    return np.where(valid, draw.integers(0, V, valid.shape), PAD), valid
 
 
 def written(case, **given):
@@ -151,6 +169,15 @@ def test_rules_of_greedy_targets_are_transformers(name):
     found = translate(model, ids, N, SamplingConfig(temperature=0, **ours), eos=eos, **given)
     np.testing.assert_array_equal(found, written(bart, **theirs)[0][:, 0])
     assert (found != translate(model, ids, N, eos=EOS, **given)).any()
+
+
+def test_marian_writes_and_searches():
+    found = equal(marian, BeamConfig(width=WIDTH, n_best=2))
+    _, model, ids, valid = marian()
+    greedy = translate(model, ids, N, start=START, eos=EOS, pad=PAD, valid=valid)
+    np.testing.assert_array_equal(greedy, written(marian)[0][:, 0])
+    assert (found.tokens[:, 0] != greedy).any()
+    assert (greedy == EOS).any()
 
 
 def test_prompts_are_continued_as_transformers_do():

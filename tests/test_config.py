@@ -47,6 +47,7 @@ BAD = [
     *[(GPTConfig, name, value) for name in RATES for value in NO_RATES],
     *[(GPTConfig, name, value) for name in (*FLAGS, "tied", "head_bias") for value in (1, 0, None, "yes")],
     *[(GPTConfig, "position_offset", value) for value in (-1, 2.0, True, None)],
+    *[(GPTConfig, "stack_norm", value) for value in (1, 0, "yes")],
     *[(GPTConfig, "padding_idx", value) for value in (-1, 5, 2.0, True, "0")],
     *[(kind, "logits_scale", value) for kind in (GPTConfig, EncoderDecoderConfig) for value in (0, -1, math.nan, None, True)],
     *[(GPTConfig, "embedding_std", value) for value in (0, -0.1, math.nan, math.inf, "0.1", True)],

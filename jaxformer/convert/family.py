@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -152,6 +152,18 @@ def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str
         *(Rule(_below(jax, f"qkv.{a}"), _below(torch, f"{{part}}.{b}"), layout, join=Join(names)) for a, b, layout in fused),
         *(rule for own, name in modules for rule in module_rules(_below(jax, own), _below(torch, name))),
     )
+
+
+def within(family: Family, start: str, beside: Mapping[str, str]) -> Family:
+    """The family of a torch model that has another as a module: its torch names begin with `start`. Of the `torch.nn.Linear`,
+    `LayerNorm` or `Embedding` modules `beside` it, the JAX names begin with a key, and the torch names with its value.
+
+    within(TORCH_TRANSFORMER, "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
+    """
+    stacks = {"": start} | {ours: start + theirs for ours, theirs in family.stacks.items()} | dict(beside)
+    tied = {start + alias: start + held for alias, held in family.tied.items()}
+    name = f"{family.name} within {start.rstrip('.')}"
+    return replace(family, name=name, stacks=stacks, tied=tied, rules=(*family.rules, *module_rules("", "")))
 
 
 def _below(module: str, name: str) -> str:

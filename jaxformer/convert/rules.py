@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
-from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules
+from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules, within
 from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
 from jaxformer.errors import ConversionError
 from jaxformer.nn.tree import is_weight, map_named, named_weights
@@ -48,6 +48,7 @@ __all__ = [
     "to_jax",
     "to_torch",
     "weights_of",
+    "within",
 ]
 
 
@@ -121,9 +122,12 @@ def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
 def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:
     """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
     over the copies of the JAX model."""
-    total: dict[str, np.ndarray] = {}
-    for name, array in tensors_to_torch(tree, family).items():
-        held = name if name in parameters else family.tied.get(name, name)
+    state, total = tensors_to_torch(tree, family), {}
+    groups = {name: group for group in _tied_names(family) for name in group}
+    for name, array in state.items():
+        there = [it for it in groups.get(name, [name]) if it in parameters]
+        others = [it for it in there if it not in state]
+        held = name if name in parameters else next(iter([*others, *there]), name)
         total[held] = total[held] + array if held in total else array
     return total
 
@@ -160,10 +164,8 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
 
 def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family) -> dict[str, np.ndarray]:
     """What torch ties, under the names that are wanted alone; ConversionError where it is not the same under all names."""
-    arrays, groups = {**arrays}, {}
-    for alias, held in family.tied.items():
-        groups.setdefault(held, [held]).append(alias)
-    for group in groups.values():
+    arrays = {**arrays}
+    for group in _tied_names(family):
         mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
         if not mine or not there:
             continue
@@ -174,6 +176,14 @@ def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Fa
             if not any(np.array_equal(array, arrays[it], equal_nan=True) for it in mine):
                 raise ConversionError(_parted(name, array, mine[0], arrays[mine[0]], family))
     return arrays
+
+
+def _tied_names(family: Family) -> list[list[str]]:
+    """All names of each tensor that torch ties, the first in front."""
+    groups: dict[str, list[str]] = {}
+    for alias, held in family.tied.items():
+        groups.setdefault(held, [held]).append(alias)
+    return list(groups.values())
 
 
 def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> str:

@@ -32,13 +32,16 @@ BART = Family(
     ),
     tied=dict.fromkeys(_TABLES, "model.shared.weight"),
 )
-"""For `EncoderDecoderConfig(norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True)`.
+"""For `EncoderDecoderConfig(norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True,
+padding_idx=1)`.
 
-torch keeps the head's bias as a buffer: it never trains it.
+torch keeps the head's bias as a buffer, and never trains it: train with
+`make_optimizer(..., frozen=lambda name, shape: name == "head.bias")`.
 """
 
 MARIAN = replace(
     BART, name="marian", ignored={f"{stack}.embed_positions.weight": "sinusoids, frozen" for stack in ("encoder", "decoder")}
 )
 """For `EncoderDecoderConfig(norm_position="post", positions="sinusoid_blocks", activation="silu", embedding_scale=True,
-tied=True, head_bias=True)`; `source_vocab_size=...` where its vocabularies are two."""
+tied=True, head_bias=True, padding_idx=...)`; `source_vocab_size=...` where its vocabularies are two. The table that torch holds
+is rounded to float32; `positions=FixedTable(model.model.decoder.embed_positions.weight)` has its numbers."""

@@ -23,4 +23,5 @@ BERT = Family(
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts", "embeddings.token_type_ids": "all 0"},
 )
-"""For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True)`."""
+"""For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True,
+padding_idx=0)`."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 from jaxformer.convert.families.gpt2 import GPT2, gpt2_rules
 
 NANOGPT = replace(GPT2, name="nanogpt", rules=gpt2_rules("transposed"))
-"""For `GPTConfig(projections="fused", tied=True)`. With its `bias=False`, no linear layer and no norm has a bias."""
+"""For `GPTConfig(projections="fused", tied=True)`. With its `bias=False`, `norm_bias`, `qkv_bias`,
+`output_bias` and `feed_forward_bias` are False."""
 
 MINGPT = replace(NANOGPT, name="mingpt", tied={})
 """For `GPTConfig(projections="fused", activation="gelu_tanh")`: its head has a matrix of its own."""

@@ -17,5 +17,6 @@ TORCH_ENCODER = Family(
 """For a module with `stack = Stack(config)` and, where torch's has one, `norm`; or a `Block` for its one layer.
 
 `BlockConfig(norm_position="pre" if norm_first else "post", activation=...)`; torch's default is post-norm with relu. A layer
-with `bias=False` has none in its norms either: `norm_bias`, `qkv_bias`, `output_bias` and `feed_forward_bias` are False.
+with `bias=False` has none in its norms either: `norm_bias`, `qkv_bias`, `output_bias` and `feed_forward_bias` are False. In a
+model with a table and a head it is found by `within`: a `GPT` or an `Encoder` with `stack_norm=True` where torch's has `norm`.
 """

@@ -20,5 +20,6 @@ TORCH_TRANSFORMER = Family(
 )
 """For a module with `encoder = Stack(config)`, `encoder_norm`, `decoder = Stack(config, cross=True)` and `decoder_norm`.
 
-torch has both norms behind the stacks with `norm_first` or without. Its decoder sees what `tgt_mask` lets it see.
+torch has both norms behind the stacks with `norm_first` or without: an `EncoderDecoder` has them with `stack_norm=True`. Its
+decoder sees what `tgt_mask` lets it see. In a model with tables and a head it is found by `within`.
 """
