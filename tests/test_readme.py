@@ -84,7 +84,7 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     blocks = [block for kind, block in BLOCKS if kind == "python"]
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["logits"].shape == (1, 1, 65)
