@@ -74,10 +74,10 @@ def isolate(
     inputs: tuple[Any, ...],
     theirs: Trace,
     pairs: Mapping[Site, Site],
-    orders: Mapping[Place, Order],
     *,
     gradients: bool,
     counted: Mapping[Site, np.ndarray],
+    orders: Mapping[Place, Order],
     corrected: bool = True,
 ) -> Isolated:
     """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's. Of those in `counted`,
