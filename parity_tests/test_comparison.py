@@ -134,7 +134,7 @@ def test_the_guilty_module_and_the_cause(sides, monkeypatch, bug):
 
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
     def third_head(f):
-        return lambda q, k, mask=None: f(q.at[:, :, 2].multiply(1.5), k, mask)
+        return lambda q, k, *rest: f(q.at[:, :, 2].multiply(1.5), k, *rest)
 
     patched(attention, "attention_weights", third_head)(monkeypatch)
     heads = {module.jax: module.heads for module in report_of(sides).guilty}

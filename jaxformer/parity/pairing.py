@@ -81,14 +81,15 @@ def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str
 def pair_without_parameters(
     ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
 ) -> dict[str, str]:
-    """Paths of our modules that hold no parameters -> torch's: in modules that hold the same ones, those of one name, or the
-    only one of each side that changes what it is given, as dropout does not here.
+    """Paths of our modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
+    modules that hold the same ones, those of one name, or the only one of each side.
 
     Both give much the same along the normal run, else one name may mean two things; but behind a call of `paired` modules that
     does not, nothing does, and names alone decide.
     """
     around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
-    mine, its = _without(ours, parameters), [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
+    mine = _without(ours, parameters)
+    its = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs and _acts(theirs[site])]
     back, pairs = {other: path for path, other in paired.items()}, {}
     wrong = (
         n
@@ -108,7 +109,7 @@ def pair_without_parameters(
             and _fit(ours[pair[0]], theirs[pair[1]].output)
         ]
         taken = {site for pair in named for site in pair}
-        only = [pair for pair in near if not taken & {*pair} and _acts(theirs[pair[1]])]
+        only = [pair for pair in near if not taken & {*pair}]
         alone = len(only) == 1 == len([site for site in free if site not in taken])
         pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
     return pairs

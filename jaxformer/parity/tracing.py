@@ -148,7 +148,7 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         isolated = Isolated([], [], None, {**orders, Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
-            isolated = alone(orders)
+            isolated = alone(orders=orders)
             outcome = propagated(ours, reference, (CALL, CALL), counts, isolated.orders) or EQUAL
             if over(outcome, "activation"):
                 isolated = in_odd_orders(isolated, counts, partial(alone, corrected=False))
@@ -176,11 +176,11 @@ def without_absent(reference: Reference, rules: Family) -> Reference:
 
 
 def in_odd_orders(
-    isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[[Mapping[Place, Order]], Isolated]
+    isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[..., Isolated]
 ) -> Isolated:
     """With the axes that one module alone gives in another order, where that clears those behind it."""
     odd = odd_orders(isolated, counts)
-    other = alone({**isolated.orders, **odd}) if odd else isolated
+    other = alone(orders={**isolated.orders, **odd}) if odd else isolated
     return other if odd and clearer(isolated, other, odd, wrong_owners) else isolated
 
 

@@ -96,7 +96,7 @@ PROJECTIONS = [
         "square weight not transposed",
         rule(Rule("out.kernel", "out.weight")),
         guilty="out",
-        cause="torch weight transposed; jax weight as it is",
+        cause="torch weight as it is; jax weight transposed",
     ),
     Mutant(
         "fused query, key and value split per head",

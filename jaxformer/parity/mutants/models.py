@@ -56,8 +56,8 @@ def reads_memory_through(change: Callable[[Array, Array], Array | None]) -> Inje
     """Cross-attention's mask is change(the source's, the target's)."""
 
     def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda self, target, memory, *, mask, memory_mask, key: original(
-            self, target, memory, mask=mask, memory_mask=change(memory_mask, mask), key=key
+        return lambda self, target, memory, *, mask, memory_mask, **rest: original(
+            self, target, memory, mask=mask, memory_mask=change(memory_mask, mask), **rest
         )
 
     return patch(encoder_decoder.EncoderDecoder, decode=replacement)
@@ -70,8 +70,8 @@ def padded_to(source: Array, target: Array) -> Array:
 
 def causal_encoder(original: Callable[..., Array]) -> Callable[..., Array]:
     """Source tokens see no later ones."""
-    return lambda self, source, *, mask, key: original(
-        self, source, mask=masks.combine(masks.causal_mask(source.shape[1]), mask), key=key
+    return lambda self, source, *, mask, **rest: original(
+        self, source, mask=masks.combine(masks.causal_mask(source.shape[1]), mask), **rest
     )
 
 
