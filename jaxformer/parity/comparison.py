@@ -19,8 +19,8 @@ from jaxformer.parity.doubts import resolve
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding, without_ignored
-from jaxformer.parity.idle import with_idle
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
+from jaxformer.parity.idle import with_idle
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.locations import line_of, whole
 from jaxformer.parity.measure import LINES, difference
@@ -238,7 +238,8 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     call = subject.call
     subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
     held = without_ignored(Holding(reference.weights, reference.buffers, reference.tied), subject.family)
-    given = {name: it for name, it in reference.gradients.items() if name in held.weights or name not in reference.weights}
+    trained = reference.gradients
+    given = {name: it for name, it in trained.items() if name in held.weights or name not in reference.weights}
     reference = replace(reference, weights=held.weights, buffers=held.buffers, gradients=given)
     nulls: list[str] = []
     blurred: list[str] = []
@@ -247,7 +248,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = with_open_borders(trace(reference, subject, **wanted))
         rows = settled(traced, table(traced))
-        alone = {} if later else trained_alone(reference, traced, subject)
+        alone = {} if later else trained_alone(replace(reference, gradients=trained), traced, subject)
         more = {
             "modules": blamed(rows, subject, alone),
             **unpaired(traced),

@@ -32,8 +32,8 @@ def excite(model: Any, seed: int) -> Any:
     `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
     arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
     All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
-    means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is, and so
-    does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
+    means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is, and
+    so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
     """
     rng = np.random.default_rng(seed)
     if is_torch(model):

@@ -175,9 +175,7 @@ def without_absent(reference: Reference, rules: Family) -> Reference:
     return replace(reference, weights=weights, gradients=gradients)
 
 
-def in_odd_orders(
-    isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[..., Isolated]
-) -> Isolated:
+def in_odd_orders(isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[..., Isolated]) -> Isolated:
     """With the axes that one module alone gives in another order, where that clears those behind it."""
     odd = odd_orders(isolated, counts)
     other = alone(orders={**isolated.orders, **odd}) if odd else isolated
