@@ -237,10 +237,6 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
     """
     call = subject.call
     subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
-    held = without_ignored(Holding(reference.weights, reference.buffers, reference.tied), subject.family)
-    trained = reference.gradients
-    given = {name: it for name, it in trained.items() if name in held.weights or name not in reference.weights}
-    reference = replace(reference, weights=held.weights, buffers=held.buffers, gradients=given)
     nulls: list[str] = []
     blurred: list[str] = []
     backward = [name for name in checks if "gradients" in name]
@@ -248,7 +244,7 @@ def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier:
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
         traced = with_open_borders(trace(reference, subject, **wanted))
         rows = settled(traced, table(traced))
-        alone = {} if later else trained_alone(replace(reference, gradients=trained), traced, subject)
+        alone = {} if later else trained_alone(reference, traced, subject)
         more = {
             "modules": blamed(rows, subject, alone),
             **unpaired(traced),

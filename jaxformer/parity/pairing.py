@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.axes import CLEAR, laid, order_of, orders_for
+from jaxformer.parity.measure import distance
 from jaxformer.parity.records import Record, Trace
 from jaxformer.parity.watch import CALL, Site
 
@@ -130,7 +131,7 @@ def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> b
     if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
         return False
     both = [(j, laid(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
-    return all(np.linalg.norm(j - t) <= CLEAR * np.linalg.norm(t) for j, t in both)
+    return all(distance(j, t) <= CLEAR for j, t in both)
 
 
 def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
