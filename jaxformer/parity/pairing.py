@@ -90,7 +90,9 @@ def pair_without_parameters(
     """
     around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
     mine = _without(ours, parameters)
-    its = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs and _acts(theirs[site])]
+    plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
+    its = [site for site in plain if _acts(theirs[site])]
+    idle = {(_around(site.path), _last(site.path)) for site in plain if site not in its}
     back, pairs = {other: path for path, other in paired.items()}, {}
     wrong = (
         n
@@ -99,7 +101,7 @@ def pair_without_parameters(
     )
     behind = set([*theirs][next(wrong, len(theirs)) :])
     for path, other in around.items():
-        free = [site for site in mine if _around(site.path) == path]
+        free = [site for site in mine if _around(site.path) == path and (other, _last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if _around(each.path) == other]
         near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
         named = [
