@@ -1,4 +1,7 @@
-"""The models that transformers 4.46 has in torch and in Flax, tiny ones, and what is known of those that are not equal."""
+"""The models that transformers 4.46 has in torch and in Flax, tiny ones, and what is known of those that are not equal.
+
+Flax's Bloom fails where the number of heads is no power of 2: it calls jnp.cat.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +23,10 @@ class Kind:
     sizes: Mapping[str, Any]
     """Of its configuration."""
     given: Given = "ids"
-    config: str = ""
-    """The class of its configuration, where it is not that of `model`'s own."""
     gives: str = "logits"
     """Which of its outputs is compared."""
     differs: str = ""
-    """What the comparison's last line has to hold where the Flax model is not equal to torch's, and why; '' if it is equal."""
+    """What the verdict has to hold where the Flax model is not equal to torch's; '' if it is."""
     because: str = ""
     """Why that is true, found by reading both sources."""
 
@@ -49,6 +50,8 @@ SPEECH |= {"do_stable_layer_norm": True, "conv_bias": True, "mask_time_prob": 0.
 CLIP = {"vision_config": VISION, "projection_dim": 10}
 CLIP |= {"text_config": {name: size for name, size in DECODER.items() if name != "bos_token_id"}}
 
+TABLE = "numpy rounds the angles of Flax's rotations and their sines to float32, before JAX sees them; torch's are wide"
+
 KINDS = (
     Kind("albert", "AlbertForMaskedLM", ENCODER | {"embedding_size": 10, "num_hidden_groups": 1}, "masked ids"),
     Kind("bert", "BertForMaskedLM", ENCODER, "masked ids"),
@@ -56,7 +59,14 @@ KINDS = (
     Kind("roberta", "RobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("xlm_roberta", "XLMRobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", ENCODER, "masked ids"),
-    Kind("electra", "ElectraForMaskedLM", ENCODER | {"embedding_size": 10}, "masked ids"),
+    Kind(
+        "electra",
+        "ElectraForMaskedLM",
+        ENCODER | {"embedding_size": 10},
+        "masked ids",
+        differs="electra: jax looks up ids +1 from torch's",
+        because="without token_type_ids, Flax's __call__ gives ones, torch's forward zeros",
+    ),
     Kind("roformer", "RoFormerForMaskedLM", ENCODER | {"embedding_size": 24}, "masked ids"),
     Kind("big_bird", "BigBirdForMaskedLM", ENCODER | {"attention_type": "original_full"}, "masked ids"),
     Kind(
@@ -64,6 +74,8 @@ KINDS = (
         "DistilBertForMaskedLM",
         {"vocab_size": VOCAB, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 31},
         "masked ids",
+        differs="attention: torch's gradient is 0 in row 4 of 5, where jax's is not",
+        because="row 4 is nothing but padding: masked_fill stops the gradient of torch's scores, Flax subtracts 1e30 from them",
     ),
     Kind("gpt2", "GPT2LMHeadModel", {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31}),
     Kind(
@@ -76,13 +88,31 @@ KINDS = (
         "gptj",
         "GPTJForCausalLM",
         {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31, "rotary_dim": 4},
+        differs="attn: input of transformer.h.0.attn.out_proj",
+        because=TABLE,
     ),
-    Kind("llama", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 3}),
-    Kind("mistral", "MistralForCausalLM", DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 6}),
-    Kind("gemma", "GemmaForCausalLM", DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10}),
     Kind(
-        "bloom", "BloomForCausalLM", {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 4}
-    ),  # Flax fails with other than 2^n
+        "llama",
+        "LlamaForCausalLM",
+        DECODER | {"num_key_value_heads": 3},
+        differs="self_attn: input of model.layers.0.self_attn.o_proj",
+        because=TABLE,
+    ),
+    Kind(
+        "mistral",
+        "MistralForCausalLM",
+        DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 6},
+        differs="self_attn: input of model.layers.0.self_attn.o_proj: relL2 2.0e-01",
+        because="Flax's window keeps one key more, triu(k=-window); and its table is as Llama's",
+    ),
+    Kind(
+        "gemma",
+        "GemmaForCausalLM",
+        DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10},
+        differs="self_attn: input of model.layers.0.self_attn.o_proj",
+        because=TABLE,
+    ),
+    Kind("bloom", "BloomForCausalLM", {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 4}),
     Kind(
         "opt",
         "OPTForCausalLM",
@@ -103,7 +133,7 @@ KINDS = (
     ),
     Kind("bart", "BartForConditionalGeneration", BART, "pairs"),
     Kind("mbart", "MBartForConditionalGeneration", BART, "pairs"),
-    Kind("marian", "MarianMTModel", BART, "pairs", config="MarianConfig"),
+    Kind("marian", "MarianMTModel", BART, "pairs"),
     Kind("pegasus", "PegasusForConditionalGeneration", BART, "pairs"),
     Kind("blenderbot", "BlenderbotForConditionalGeneration", BART, "pairs"),
     Kind("blenderbot_small", "BlenderbotSmallForConditionalGeneration", BART, "pairs"),

@@ -79,6 +79,16 @@ def test_no_array_breaks_an_explanation(kind, monkeypatch):
         assert set(map(type, said)) == {str}
 
 
+@pytest.mark.parametrize(("shape", "hint"), [((4, D), True), ((4, T, D), False)])
+def test_a_table_alone_has_a_padding_index(shape, hint):
+    """A row of a batch that gets no gradient may be all padding."""
+    ours = noise(*shape)
+    theirs = np.concatenate([ours[:1], np.zeros_like(ours[:1]), ours[2:]])
+    said = explain_gradient(ours, theirs)
+    assert said.startswith("torch's gradient is 0 in row 1 of 4, where jax's is not")
+    assert said.endswith("as torch's padding_idx has it") == hint
+
+
 class TorchShift(torch.nn.Module):
     def __init__(self):
         super().__init__()

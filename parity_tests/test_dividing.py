@@ -143,3 +143,62 @@ def test_what_does_not_cancel_is_different(how, named):
     report = compared(**how)
     assert report.status == "different"
     assert named in {module.jax for module in report.guilty}, str(report)
+
+
+class TorchCounted(torch.nn.Module):
+    """As Whisper's: positions of the ids that it is given, once for all rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places, self.out = torch.nn.Embedding(IDS, WIDTH), Counting(LENGTH, WIDTH), torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, ids):
+        return self.out(self.table(ids) + self.places(ids))
+
+
+class Counting(torch.nn.Embedding):
+    def forward(self, ids):
+        return self.weight[: ids.shape[1]]
+
+
+class Counted(nnx.Module):
+    """The positions are made outside."""
+
+    def __init__(self, bug=""):
+        rngs = nnx.Rngs(0)
+        self.table, self.places = nnx.Embed(IDS, WIDTH, rngs=rngs), nnx.Embed(LENGTH, WIDTH, rngs=rngs)
+        self.out = (Wrong if bug == "out" else nnx.Linear)(WIDTH, OUT, rngs=rngs)
+        self.bug = bug
+
+    def __call__(self, ids):
+        positions = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
+        return self.out(self.table(ids) + self.places(positions if self.bug != "places" else jnp.maximum(positions - 1, 0)))
+
+
+class TorchNetOf(torch.nn.Module):
+    """One module deeper, as decoders are."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        return self.model(ids)
+
+
+class CountedNet(nnx.Module):
+    """The same."""
+
+    def __init__(self, bug):
+        self.model = Counted(bug)
+
+    def __call__(self, ids):
+        return self.model(ids)
+
+
+@pytest.mark.parametrize(("bug", "named"), [("", set()), ("out", {"model.out"}), ("places", {"model", "model.places"})])
+def test_what_a_table_is_given_may_be_made_outside(bug, named):
+    ours = jax.eval_shape(lambda: CountedNet(bug))
+    report = compare(excite(TorchNetOf(TorchCounted()).eval(), seed=1), ours, (X,), rules=RULES, tier="A", checks=CHECKS)
+    assert {module.jax for module in report.guilty} == named, str(report)
+    assert (report.status == "equal") == (not named)

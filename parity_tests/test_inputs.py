@@ -41,6 +41,9 @@ class Own(torch.nn.Module):
         self.mixing = torch.nn.Parameter(torch.zeros(30, 20))
         self.counts = torch.nn.Parameter(torch.tensor([7, 8, 9]), requires_grad=False)
         self.table = torch.nn.Embedding(50, 12, padding_idx=0)
+        self.sinusoids = torch.nn.Embedding(50, 12)
+        self.sinusoids.weight.requires_grad_(False)
+        self.frozen = torch.nn.Linear(16, 40).requires_grad_(False)
         self.norm = torch.nn.BatchNorm1d(300)
         self.wide_norm = torch.nn.LayerNorm((20, 30))
         self.linear = torch.nn.Linear(16, 40)
@@ -72,6 +75,7 @@ KINDS = {
     "attention.in_proj_weight": (0, 16**-0.5),
     "attention.in_proj_bias": (0, 0.3),
     "low.weight": (0, 16**-0.5),
+    "frozen.bias": (0, 0.3),
 }
 
 
@@ -88,13 +92,12 @@ def test_every_kind_of_torch_parameter(own, name):
 
 def test_a_torch_model_is_copied_and_the_rest_of_it_left_alone():
     model = Own()
-    model.mixing.requires_grad_(False)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     excited = excite(model, seed=0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert excited.head.weight is excited.table.weight
     assert excited.low.weight.dtype == torch.bfloat16
-    for name in ("counts", "norm.num_batches_tracked", "mixing"):
+    for name in ("counts", "norm.num_batches_tracked", "sinusoids.weight"):
         assert torch.equal(excited.state_dict()[name], before[name]), name
     assert excited.norm.running_mean.abs().min() > 0
     assert excited.norm.running_var.log().abs().min() > 0

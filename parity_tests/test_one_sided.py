@@ -193,3 +193,50 @@ def test_what_would_change_nothing(name, value, wanted):
     found = OneSided("torch", name, value)
     assert found.neutral == wanted
     assert found.is_neutral == (name not in ("norm.bias", "layer_scale1.lambda1"))
+
+
+class Pooled(torch.nn.Module):
+    """As BigBird: the pooler is not on the way to what is compared, unless it is `used`."""
+
+    def __init__(self, *, used: bool):
+        super().__init__()
+        self.inner, self.pooler, self.used = torch.nn.Linear(D, F), torch.nn.Linear(F, F), used
+
+    def forward(self, x):
+        x = self.inner(x)
+        pooled = self.pooler(x[:, 0])
+        return x + pooled[:, None].tanh() if self.used else x
+
+
+def tensors(model: torch.nn.Module) -> dict[str, Any]:
+    """A plain function's parameters."""
+    return {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in model.named_parameters()}
+
+
+def pooled(params: Any, x: Any) -> Any:
+    """With a token for masked places that is as wide as what it stands for."""
+    x = x @ params["inner.weight"].T + params["inner.bias"]
+    if "pooler.weight" in params:
+        x += jnp.tanh(x[:, :1] @ params["pooler.weight"].T + params["pooler.bias"])
+    return jnp.where(params.get("drawn", False), params.get("token", 0.0), x)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_what_nothing_depends_on_may_be_left_out(used):
+    theirs = excite(Pooled(used=used).eval(), seed=1)
+    params = tensors(theirs.inner)
+    params = {f"inner.{name}": array for name, array in params.items()}
+    report = compared(theirs, params, call_jax=pooled)
+    said = "jax leaves out pooler.weight, pooler.bias: nothing that is compared depends on it"
+    assert (report.status == "equal", said in report.stages[0].says) == (not used, not used), str(report)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_jax_may_have_what_it_does_not_use(used):
+    """As Flax's Wav2Vec2 has what stands for masked places."""
+    theirs = excite(torch.nn.Sequential(torch.nn.Linear(D, F)).eval(), seed=1)
+    params = {f"inner.{name}": array for name, array in tensors(theirs[0]).items()}
+    params |= {"token": jnp.full(F, 0.5), "drawn": jnp.arange(5)[:, None] < (2 if used else 0)}
+    report = compared(theirs, params, call_jax=pooled)
+    said = "jax has token, torch has not: nothing that is compared depends on it"
+    assert (report.status == "equal", said in report.stages[0].says) == (not used, not used), str(report)

@@ -290,3 +290,13 @@ def test_a_module_with_parameters_of_its_own_is_paired_with_one_that_has_them():
         "around": "intermediate",
         "around.up": "intermediate.dense",
     }
+
+
+@pytest.mark.parametrize("called", ["stage.layers", "stage.layers.0"])
+def test_a_list_of_layers_that_one_side_calls_shifts_no_other_pair(called):
+    """With one layer in it, all of them hold the same."""
+    pairs = {f"stage.layers.0.layer.{i}.kernel": f"stage.layers.0.layer.{i}.weight" for i in range(2)}
+    paths = ["stage", "stage.layers", "stage.layers.0", "stage.layers.0.layer"]
+    fewer = [path for path in paths if path != called]
+    assert pair_modules(paths, fewer, pairs) == {path: path for path in fewer}
+    assert pair_modules(fewer, paths, pairs) == {path: path for path in fewer}

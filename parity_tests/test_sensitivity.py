@@ -58,22 +58,30 @@ class Places(torch.nn.Embedding):
         return super().forward(torch.arange(ids.shape[1])[None])
 
 
-class Placed(Toy):
-    """With those."""
+class Shaped(torch.nn.Embedding):
+    """Positions of a shape, as Blenderbot has them."""
 
-    def __init__(self):
+    def forward(self, shape):
+        return super().forward(torch.arange(shape[1]).expand(shape))
+
+
+class Placed(Toy):
+    """With one of those."""
+
+    def __init__(self, places):
         super().__init__()
-        self.places = Places(T + 1, D)
+        self.places = places(T + 1, D)
 
     def embed(self, ids):
-        return self.table(ids) + self.places(ids)
+        return self.table(ids) + self.places(ids.shape if isinstance(self.places, Shaped) else ids)
 
 
 KEY_BIAS = "attention.in_proj_bias: 6-11 of 18"
 
 
-def test_a_table_that_only_counts_the_ids_it_is_given():
-    assert sensitivity(excite(Placed(), seed=2), (EVERY_ID,)) == ["places.weight: row 8 of 9", KEY_BIAS]
+@pytest.mark.parametrize("places", [Places, Shaped])
+def test_a_table_that_only_counts_the_ids_it_is_given(places):
+    assert sensitivity(excite(Placed(places), seed=2), (EVERY_ID,)) == ["places.weight: row 8 of 9", KEY_BIAS]
 
 
 def test_a_key_bias_alone():

@@ -32,6 +32,15 @@ def test_one_formula(rows):
     assert not is_rounded(sinusoid(np.float64, rows + 1)[1:], sinusoid(np.float32, rows))
 
 
+def test_a_sinusoid_with_a_row_of_zeros_for_the_padding():
+    """As XGLM's; no other row may be 0."""
+    ours, theirs = sinusoid(np.float64, 5000), sinusoid(np.float32, 5000)
+    ours[1] = theirs[1] = 0
+    assert is_rounded(ours, theirs)
+    ours[2] = 0
+    assert not is_rounded(ours, theirs)
+
+
 def test_the_smallest_frequency_counts():
     ours, theirs = frequencies(np, np.float64), frequencies(np, np.float32)
     assert is_rounded(ours, theirs)

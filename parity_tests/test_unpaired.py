@@ -128,3 +128,42 @@ def test_a_head_that_the_users_function_calls_is_not_accused(theirs):
     report = report_of(theirs, Net(), lambda model, x: call_jax(model, x, at=2))
     assert [module.jax for module in report.guilty] == ["(call)"], str(report)
     assert report.guilty[0].what == "input of head"
+
+
+class TorchShort(torch.nn.Module):
+    """As RegNet's layers: a shortcut that changes nothing, and an activation of another name than ours."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.shortcut, self.activation = torch.nn.Linear(D, D), torch.nn.Identity(), torch.nn.LeakyReLU(0.5)
+
+    def forward(self, x):
+        return self.activation(self.up(x) + self.shortcut(x))
+
+
+class Same(nnx.Module):
+    def __call__(self, x):
+        return x
+
+
+class Short(nnx.Module):
+    """Its activation is no module."""
+
+    def __init__(self):
+        self.up, self.shortcut = nnx.Linear(D, D, rngs=nnx.Rngs(0)), Same()
+
+    def __call__(self, x):
+        return jax.nn.leaky_relu(self.up(x) + self.shortcut(x), 0.5)
+
+
+def test_what_changes_nothing_is_no_activation():
+    theirs = TorchShort().eval()
+    theirs.requires_grad_(False)
+    theirs.up.weight.mul_(0.05)
+    theirs.up.bias.mul_(0.05)
+    theirs.requires_grad_()
+    ours = Short()
+    ours.up.kernel[...], ours.up.bias[...] = theirs.up.weight.T.detach().numpy(), theirs.up.bias.detach().numpy()
+    report = compare(theirs, ours, (noise(B, T, D),), tier="A")
+    assert report.status == "equal", str(report)
+    assert "shortcut" not in {module.jax for module in report.modules}

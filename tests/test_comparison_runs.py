@@ -17,6 +17,7 @@ from flax import nnx, struct
 from flax.core import FrozenDict
 from jax import lax
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import ModelOutput
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
@@ -51,6 +52,14 @@ class Struct:
     x: Any
 
 
+@struct.dataclass
+class Output(ModelOutput):
+    """As transformers' Flax models have it: a frozen dataclass and a dict."""
+
+    x: Any = None
+    more: Any = None
+
+
 class Named(NamedTuple):
     x: Any
     n: int
@@ -75,6 +84,7 @@ CONTAINERS = [
     FrozenDict({"x": A}),
     types.MappingProxyType({"x": A}),
     BaseModelOutput(last_hidden_state=torch.ones(2)),
+    cast(Any, Output)(x=A),
     torch.max(torch.ones(2, 2), dim=0),
 ]
 

@@ -203,5 +203,5 @@ def explain_gradient(ours: np.ndarray, theirs: np.ndarray) -> str:
         empty = np.asarray(~array.any(rows) & other.any(rows))
         if empty.any() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
             says = f"{side}'s gradient is 0 in {part_of(empty, 'rows') or 'all rows'}, where {name}'s is not"
-            return f"{says}: as torch's padding_idx has it" if side == "torch" and empty.sum() == 1 else says
+            return f"{says}: as torch's padding_idx has it" if side == "torch" and empty.sum() == 1 and ours.ndim == 2 else says
     return ""

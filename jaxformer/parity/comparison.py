@@ -20,6 +20,7 @@ from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.guilt import settled
 from jaxformer.parity.holding import Holding, holding, without_ignored
 from jaxformer.parity.identify import NO_RULES, identify, identify_shapes
+from jaxformer.parity.idle import with_idle
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.locations import line_of, whole
 from jaxformer.parity.measure import LINES, difference
@@ -171,6 +172,7 @@ def weights_stage(
     found = (identify_shapes if abstract(jax_model) else identify)(held, jax_model, rules)
     if not abstract(jax_model):
         found = resolve(found, rules, reference, call)
+    found = with_idle(found, reference, call)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
     stage = judged_weights(held, Subject(jax_model, call, found.family), alone=alone)

@@ -66,7 +66,10 @@ class _Search:
         self.traced = traced
         self.isolated = traced.isolated
         self.places = [gap.place for gap in traced.isolated.gaps if gap.place and gap.place.site != CALL]
-        self.around = {gap.place.site: gap.reader for gap in traced.isolated.gaps if gap.place and gap.child is None}
+        gaps = [gap for gap in traced.isolated.gaps if gap.place]
+        self.around = {gap.place.site: gap.owner if gap.child else gap.reader for gap in gaps if gap.place}
+        self.giving = {gap.place.site for gap in gaps if gap.place and gap.child is None}
+        """Calls in the place of whose output torch's stands."""
         self.wrong = {gap.place: gap for found, gap in traced.values if gap.place and over(found, "activation")}
         """What is not explained."""
         self.opened: set[Place] = set()
@@ -89,6 +92,16 @@ class _Search:
             found.add(site)
         return found
 
+    def _behind(self, site: Site) -> set[Site]:
+        """Whose code goes on with what a call reads: its own, and where our output stays, that of the call around it too."""
+        found = {site}
+        while site not in {*self.giving, CALL}:
+            found.add(site := self.around.get(site, CALL))
+        return found
+
+    def _readers(self, gaps: Iterable[Gap]) -> set[Site]:
+        return {site for gap in gaps for site in self._behind(gap.reader)}
+
     def run(self) -> None:
         """One border after the other, then all that one call reads."""
         tried: set[frozenset[Place]] = set()
@@ -109,7 +122,7 @@ class _Search:
         trials: list[_Trial] = []
         for each in sets:
             gaps = [self.wrong[place] for place in each]
-            trial = _Trial(each, set(each), {gap.owner for gap in gaps}, {gap.reader for gap in gaps})
+            trial = _Trial(each, set(each), {gap.owner for gap in gaps}, self._readers(gaps))
             if not any(map(trial.meets, trials)):
                 trials.append(trial)
         tried = self._grow(trials)
@@ -131,7 +144,7 @@ class _Search:
                 trial.failed = bool(new) and (step == FARTHEST or any(place.site == CALL for place in new))
                 trial.opened |= new
                 trial.makers |= {own[place].owner for place in new}
-                trial.readers |= {own[place].reader for place in new}
+                trial.readers |= self._readers(own[place] for place in new)
                 going |= bool(new)
             alone: list[_Trial] = []
             for trial in trials:

@@ -122,10 +122,10 @@ class Run:
         found: list[tuple[int, Any, Any]] = []
 
         def remember(module: Any, given: Any, rows: Any) -> None:
-            if not given or not rows.requires_grad:
-                return
+            if not given or not isinstance(given[0], torch.Tensor) or not rows.requires_grad:
+                return  # a table of positions, say, that is given a shape
             ids = given[0].cpu()
-            if rows.shape[:-1] != ids.shape:  # a table of positions, say, that only looks at how many ids there are
+            if rows.shape[:-1] != ids.shape:  # or one that only looks at how many ids there are
                 return
             alike = [i for i, tensor in enumerate(inputs) if tensor.shape == ids.shape and bool((tensor == ids).all())]
             if len(alike) == 1:

@@ -33,7 +33,7 @@ def excite(model: Any, seed: int) -> Any:
     arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
     All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
     means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is, and
-    so does what torch does not train while it trains others (Marian's sinusoids): these are constants.
+    so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
     """
     rng = np.random.default_rng(seed)
     if is_torch(model):
@@ -64,13 +64,15 @@ def is_torch(model: Any) -> bool:
 def _excite_torch(model: Any, rng: np.random.Generator) -> Any:
     import torch
 
-    model = copy.deepcopy(model)
-    still = frozen_in(model)
+    model, frozen = copy.deepcopy(model), frozen_in(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.is_floating_point() and name not in still:
+            if parameter.is_floating_point():
                 owner, shape = model.get_submodule(name.rpartition(".")[0]), tuple(parameter.shape)
-                value = _value(_torch_kind(name, owner, shape), rng.standard_normal(shape), _torch_fan_in(owner, shape))
+                kind = _torch_kind(name, owner, shape)
+                if kind == "table" and name in frozen:
+                    continue
+                value = _value(kind, rng.standard_normal(shape), _torch_fan_in(owner, shape))
                 parameter.copy_(torch.from_numpy(value))
         for name, buffer in model.named_buffers():
             if (last := name.rpartition(".")[2]) in ("running_mean", "running_var"):

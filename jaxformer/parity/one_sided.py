@@ -21,6 +21,8 @@ class OneSided:
     name: str
     """There."""
     value: np.ndarray
+    idle: bool = False
+    """Whether nothing that is compared depends on it."""
     JAX: ClassVar[str] = "jax "
 
     @property
@@ -48,11 +50,13 @@ class OneSided:
     @property
     def is_neutral(self) -> bool:
         """Whether it changes nothing."""
-        return not self.gap.any()
+        return self.idle or not self.gap.any()
 
     def says(self, name: str | None = None) -> str:
         """In words, of one or, by another name, of all layers."""
         who = f"jax leaves out {name or self.name}" if self.side == "torch" else f"jax has {name or self.name}, torch has not"
+        if self.idle:
+            return f"{who}: nothing that is compared depends on it"
         if self.is_neutral:
             return f"{who}: it is {self.neutral}, so it changes nothing"
         return f"{who}: it is not {self.neutral} (rms {np.sqrt(np.mean(np.square(self.gap))):.1e} off)"
@@ -80,7 +84,7 @@ def told(found: Sequence[OneSided], every: Mapping[Side, Sequence[str]]) -> list
     """Each in words, layers together; `every` has all names of each side."""
     groups: dict[tuple[Side, str, bool], list[OneSided]] = {}
     for each in found:
-        groups.setdefault((each.side, each.neutral, each.is_neutral), []).append(each)
+        groups.setdefault((each.side, "" if each.idle else each.neutral, each.is_neutral), []).append(each)
     said = []
     for (side, _, _), alike in groups.items():
         names = say_names([each.name for each in alike], every[side])

@@ -1,8 +1,9 @@
 """Which module of ours is which of torch's: the two that hold the same parameters, as the rules of the conversion have them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -49,18 +50,33 @@ def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
 def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
     """Paths of our modules -> torch's, where both hold the same parameters, whole ones.
 
-    Of several with the same, those that have them of their own are paired first, then the outer ones.
+    Of several with the same, those that have them of their own are paired first, then the outer ones; where one side has more,
+    as the call of a list of layers, those of one name.
     """
     own = {path: whole_tensors(path, parameters) for path in ours}
     other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in theirs}
     pairs = {path: owner for path, owner in owners(parameters).items() if own.get(path) and other.get(owner) == own[path]}
-    candidates: dict[frozenset[str], list[str]] = defaultdict(list)
-    for path in sorted(set(other) - set(pairs.values()), key=depth):
-        candidates[other[path]].append(path)
-    for path in sorted(set(own) - set(pairs), key=depth):
-        if own[path] and candidates[own[path]]:
-            pairs[path] = candidates[own[path]].pop(0)
-    return pairs
+    mine, its = _by_tensors(own, pairs), _by_tensors(other, pairs.values())
+    return pairs | {a: b for held in mine if held in its for a, b in _side_by_side(mine[held], its[held])}
+
+
+def _by_tensors(held: Mapping[str, frozenset[str]], paired: Iterable[str]) -> dict[frozenset[str], list[str]]:
+    """The paths that are not paired, those of the same tensors together, the outer ones first."""
+    found: dict[frozenset[str], list[str]] = defaultdict(list)
+    for path in sorted(held.keys() - set(paired), key=depth):
+        if held[path]:
+            found[held[path]].append(path)
+    return found
+
+
+def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
+    """One with one; where one side has more, neighbours of the same names first, and what is between them in order."""
+    if len(ours) == len(theirs):
+        yield from zip(ours, theirs, strict=True)
+        return
+    alike = SequenceMatcher(None, [*map(_last, ours)], [*map(_last, theirs)], autojunk=False)
+    for _, i, i_end, j, j_end in alike.get_opcodes():
+        yield from zip(ours[i:i_end], theirs[j:j_end], strict=False)
 
 
 def pair_without_parameters(
@@ -74,7 +90,9 @@ def pair_without_parameters(
     """
     around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
     mine = _without(ours, parameters)
-    its = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs and _acts(theirs[site])]
+    plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
+    its = [site for site in plain if _acts(theirs[site])]
+    idle = {(_around(site.path), _last(site.path)) for site in plain if site not in its}
     back, pairs = {other: path for path, other in paired.items()}, {}
     wrong = (
         n
@@ -83,7 +101,7 @@ def pair_without_parameters(
     )
     behind = set([*theirs][next(wrong, len(theirs)) :])
     for path, other in around.items():
-        free = [site for site in mine if _around(site.path) == path]
+        free = [site for site in mine if _around(site.path) == path and (other, _last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if _around(each.path) == other]
         near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
         named = [

@@ -76,10 +76,8 @@ def _with(value: Any, items: dict[Any, Any], changed: dict[Any, Any]) -> Any:
         return cast(Any, type(value))(items | changed)
     other = copy.copy(value)
     for name, item in changed.items():
-        if not is_dataclass(value):
-            other[name] = item
-        elif type(value).__setattr__ is object.__setattr__ or isinstance(value, Mapping):
-            setattr(other, name, item)
-        else:
-            object.__setattr__(other, name, item)
+        if is_dataclass(value):
+            object.__setattr__(other, name, item)  # frozen ones too
+        if not is_dataclass(value) or (isinstance(value, Mapping) and name in value):
+            cast(Any, other)[name] = item
     return other

@@ -39,10 +39,13 @@ def slope(rows: np.ndarray) -> np.ndarray:
 
 
 def waves(rows: np.ndarray) -> np.ndarray:
-    """Which columns are sines or cosines of frequency f: x[t - 1] + x[t + 1] = 2 cos(f) x[t]."""
-    around, middle = rows[:-2] + rows[2:], rows[1:-1]
+    """Which columns are sines or cosines of frequency f: x[t - 1] + x[t + 1] = 2 cos(f) x[t]; rows of zeros, as that of the
+    padding is, set aside."""
+    three = np.stack([rows[:-2], rows[1:-1], rows[2:]], 1)
+    before, middle, after = three[three.reshape(*three.shape[:2], -1).any(-1).all(-1)].swapaxes(0, 1)
+    around = before + after
     factor = (around * middle).sum(0) / np.maximum((middle**2).sum(0), np.finfo(np.float64).tiny)
-    return np.abs(around - np.clip(factor, -2, 2) * middle).max(0) <= ALIKE * np.abs(rows).max(0)
+    return np.abs(around - np.clip(factor, -2, 2) * middle).max(0, initial=0.0) <= ALIKE * np.abs(rows).max(0)
 
 
 def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
