@@ -138,6 +138,7 @@ def drawn(number: int) -> ModelConfig:
         padding_idx=one(None, None, 0),
         **own,
         head_dim=one(None, None, 5) if projected else None,
+        stack_norm=one(None, None, True, False),
     )
 
 
