@@ -105,6 +105,17 @@ def test_rounding_beside_masks_is_that_of_the_others():
     assert noise.of(T64 * 1e9) < noise.of(T64)
 
 
+@pytest.mark.parametrize("others", [T64, T64 * 0], ids=["numbers", "zeros"])
+def test_rounding_of_huge_numbers_counts_too(others):
+    """Gradients of 1e25 are no masks: their rounding excuses what it moves, whatever stands beside them."""
+    theirs = spoiled(3, 1e25, others)
+    noise = Noise.between(spoiled(3, 1e25 * (1 + 1e-6), others), theirs)
+    assert noise.of(theirs) == pytest.approx((1e-6, 1e-6 * np.sqrt(T64.size)), rel=1e-6)
+    check_float64("x", spoiled(3, 1e25 * (1 + 3e-6), others), theirs, "gradient", noise)
+    with pytest.raises(ParityError, match="tier A allows"):
+        check_float64("x", spoiled(3, 1e25 * (1 + 3e-5), others), theirs, "gradient", noise)
+
+
 @pytest.mark.parametrize("mask", [-1e9, np.finfo(np.float64).min])
 def test_tier_b_sees_the_others_beside_masks(mask):
     narrow = max(mask, np.finfo(np.float32).min)

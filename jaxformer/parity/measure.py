@@ -56,13 +56,31 @@ class Noise:
     peak: float
     """Of the entry that moves most."""
 
+    @classmethod
+    def between(cls, moved: np.ndarray, reference: np.ndarray, counted: np.ndarray | bool = True) -> "Noise":
+        """Of those `counted`; without limit where NaN or infinity came instead.
+
+        Huge ones that move more, for their size, than the others do are no masks: they stand for as much of the others.
+        """
+        sides = wide(reference), wide(moved)
+        usual, *others = (
+            [part(side, those & counted) for side in sides] for those in (usual_entries(reference), *judged(reference)[:-1])
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0]))
+            size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
+            for theirs, ours in others if norm else ():
+                relative, highest = _apart(*_scaled(theirs, ours))
+                size, peak = max(size, relative * norm), max(peak, highest * norm / float(np.sqrt(gap.size)))
+        return cls(size, peak) if np.isfinite(size + peak) else cls(np.inf, np.inf)
+
     def of(self, reference: np.ndarray) -> tuple[float, float]:
         """Relative to T, those entries of the array or of a part of it, as a `Difference` is; (0, 0) where that is no number:
         T is 0, or too large to be squared."""
-        meant = part(reference, judged(reference)[-1])
+        usual = part(reference, usual_entries(reference))
         with np.errstate(over="ignore"):
-            size = float(np.linalg.norm(meant))
-        return (self.size / size, self.peak / size * float(np.sqrt(meant.size))) if 0 < size < np.inf else (0.0, 0.0)
+            size = float(np.linalg.norm(usual))
+        return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
 
     def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
         """Whether it is why ours is not 0 where all of torch's is."""
@@ -91,6 +109,12 @@ def judged(reference: np.ndarray) -> list[np.ndarray]:
     """Which entries of T are judged together: all finite ones; and where some of these are huge, the others once more."""
     finite, usual = np.asarray(np.isfinite(reference)), np.asarray(np.abs(reference) < HUGE)
     return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
+
+
+def usual_entries(reference: np.ndarray) -> np.ndarray:
+    """By which entries an array's size is measured: those that are not huge, if they are not all zero."""
+    those = judged(reference)
+    return those[-1] if reference[those[-1]].any() else those[0]
 
 
 def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, judged, part, rms, wide
+from jaxformer.parity.measure import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, rms
 from jaxformer.parity.pairing import below
 from jaxformer.parity.records import Trace, arrays_in, replaced
 from jaxformer.parity.reference import REFUSALS, Call, Reference, run_float64
@@ -126,14 +126,9 @@ class _Rerun:
         return self._each(site, "output", "output_gradients", output)
 
     def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
-        """Where NaN is somewhere else, an array is moved without limit."""
-        those = judged(reference)[-1]
-        if spot.site in self.records and is_seen(spot.site, self.records[spot.site]):
-            those = those & counted(spot.site, self.records, reference)
-        gap = part(wide(array), those) - part(wide(reference), those)
-        with np.errstate(over="ignore"):
-            size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
-        self.moved[spot] = Noise(size, peak) if np.isfinite(size) else Noise(np.inf, np.inf)
+        """How far that array is off."""
+        seen = spot.site in self.records and is_seen(spot.site, self.records[spot.site])
+        self.moved[spot] = Noise.between(array, reference, counted(spot.site, self.records, reference) if seen else True)
 
     def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
         if site not in self.records:
