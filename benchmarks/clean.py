@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 import torch_ref.models
-from jaxformer.checks import check_size
-from jaxformer.config import (
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import (
     Activation,
     EncoderConfig,
     EncoderDecoderConfig,
@@ -24,7 +24,6 @@ from jaxformer.config import (
 )
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
-from jaxformer.fixed_table import FixedTable
 from jaxformer.flags import parse, run
 from jaxformer.models import build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
@@ -32,6 +31,7 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import compare
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.report import Report
+from jaxformer.validation.fields import check_size
 
 BATCH, LENGTH = 5, 9
 SIZES = {"vocab_size": 23, "context": 11, "d_model": 12}

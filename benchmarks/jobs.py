@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import check_choice
+from jaxformer.validation.fields import check_choice
 
 PRE_DRAWN = 64
 """Batches of pairs that torch gets ready-made, in turn; JAX draws each of its own inside the step."""
@@ -51,8 +51,8 @@ def shakespeare(preset: str, data: str | None, change: Callable[[Any], Any]) -> 
     from jaxformer.data.corpora import read_corpus
     from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.data.windows import cover, draw_windows, split
+    from jaxformer.recipes.shakespeare import PRESETS, loss
     from jaxformer.training.step import make_evaluate, make_train_steps
-    from train.shakespeare import PRESETS, loss
 
     recipe = change(PRESETS[preset])
     text = read_corpus(data or recipe.data)
@@ -98,9 +98,9 @@ def pairs(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
     import jax
 
     from jaxformer.data.tasks import PAD, TASKS, Pairs
+    from jaxformer.recipes.reverse import HELD_OUT, PRESETS, held_out_key, measure
     from jaxformer.training.pairs import pair_loss
     from jaxformer.training.step import make_train_steps
-    from train.reverse import HELD_OUT, PRESETS, held_out_key, measure
 
     recipe = change(PRESETS[preset])
     task, rules = TASKS[recipe.task], {"pad": PAD, "smoothing": recipe.smoothing}
@@ -120,9 +120,9 @@ def pairs(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
 def sentences(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
     """An encoder-decoder on sentence pairs, of several shapes."""
     from jaxformer.data.parallel import read_splits
+    from jaxformer.recipes.translate import PRESETS, make_buckets, measure, read_tokenizer
     from jaxformer.training.pairs import pair_loss
     from jaxformer.training.step import make_shaped_train_steps
-    from train.translate import PRESETS, make_buckets, measure, read_tokenizer
 
     recipe = change(PRESETS[preset])
     splits = read_splits(recipe.data if data is None else (data,))

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import jax
 
 import torch_ref.models
-from jaxformer.checks import check_choice
-from jaxformer.config import GPTConfig, ModelConfig
+from jaxformer.config.models import GPTConfig, ModelConfig
+from jaxformer.config.presets import PRESETS
+from jaxformer.config.settings import OptimizerConfig
 from jaxformer.flags import parse, run
 from jaxformer.models import build
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
@@ -16,8 +17,7 @@ from jaxformer.parity.measure import check_gradients, difference
 from jaxformer.parity.reference import run_torch
 from jaxformer.parity.training import check_course
 from jaxformer.parity.twin_training import Training, compare_twins
-from jaxformer.presets import PRESETS
-from jaxformer.settings import OptimizerConfig
+from jaxformer.validation.fields import check_choice
 
 LONGEST = 128
 """Tokens a sequence at most."""

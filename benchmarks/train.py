@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.jobs import Job, make_job
-from jaxformer.checks import check_choice, check_size
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
 from jaxformer.errors import InputError, JaxformerError
 from jaxformer.flags import parse, run
+from jaxformer.validation.fields import check_choice, check_size
 
 SIDES = ("jax", *(f"torch-{how}{threads}" for how in ("", "best-", "compile-") for threads in (1, 2)))
 
@@ -106,7 +106,7 @@ def jax_side(job: Job) -> dict:
     import jax.numpy as jnp
 
     from jaxformer.models import init
-    from jaxformer.nn.tree import count_parameters
+    from jaxformer.pytree import count_parameters
     from jaxformer.training.optimizers import make_optimizer
     from jaxformer.training.step import train_state
 

@@ -7,9 +7,9 @@ Axis letters, the same in every signature, einsum and sharding rule:
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width
 
-The wings, bottom to top; each may import only those before it:
+The packages, bottom to top; each may import only those before it:
 
-    config, errors, inputs, flags, ...      the ground, free of jax
+    config, validation, pytree, ...         the ground: what is asked for, what is refused
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
@@ -17,6 +17,7 @@ The wings, bottom to top; each may import only those before it:
     convert                                 weights between frameworks
     training                                losses, optimizers, the train step, runs
     parity                                  the proof that both frameworks agree
+    recipes                                 systems trained from end to end
     cli                                     the `jaxformer` command
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, TypeVar
 
+from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError
-from jaxformer.fixed_table import FixedTable
 
 T = TypeVar("T")
 

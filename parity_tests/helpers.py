@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.checks import CHECKS, Subject, check_all_gradients, load_torch
 from jaxformer.parity.inputs import excite

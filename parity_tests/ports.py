@@ -2,7 +2,7 @@
 
 from flax import nnx
 
-from jaxformer.config import BlockConfig
+from jaxformer.config.models import BlockConfig
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 

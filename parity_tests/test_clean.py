@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from benchmarks import clean
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ParityError
 from jaxformer.nn.norms import ScaledNorm
 from jaxformer.parity.report import Error, Module, Report, Stage

@@ -18,13 +18,13 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
 from jaxformer.models import GPT, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
-from jaxformer.nn.tree import map_named
 from jaxformer.parity import comparison
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.comparison import CHECKS, compare
 from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.report import Report
+from jaxformer.pytree import map_named
 from parity_tests.helpers import V, gpt_config, seq2seq_config
 
 GPT_CONFIG = gpt_config(n_layers=2, layers="rolled")

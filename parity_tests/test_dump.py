@@ -78,7 +78,7 @@ from jaxformer.parity.calls import call_jax
 from jaxformer.parity.comparison import check
 from jaxformer.parity.dump import load
 from jaxformer.parity.inputs import excite
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
 report = check(load(Path({str(folder)!r})), excite(GPT({CONFIG!r}), seed=1), call_jax=call_jax)
 print(report.verdict)
 """

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from jaxformer.fixed_table import FixedTable
+from jaxformer.config.fixed_table import FixedTable
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.inputs import excite, probe

@@ -10,11 +10,11 @@ import torch
 
 import torch_ref.models as torch_models
 from jaxformer.models import Encoder
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
+from jaxformer.pytree import map_named
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins
 from torch_ref.nn import attention as torch_attention
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
-from jaxformer.fixed_table import FixedTable
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.cache import empty_cache
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.presets import preset
+from jaxformer.pytree import map_named
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.nn import attention as torch_attention

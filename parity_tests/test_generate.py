@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, generate_beam, sampling
 from jaxformer.models import GPT
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.decoding.generate import generate_beam as torch_generate_beam

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
-from jaxformer.fixed_table import FixedTable
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.presets import preset
 from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.presets import preset
+from jaxformer.pytree import map_named
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 

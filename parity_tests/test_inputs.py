@@ -13,8 +13,8 @@ from flax import nnx
 
 from jaxformer.errors import JaxformerError
 from jaxformer.models import GPT
-from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.inputs import excite, probe
+from jaxformer.pytree import named_leaves
 from parity_tests.helpers import gpt_config
 
 

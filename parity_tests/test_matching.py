@@ -16,7 +16,6 @@ from jaxformer.convert.layouts import find_layout, fingerprint
 from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT, build
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.checks import load_torch, same_bits
 from jaxformer.parity.comparison import compare
 from jaxformer.parity.holding import Holding
@@ -24,6 +23,7 @@ from jaxformer.parity.identify import identify
 from jaxformer.parity.inputs import excite, probe
 from jaxformer.parity.matching import Matching, match
 from jaxformer.parity.pairing import parameter_pairs
+from jaxformer.pytree import map_named
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 

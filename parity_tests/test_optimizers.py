@@ -9,16 +9,16 @@ import optax
 import pytest
 import torch
 
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.models import GPT
-from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import UNIT_ROUNDOFF, difference
 from jaxformer.parity.training import ONE_STEP
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.pytree import named_leaves
 from jaxformer.training.optimizers import bias_correction, chosen, is_matrix, make_optimizer, scale_by_adam
 from jaxformer.training.step import train_state
 from torch_ref.models import GPT as TORCH_GPT

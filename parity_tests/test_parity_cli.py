@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jaxformer.cli import dispatch
+from jaxformer.cli.main import dispatch
 from jaxformer.errors import JaxformerError
 from jaxformer.parity.report import Report
 

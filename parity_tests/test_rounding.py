@@ -13,7 +13,6 @@ import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.models import build
 from jaxformer.nn import attention, feedforward
-from jaxformer.nn.tree import map_named
 from jaxformer.parity import comparison
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
@@ -22,6 +21,7 @@ from jaxformer.parity.dump import load, save
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.report import Report
 from jaxformer.parity.rounding import Rounding, Spot
+from jaxformer.pytree import map_named
 from parity_tests.helpers import gpt_config, noise
 
 CHECKS = ("forward", "local", "gradients", "activation gradients")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR, StepLR
 
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import make_schedule
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer

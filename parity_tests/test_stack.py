@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from jaxformer.nn.stack import Stack
-from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
+from jaxformer.pytree import named_leaves
 from parity_tests.helpers import B, D, L, S, T, bias_per_head, block_config, causal, checks, noise, padding, run_check, twins
 from torch_ref.nn.stack import Stack as TorchStack
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import torch_ref.models
-from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.models import build
@@ -17,7 +18,6 @@ from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.measure import check_float64
 from jaxformer.parity.twin_training import Training, compare_twins
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.step import train_state, train_step
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer
 from torch_ref.training.step import train_step as torch_train_step

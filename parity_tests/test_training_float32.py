@@ -5,11 +5,11 @@ from dataclasses import replace
 import optax
 import pytest
 
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ParityError
 from jaxformer.parity.training_float32 import MOST_STEPS, check_training32
 from jaxformer.parity.twin_training import Training, check_twins32, twins
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
 
 pytestmark = pytest.mark.optimizers
 

@@ -9,15 +9,15 @@ import torch
 import transformers
 from transformers.generation import utils
 
-from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.convert.families.bart import BART, MARIAN
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
-from jaxformer.fixed_table import FixedTable
 from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.parity.inputs import excite, widen
-from jaxformer.settings import BeamConfig, SamplingConfig
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}

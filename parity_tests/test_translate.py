@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
 import torch_ref.models
+from jaxformer.config.settings import BeamConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.data.parallel import Parallel, Splits
@@ -24,7 +25,7 @@ from jaxformer.parity.inputs import excite, widen
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.measure import check_float64
 from jaxformer.parity.training import compare_training
-from jaxformer.settings import BeamConfig, ScheduleConfig
+from jaxformer.recipes.translate import PRESETS, Translate, make_buckets
 from jaxformer.training import pairs
 from jaxformer.training.losses import mean
 from jaxformer.training.optimizers import make_optimizer
@@ -38,7 +39,6 @@ from torch_ref.training import optimizers as torch_optimizers
 from torch_ref.training import pairs as torch_pairs
 from torch_ref.training import schedules as torch_schedules
 from torch_ref.training.step import train_step as torch_train_step
-from train.translate import PRESETS, Translate, make_buckets
 
 pytestmark = pytest.mark.optimizers
 

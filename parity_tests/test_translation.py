@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.config import EncoderDecoderConfig
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.beam import BeamShape, make_beam
 from jaxformer.decoding.prepare import moved_right
@@ -18,7 +19,6 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
-from jaxformer.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam
 from torch_ref.models import EncoderDecoder as TorchEncoderDecoder

@@ -14,7 +14,7 @@ import torch_ref.models
 import torch_ref.nn.attention
 import torch_ref.nn.blocks
 import torch_ref.nn.stack
-from jaxformer.config import BlockConfig, GPTConfig
+from jaxformer.config.models import BlockConfig, GPTConfig
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.models import build
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.errors import CheckpointError
 from jaxformer.models import build
-from jaxformer.nn.tree import named_leaves
+from jaxformer.pytree import named_leaves
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from tests.tiny import tiny_config
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import safetensors.numpy
 
-import train.qa as qa
-import train.shakespeare as shakespeare
+import jaxformer.recipes.qa as qa
+import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer import __version__
-from jaxformer.cli import Generate, dispatch
+from jaxformer.cli.main import Generate, dispatch
 from jaxformer.flags import flag_names, run
 from tests.tiny import flags, quick_recipe
 

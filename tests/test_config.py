@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config import ELSEWHERE, Activation, BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import ELSEWHERE, Activation, BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.presets import PRESETS, preset
+from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.presets import PRESETS, preset
-from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 
 MODELS = (GPTConfig, EncoderConfig, EncoderDecoderConfig)
 KINDS = (*MODELS, OptimizerConfig, ScheduleConfig, SamplingConfig, BeamConfig)

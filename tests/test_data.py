@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.config.settings import IGNORE_INDEX
 from jaxformer.data.corpora import CORPORA, FOLDER, read_corpus, read_text
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.errors import InputError
-from jaxformer.settings import IGNORE_INDEX
 
 
 def test_text_file(tmp_path):

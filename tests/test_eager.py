@@ -7,7 +7,7 @@ import jax.monitoring
 import numpy as np
 import pytest
 
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.models import Model, init
 from jaxformer.nn import empty_cache
 from tests.tiny import quick_key

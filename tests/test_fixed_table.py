@@ -10,13 +10,13 @@ import optax
 import pytest
 import torch
 
-from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.configuration import from_dict, plain
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError
-from jaxformer.fields import from_dict, plain
-from jaxformer.fixed_table import FixedTable
 from jaxformer.flags import parse
 from jaxformer.models import build, init
-from jaxformer.nn.tree import named_leaves
+from jaxformer.pytree import named_leaves
 from tests.tiny import quick_key, tiny_config
 
 NUMBERS = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)

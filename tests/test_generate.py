@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, generate_beam
 from jaxformer.decoding.generate import _generate
 from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens, numbers
 from jaxformer.errors import InputError, NonFiniteError
 from jaxformer.models import init
-from jaxformer.settings import BeamConfig, SamplingConfig
 from tests.tiny import quick_key, tiny_config
 
 GREEDY = SamplingConfig(temperature=0.0)

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import torch_ref.models
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig
-from jaxformer.initialisers import Initialiser, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
+from jaxformer.config.presets import PRESETS, preset
 from jaxformer.models import build, init, initialiser_table
-from jaxformer.nn.tree import count_parameters, named_leaves
-from jaxformer.presets import PRESETS, preset
+from jaxformer.pytree import count_parameters, named_leaves
 from tests.tiny import quick_key, tiny_config
 from torch_ref.models.init import named_tensors
 

@@ -11,7 +11,7 @@ import torch
 
 import torch_ref.models
 import torch_ref.nn.cache
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import InputError
 from jaxformer.models import build
 from jaxformer.nn.cache import empty_cache

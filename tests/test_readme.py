@@ -71,7 +71,7 @@ def test_commands_run_in_order(folder):
         if (more := how(command)) is None:
             continue
         program, *rest = shlex.split(f"{command} {more}")
-        start = {".venv/bin/python": [sys.executable], ".venv/bin/jaxformer": [sys.executable, "-m", "jaxformer.cli"]}[program]
+        start = {".venv/bin/python": [sys.executable], ".venv/bin/jaxformer": [sys.executable, "-m", "jaxformer"]}[program]
         done = subprocess.run(
             [*start, *rest], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )

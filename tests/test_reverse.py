@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-import train.reverse
-from jaxformer import cli
+from jaxformer.cli.main import main as cli
 from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.recipes import reverse
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.trained import load_trained
 
@@ -28,8 +28,8 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(train.reverse, "HELD_OUT", 5)
-    monkeypatch.setattr(train.reverse, "WRITTEN", 4)
+    monkeypatch.setattr(reverse, "HELD_OUT", 5)
+    monkeypatch.setattr(reverse, "WRITTEN", 4)
     with jax.default_prng_impl("rbg"):
         yield
 
@@ -43,9 +43,9 @@ def flags(**changes: object) -> list[str]:
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "copy"
     with pytest.MonkeyPatch.context() as patch, jax.default_prng_impl("rbg"):
-        patch.setattr(train.reverse, "HELD_OUT", 5)
-        patch.setattr(train.reverse, "WRITTEN", 4)
-        train.reverse.main(flags(out=path))
+        patch.setattr(reverse, "HELD_OUT", 5)
+        patch.setattr(reverse, "WRITTEN", 4)
+        reverse.main(flags(out=path))
     return path
 
 
@@ -58,7 +58,7 @@ def test_what_a_run_leaves(folder):
 
 
 def test_the_last_line_counts_exact_targets(tmp_path, capsys):
-    train.reverse.main(flags(out=tmp_path / "run", show=1))
+    reverse.main(flags(out=tmp_path / "run", show=1))
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("copy · encoder-decoder 1+1, d_model 8, 2 heads, batch 3 · ")
     assert [line.split()[0] for line in said if line[:6] in ("source", "wanted", "predic")] == ["source", "wanted", "predicted"]
@@ -67,17 +67,17 @@ def test_the_last_line_counts_exact_targets(tmp_path, capsys):
 
 
 def test_resumed_equals_uninterrupted(folder, tmp_path):
-    train.reverse.main(flags(out=tmp_path / "run", steps=2))
-    train.reverse.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "4"])
+    reverse.main(flags(out=tmp_path / "run", steps=2))
+    reverse.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "4"])
     like = load_trained(folder)[0]
     weights = [digest(load_weights(path / "weights.safetensors", like)) for path in (folder, tmp_path / "run")]
     assert weights[0] == weights[1]
 
 
 def test_it_stops_when_nothing_is_wrong(tmp_path, monkeypatch):
-    measure = train.reverse.measure
-    monkeypatch.setattr(train.reverse, "measure", lambda model, batch: measure(model, batch) | {"accuracy": 1.0})
-    train.reverse.main(flags(out=tmp_path / "run", steps=100))
+    measure = reverse.measure
+    monkeypatch.setattr(reverse, "measure", lambda model, batch: measure(model, batch) | {"accuracy": 1.0})
+    reverse.main(flags(out=tmp_path / "run", steps=100))
     assert json.loads((tmp_path / "run/metrics.jsonl").read_text())["step"] == 2
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["2"]
 
@@ -99,7 +99,7 @@ def test_generate_writes_the_target(folder, capsys):
     ],
 )
 def test_refused_flags(refusal, tmp_path, arguments, said):
-    assert refusal(train.reverse.main, [*flags(out=tmp_path / "run"), *arguments]) == said
+    assert refusal(reverse.main, [*flags(out=tmp_path / "run"), *arguments]) == said
     assert not (tmp_path / "run").exists()
 
 
@@ -137,7 +137,7 @@ def test_held_out_pairs_are_not_those_of_any_step():
     from jaxformer.data.tasks import REVERSE
     from jaxformer.training.step import step_keys
 
-    held_out = {bytes(row) for row in np.asarray(REVERSE.draw(train.reverse.held_out_key(0), 64).source)}
+    held_out = {bytes(row) for row in np.asarray(REVERSE.draw(reverse.held_out_key(0), 64).source)}
     for step in range(20):
         batch_key, _ = step_keys(jax.random.key(0), jax.numpy.int32(step))
         assert not held_out & {bytes(row) for row in np.asarray(REVERSE.draw(batch_key, 64).source)}

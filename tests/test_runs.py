@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import train.shakespeare as shakespeare
+import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
-from jaxformer.recipes import from_dict, read_recipe
+from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from tests.tiny import flags, quick_recipe

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.data.windows import cover, draw_windows
 from jaxformer.models import init
-from jaxformer.nn.tree import named_leaves
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.pytree import named_leaves
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.losses import cross_entropy, mean
 from jaxformer.training.optimizers import make_optimizer

@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
-import train.translate
-from jaxformer.cli import dispatch
+from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.models import build
-from jaxformer.nn.tree import count_parameters
+from jaxformer.pytree import count_parameters
+from jaxformer.recipes import translate
 from jaxformer.training.averaging import average_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.translator import Translator, load_translator
@@ -68,7 +68,7 @@ def said_and_folder(data, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
     with pytest.MonkeyPatch.context() as patch, jax.default_prng_impl("rbg"):
         patch.setattr(sys, "stdout", said := io.StringIO())
-        train.translate.main(flags(data, out=path))
+        translate.main(flags(data, out=path))
     return said.getvalue().splitlines(), path
 
 
@@ -106,12 +106,12 @@ def test_every_test_pair_is_written_down(folder, data):
 
 
 def test_the_weights_are_the_best_by_validation_loss(folder, data):
-    recipe = train.translate.read_recipe(train.translate.PRESETS, ["--resume", "--out", str(folder)], prog="")
+    recipe = translate.read_recipe(translate.PRESETS, ["--resume", "--out", str(folder)], prog="")
     translator = load_translator(folder)
-    _, held_out = train.translate.make_buckets(recipe, translator.tokenizer, train.translate.read_splits([str(data)]))
+    _, held_out = translate.make_buckets(recipe, translator.tokenizer, translate.read_splits([str(data)]))
 
     def loss(model):
-        return train.translate.measure(model, held_out)["val_loss"]
+        return translate.measure(model, held_out)["val_loss"]
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     mean = average_weights(folder / "evaluated", translator.model)
@@ -119,8 +119,8 @@ def test_the_weights_are_the_best_by_validation_loss(folder, data):
 
 
 def test_resumed_equals_uninterrupted(folder, data, tmp_path):
-    train.translate.main(flags(data, out=tmp_path / "run", steps=3))
-    train.translate.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "6"])
+    translate.main(flags(data, out=tmp_path / "run", steps=3))
+    translate.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "6"])
     model = load_translator(folder).model
     for one, other in (
         (folder / name, tmp_path / "run" / name)
@@ -133,16 +133,16 @@ def test_a_run_that_stopped_after_its_last_step_is_finished(folder, tmp_path, re
     run = tmp_path / "run"
     shutil.copytree(folder, run)
     again = ["--resume", "--out", str(run)]
-    assert "is at step 6 already" in refusal(train.translate.main, again)
+    assert "is at step 6 already" in refusal(translate.main, again)
     for name in ("translations.tsv", "weights.safetensors"):
         (run / name).unlink()
-    train.translate.main(again)
+    translate.main(again)
     for name in ("translations.tsv", "weights.safetensors", "metrics.jsonl"):
         assert (run / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_parts_are_one_batch(folder, data, tmp_path):
-    train.translate.main(flags(data, out=tmp_path / "run", parts=2))
+    translate.main(flags(data, out=tmp_path / "run", parts=2))
     losses = [
         json.loads((path / "metrics.jsonl").read_text().splitlines()[0])["val_loss"] for path in (folder, tmp_path / "run")
     ]
@@ -150,7 +150,7 @@ def test_parts_are_one_batch(folder, data, tmp_path):
     assert losses[0] != losses[1]
 
 
-@pytest.mark.parametrize("preset", train.translate.PRESETS.values(), ids=train.translate.PRESETS)
+@pytest.mark.parametrize("preset", translate.PRESETS.values(), ids=translate.PRESETS)
 def test_every_preset_describes_a_model(preset):
     model = jax.eval_shape(lambda: build(preset.model))
     assert count_parameters(model) == {"smoke": 715_776, "small": 6_002_688, "base": 52_330_496}[preset.preset]
@@ -171,7 +171,7 @@ def test_every_preset_describes_a_model(preset):
     ],
 )
 def test_refusals(data, tmp_path, refusal, changes, said):
-    assert said in refusal(train.translate.main, flags(data, out=tmp_path / "run", **changes))
+    assert said in refusal(translate.main, flags(data, out=tmp_path / "run", **changes))
     assert not (tmp_path / "run").exists()
 
 
@@ -183,7 +183,7 @@ def test_other_data_are_refused(folder, data, tmp_path, refusal):
     config = json.loads((run / "config.json").read_text())
     config["recipe"]["data"] = [str(other)]
     (run / "config.json").write_text(json.dumps(config))
-    said = refusal(train.translate.main, ["--resume", "--out", str(run), "--steps", "8"])
+    said = refusal(translate.main, ["--resume", "--out", str(run), "--steps", "8"])
     assert said == f"--data is not what {run} began with; give the same texts"
 
 

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.config import EncoderDecoderConfig
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, translate, translate_beam
 from jaxformer.decoding.translation import _translate, _translate_beam
 from jaxformer.errors import ConfigError, InputError, NonFiniteError
 from jaxformer.models import EncoderDecoder, init
-from jaxformer.settings import BeamConfig, SamplingConfig
 from tests.tiny import quick_key, tiny_config
 
 CONFIG = EncoderDecoderConfig(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import jax
 import pytest
 
-from jaxformer.config import GPTConfig
+from jaxformer.config.models import GPTConfig
 
 WORDS = (
     "the",
@@ -59,12 +59,12 @@ def quick_key(seed: int) -> jax.Array:
 
 @contextmanager
 def quick_recipe() -> Iterator[pytest.MonkeyPatch]:
-    """Evaluation and samples of train.shakespeare as small as the tiny model, and quick keys."""
-    import train.shakespeare
+    """Evaluation and samples of jaxformer.recipes.shakespeare as small as the tiny model, and quick keys."""
+    from jaxformer.recipes import shakespeare
 
     with pytest.MonkeyPatch.context() as patch, jax.default_prng_impl("rbg"):
-        patch.setattr(train.shakespeare, "EVALUATION_TOKENS", 64)
-        patch.setattr(train.shakespeare, "LAST_SAMPLE", 8)
+        patch.setattr(shakespeare, "EVALUATION_TOKENS", 64)
+        patch.setattr(shakespeare, "LAST_SAMPLE", 8)
         yield patch
 
 

@@ -27,7 +27,7 @@ from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules, within
 from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
 from jaxformer.errors import ConversionError
-from jaxformer.nn.tree import is_weight, map_named, named_weights
+from jaxformer.pytree import is_weight, map_named, named_weights
 
 __all__ = [
     "LISTED",

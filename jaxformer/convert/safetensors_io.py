@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
-from jaxformer.nn.tree import named_leaves
+from jaxformer.pytree import named_leaves
 
 
 def save_weights(path: Path, model: PyTree) -> None:

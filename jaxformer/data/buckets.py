@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from jaxformer.checks import check_size
 from jaxformer.data.tasks import Pairs
 from jaxformer.errors import InputError
+from jaxformer.validation.fields import check_size
 
 GRAIN = 2
 """Widths of what a model reads are multiples of this many tokens: XLA compiles and runs odd ones more slowly."""

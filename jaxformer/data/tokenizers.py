@@ -21,10 +21,10 @@ import tokenizers
 from jaxtyping import Bool, Int, Int32
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from jaxformer.checks import check_flag, check_size
 from jaxformer.data.corpora import read_text
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_several, check_text
+from jaxformer.validation.fields import check_flag, check_size
+from jaxformer.validation.inputs import check_several, check_text
 
 BPE_SPECIAL = ("<pad>", "<s>", "</s>")
 """Ids 0 to 2; the 256 bytes come after them, then what was merged."""

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from jaxformer.config.settings import IGNORE_INDEX
 from jaxformer.errors import InputError
-from jaxformer.settings import IGNORE_INDEX
 
 
 class Windows(NamedTuple):

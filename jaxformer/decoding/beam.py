@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer.config.settings import BeamConfig
 from jaxformer.decoding.choose import Step, first
 from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
 from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
 from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
-from jaxformer.settings import BeamConfig
 
 
 class BeamNumbers(NamedTuple):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxformer.config.settings import SamplingConfig
 from jaxformer.decoding.prepare import NEVER
 from jaxformer.decoding.rules import Ends, Rules, constrain, make_rules
 from jaxformer.decoding.sampling import GREEDY, Number, next_tokens, numbers
 from jaxformer.errors import InputError
-from jaxformer.settings import SamplingConfig
 
 Step = Callable[[Int[Array, " B"], Any], tuple[Float[Array, "B V"], Any]]
 """step(tokens, cache) -> logits of the token after them, and the cache that holds them."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding.beam import BeamNumbers, BeamShape, Hypotheses, beam_search, hypotheses, make_beam
 from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
 from jaxformer.decoding.prepare import (
@@ -23,12 +24,11 @@ from jaxformer.decoding.prepare import (
 )
 from jaxformer.decoding.rules import Ends
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_tokens
 from jaxformer.models import GPT, Model
-from jaxformer.models.inputs import Tokens, known
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
-from jaxformer.settings import BeamConfig, SamplingConfig
+from jaxformer.validation.ids import Tokens, known
+from jaxformer.validation.inputs import check_tokens
 
 
 def generate(

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checks import check_size
 from jaxformer.errors import InputError, NonFiniteError
-from jaxformer.models.inputs import Tokens
+from jaxformer.validation.fields import check_size
+from jaxformer.validation.ids import Tokens
 
 SMALLEST_BUCKET = 16
 MOST_TOKENS = 2**20

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer.config.settings import TokenRules
 from jaxformer.decoding.prepare import NONE, check_id
 from jaxformer.errors import InputError
-from jaxformer.settings import TokenRules
 
 Ends = int | Sequence[int] | None
 """One end token, several of them, or none."""

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxformer.config.settings import SamplingConfig
 from jaxformer.decoding.prepare import real
-from jaxformer.settings import SamplingConfig
 
 Number = Float[Array, ""] | Int[Array, ""] | np.generic | float | int
 GREEDY = SamplingConfig(temperature=0.0)

@@ -1,6 +1,6 @@
 """A model by its configuration."""
 
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder

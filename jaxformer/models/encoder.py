@@ -4,15 +4,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxformer.config import EncoderConfig
+from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask, check_positions, check_token_types
-from jaxformer.models.inputs import Tokens, check_ids, known
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
+from jaxformer.validation.ids import Tokens, check_ids, known
+from jaxformer.validation.inputs import check_mask, check_positions, check_token_types
 
 
 class Encoder(nnx.Module):

@@ -6,9 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import Attended, check_memory, check_rows, check_scored, check_source_mask, memory_shape
-from jaxformer.models.inputs import Tokens, check_ids, check_room
+from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import split_key
@@ -17,6 +15,8 @@ from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
+from jaxformer.validation.ids import Tokens, check_ids, check_room
+from jaxformer.validation.inputs import Attended, check_memory, check_rows, check_scored, check_source_mask, memory_shape
 
 
 class AttentionMaps(NamedTuple):

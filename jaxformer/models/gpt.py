@@ -4,9 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxformer.config import GPTConfig
-from jaxformer.inputs import check_mask, check_positions
-from jaxformer.models.inputs import Tokens, check_ids, check_room, known
+from jaxformer.config.models import GPTConfig
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
@@ -14,6 +12,8 @@ from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
+from jaxformer.validation.ids import Tokens, check_ids, check_room, known
+from jaxformer.validation.inputs import check_mask, check_positions
 
 
 class GPT(nnx.Module):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxformer.config import ModelConfig
-from jaxformer.initialisers import Initialiser, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import ModelConfig
 from jaxformer.models.build import Model, build
-from jaxformer.nn.tree import layer_shapes, map_named
+from jaxformer.pytree import layer_shapes, map_named
 
 
 def initialiser_table(config: ModelConfig) -> dict[str, Initialiser]:

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxformer.config import BlockConfig
+from jaxformer.config.models import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.inputs import check_scored, check_sources, source_widths
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.precision import wide_dtype
+from jaxformer.validation.inputs import check_scored, check_sources, source_widths
 
 
 def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:

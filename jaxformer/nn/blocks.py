@@ -5,13 +5,13 @@ from typing import NamedTuple
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_attended
+from jaxformer.config.models import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
+from jaxformer.validation.inputs import check_attended
 
 
 class AttentionWeights(NamedTuple):

@@ -8,9 +8,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import cached_blocks, check_cache_type
-from jaxformer.nn.tree import is_weight
+from jaxformer.config.models import BlockConfig
+from jaxformer.pytree import is_weight
+from jaxformer.validation.inputs import cached_blocks, check_cache_type
 
 
 @jax.tree_util.register_dataclass

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxformer.config import ModelConfig
+from jaxformer.config.models import ModelConfig
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxformer.config import BlockConfig, Norm
+from jaxformer.config.models import BlockConfig, Norm
 from jaxformer.nn.precision import wide
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_attended, check_cache
+from jaxformer.config.models import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.validation.inputs import check_attended, check_cache
 
 DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""

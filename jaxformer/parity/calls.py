@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from jaxformer.models import Encoder, EncoderDecoder
 from jaxformer.nn import masks
 from jaxformer.parity.inputs import probe

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from jaxformer.checks import check_choice, check_size
 from jaxformer.errors import InputError, JaxformerError
 from jaxformer.flags import is_verbose, parse
+from jaxformer.validation.fields import check_choice, check_size
 
 if TYPE_CHECKING:
     from jaxformer.convert.rules import Family

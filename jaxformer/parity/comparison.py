@@ -8,11 +8,9 @@ from typing import Any, get_args
 import jax
 import numpy as np
 
-from jaxformer.checks import check_choice
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch, to_jax
 from jaxformer.errors import InputError, JaxformerError, ParityError
-from jaxformer.nn.tree import named_weights
 from jaxformer.parity.checks import Subject, check_output16, check_output32, same_bits
 from jaxformer.parity.dividing import with_open_borders
 from jaxformer.parity.doubts import resolve
@@ -45,6 +43,8 @@ from jaxformer.parity.trained_alone import blamed, trained_alone
 from jaxformer.parity.training import compare_training
 from jaxformer.parity.watch import SEEN
 from jaxformer.parity.wording import say_names
+from jaxformer.pytree import named_weights
+from jaxformer.validation.fields import check_choice
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""

@@ -13,11 +13,11 @@ from jaxtyping import PyTree
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.nn.tree import map_named, path_name
 from jaxformer.parity.matching import torch_names
 from jaxformer.parity.measure import distance
 from jaxformer.parity.naming import Homes, last, nearest_pairs, twins
 from jaxformer.parity.tables import is_rounded, most_off, say_rounded
+from jaxformer.pytree import map_named, path_name
 
 SWITCHES = 2
 """So many numbers make a mask, whose sense is the model's own."""

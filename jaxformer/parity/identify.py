@@ -15,13 +15,13 @@ from jaxformer.convert.layouts import find_layout
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError
-from jaxformer.nn.tree import named_weights
 from jaxformer.parity.constants import Constants, typed_constants
 from jaxformer.parity.holding import Arrays, Holding
 from jaxformer.parity.matching import Ours, Search, Theirs, matching, on_host, torch_names
 from jaxformer.parity.naming import last, nearest_names, twins
 from jaxformer.parity.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.placing import crossed, place, straighten
+from jaxformer.pytree import named_weights
 
 Names = Mapping[str, tuple[str, ...]]
 """JAX name -> torch's, of every layer."""

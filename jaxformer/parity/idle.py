@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.convert.rules import to_jax
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.float64 import jax_float64
 from jaxformer.parity.identify import Identified
 from jaxformer.parity.inputs import cast, widen
 from jaxformer.parity.loading import ready
 from jaxformer.parity.reference import Call, Reference
 from jaxformer.parity.tables import Tables
+from jaxformer.pytree import map_named
 
 
 def with_idle(found: Identified, reference: Callable[[], Reference], call: Call) -> Identified:

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.convert.rules import Rule
-from jaxformer.nn.tree import named_leaves
 from jaxformer.parity.checks import Subject
+from jaxformer.pytree import named_leaves
 
 Reached = Callable[[], None]
 Injection = Callable[[Subject, Reached], AbstractContextManager[Subject]]

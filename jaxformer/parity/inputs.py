@@ -15,10 +15,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from jaxformer.checks import check_size
 from jaxformer.errors import InputError
-from jaxformer.nn.tree import STACKED, is_weight, path_name
 from jaxformer.parity.holding import frozen_in
+from jaxformer.pytree import STACKED, is_weight, path_name
+from jaxformer.validation.fields import check_size
 
 Kind = Literal["gain", "bias", "table", "matrix"]
 

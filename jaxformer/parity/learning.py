@@ -14,10 +14,8 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from jaxformer.checks import check_number, check_size
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
-from jaxformer.nn.tree import map_named, named_leaves
 from jaxformer.parity.dropout import feed_masks, with_masks
 from jaxformer.parity.float64 import torch_float64
 from jaxformer.parity.holding import thawed
@@ -25,6 +23,8 @@ from jaxformer.parity.loading import joined, load_jax, ready
 from jaxformer.parity.measure import host
 from jaxformer.parity.one_sided import OneSided
 from jaxformer.parity.steps import Settings, settings_of
+from jaxformer.pytree import map_named, named_leaves
+from jaxformer.validation.fields import check_number, check_size
 
 Batch = tuple[np.ndarray, ...]
 

@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
-from jaxformer.nn.tree import is_weight, map_named
 from jaxformer.parity.inputs import widen
+from jaxformer.pytree import is_weight, map_named
 
 
 def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:

@@ -15,8 +15,8 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
 from jaxformer.convert.rules import WHOLE, Family, Layout, Part, Rule
-from jaxformer.nn.tree import named_weights
 from jaxformer.parity.naming import Homes, ancestors, nearest_names, nearest_pairs, parent, stack_start
+from jaxformer.pytree import named_weights
 
 PACKED = (3, 2)
 """Into how many equal parts a torch tensor is cut in search of ours: queries, keys and values, or keys and values."""

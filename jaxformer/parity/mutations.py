@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
-from jaxformer.fixed_table import FixedTable
 from jaxformer.models import build
 from jaxformer.nn.positions import sinusoid
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import Subject, load_torch
 from jaxformer.parity.comparison import check, listen
@@ -33,7 +33,7 @@ from jaxformer.parity.report import Module
 from jaxformer.parity.searching import Search, check_search, jax_search, torch_search
 from jaxformer.parity.training import SAME, check_course
 from jaxformer.parity.twin_training import Training, check_twins32, compare_twins
-from jaxformer.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
+from jaxformer.pytree import map_named
 
 BATCH, LENGTH = 5, 66
 

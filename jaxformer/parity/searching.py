@@ -6,7 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.config import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
@@ -14,7 +15,6 @@ from jaxformer.models import Model, build
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite, probe, widen
 from jaxformer.parity.measure import check_float64
-from jaxformer.settings import BeamConfig, SamplingConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
-from jaxformer.checks import check_choice
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError
-from jaxformer.nn.tree import is_weight
 from jaxformer.parity.inputs import is_torch
 from jaxformer.parity.measure import host
 from jaxformer.parity.reference import Call, apply
+from jaxformer.pytree import is_weight
+from jaxformer.validation.fields import check_choice
 
 
 def checked_sides(

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch
-from jaxformer.nn.tree import map_named, named_leaves
 from jaxformer.parity.alone_in_training import FREEZES, HAS, LEAVES_OUT
 from jaxformer.parity.checks import Subject
 from jaxformer.parity.constants import typed_constants
@@ -15,6 +14,7 @@ from jaxformer.parity.pairing import below, parameter_pairs
 from jaxformer.parity.reference import Reference
 from jaxformer.parity.report import Error, Module
 from jaxformer.parity.tracing import Traced
+from jaxformer.pytree import map_named, named_leaves
 
 INFINITE = Error(float("inf"), float("inf"))
 

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config import ModelConfig
+from jaxformer.config.models import ModelConfig
+from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.models import Model, build
-from jaxformer.nn.tree import map_named
 from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
 from jaxformer.parity.checks import load_torch
 from jaxformer.parity.inputs import excite
 from jaxformer.parity.learning import Learning
 from jaxformer.parity.training import Course, compare_training
 from jaxformer.parity.training_float32 import check_training32
-from jaxformer.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
+from jaxformer.pytree import map_named
 from jaxformer.training import losses, optimizers, schedules
 
 LARGE_LOGIT = np.float32(1000)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.errors import CheckpointError, first_line, why_unwritten
-from jaxformer.nn.tree import map_named, named_leaves
+from jaxformer.pytree import map_named, named_leaves
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from jaxformer.errors import JaxformerError, NonFiniteError
-from jaxformer.nn.tree import named_leaves
+from jaxformer.pytree import named_leaves
 from jaxformer.training.checkpoint import save_state
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState

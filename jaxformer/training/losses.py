@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxformer.config.settings import IGNORE_INDEX, LEFT_OUT, Spread
 from jaxformer.errors import ConfigError
 from jaxformer.nn.precision import wide
-from jaxformer.settings import IGNORE_INDEX, LEFT_OUT, Spread
 
 
 def cross_entropy(

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxformer.nn.tree import layer_shapes, map_named
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.pytree import layer_shapes, map_named
 from jaxformer.training.schedules import Schedule, make_schedule
 
 CLIP_EPSILON = 1e-6

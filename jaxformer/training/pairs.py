@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxformer.config.settings import Spread
 from jaxformer.data.tasks import Pairs
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import ids_to_valid, padding_mask
-from jaxformer.settings import Spread
 from jaxformer.training.losses import cross_entropy
 
 

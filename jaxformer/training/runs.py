@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.fields import plain
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"

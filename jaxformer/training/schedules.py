@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.settings import ScheduleConfig
+from jaxformer.config.settings import ScheduleConfig
 
 Schedule = Callable[[Any], Any]
 """The factor of the learning rate for step 0, 1, 2, ..."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import jax
 
-from jaxformer.config import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.configuration import from_dict
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import CheckpointError, ConfigError
-from jaxformer.fields import from_dict
 from jaxformer.models import Model, build
 from jaxformer.training.runs import RunFolder
 

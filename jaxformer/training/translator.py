@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from jaxformer.config.settings import BeamConfig
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.prepare import bucket
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
-from jaxformer.settings import BeamConfig
 from jaxformer.training.trained import load_trained
 
 ROWS = 64

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jaxformer.settings import BeamConfig
+from jaxformer.config.settings import BeamConfig
 from torch_ref.decoding.choose import Step
 from torch_ref.decoding.rules import Ends, constrain, end_tokens
 

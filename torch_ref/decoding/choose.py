@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jaxformer.settings import SamplingConfig
+from jaxformer.config.settings import SamplingConfig
 from torch_ref.decoding.rules import Ends, constrain, end_tokens, filler
 from torch_ref.decoding.sampling import next_tokens
 

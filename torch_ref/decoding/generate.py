@@ -6,7 +6,7 @@ What is given is checked in jaxformer alone: the twin is its measure.
 import torch
 from torch import Tensor
 
-from jaxformer.settings import BeamConfig, SamplingConfig
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from torch_ref.decoding.beam import Hypothesis, beam_search
 from torch_ref.decoding.choose import choose
 from torch_ref.decoding.rules import Ends

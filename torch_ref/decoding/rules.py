@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from jaxformer.settings import TokenRules
+from jaxformer.config.settings import TokenRules
 
 Ends = int | Sequence[int] | None
 """One end token, several of them, or none."""

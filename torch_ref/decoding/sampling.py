@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from jaxformer.settings import SamplingConfig
+from jaxformer.config.settings import SamplingConfig
 
 GREEDY = SamplingConfig(temperature=0.0)
 """The likeliest token, always."""

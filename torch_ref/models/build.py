@@ -1,6 +1,6 @@
 """A model by its configuration."""
 
-from jaxformer.config import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.errors import ConfigError
 from torch_ref.models.encoder import Encoder
 from torch_ref.models.encoder_decoder import EncoderDecoder

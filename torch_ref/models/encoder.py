@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import EncoderConfig
+from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_mask, check_positions, check_token_types, check_tokens
+from jaxformer.validation.inputs import check_mask, check_positions, check_token_types, check_tokens
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack

@@ -5,8 +5,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import EncoderDecoderConfig
-from jaxformer.inputs import (
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.validation.inputs import (
     Attended,
     check_memory,
     check_rows,

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import GPTConfig
-from jaxformer.inputs import check_mask, check_positions, check_tokens
+from jaxformer.config.models import GPTConfig
+from jaxformer.validation.inputs import check_mask, check_positions, check_tokens
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import ModelConfig
-from jaxformer.initialisers import Initialiser, initialisers
+from jaxformer.config.initialisers import Initialiser, initialisers
+from jaxformer.config.models import ModelConfig
 from torch_ref.models.build import Model, build
 from torch_ref.nn.embeddings import Embedding
 from torch_ref.nn.head import Head

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import BlockConfig
+from jaxformer.config.models import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.inputs import check_scored, check_sources, source_widths
+from jaxformer.validation.inputs import check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.masks import combine
 

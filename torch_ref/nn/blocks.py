@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_attended
+from jaxformer.config.models import BlockConfig
+from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import Memory, MultiHeadAttention
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.feedforward import FeedForward

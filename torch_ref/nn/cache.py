@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import cached_blocks, check_cache_type
+from jaxformer.config.models import BlockConfig
+from jaxformer.validation.inputs import cached_blocks, check_cache_type
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import ModelConfig
+from jaxformer.config.models import ModelConfig
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.positions import position_table
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jaxformer.config import BlockConfig, Norm
+from jaxformer.config.models import BlockConfig, Norm
 
 
 def layer_norm(x: Tensor, epsilon: float) -> Tensor:

@@ -5,8 +5,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config import BlockConfig
-from jaxformer.inputs import check_cache
+from jaxformer.config.models import BlockConfig
+from jaxformer.validation.inputs import check_cache
 from torch_ref.nn.attention import MultiHeadAttention, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from jaxformer.settings import IGNORE_INDEX, LEFT_OUT, Spread
+from jaxformer.config.settings import IGNORE_INDEX, LEFT_OUT, Spread
 
 
 def cross_entropy(

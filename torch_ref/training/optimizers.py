@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from torch_ref.training.schedules import Schedule, make_schedule
 
 Which = Callable[[str, tuple[int, ...]], bool]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from jaxformer.settings import Spread
+from jaxformer.config.settings import Spread
 from torch_ref.models.encoder_decoder import EncoderDecoder
 from torch_ref.nn.masks import ids_to_valid, padding_mask
 from torch_ref.training.losses import cross_entropy

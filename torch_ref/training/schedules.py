@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from jaxformer.settings import ScheduleConfig
+from jaxformer.config.settings import ScheduleConfig
 
 Schedule = Callable[[int], float]
 

@@ -10,7 +10,6 @@ from jax import Array
 from jaxformer.convert.rules import Rule
 from jaxformer.models import gpt
 from jaxformer.nn import attention, masks
-from jaxformer.nn.tree import STACKED
 from jaxformer.parity.injections import (
     Injection,
     Mutant,
@@ -23,6 +22,7 @@ from jaxformer.parity.injections import (
     weights,
     without,
 )
+from jaxformer.pytree import STACKED
 
 
 def layers_reversed(tensors: Weights) -> Weights:

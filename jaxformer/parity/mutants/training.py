@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from jaxformer.config.settings import ScheduleConfig
 from jaxformer.models import encoder_decoder
 from jaxformer.nn import blocks
 from jaxformer.parity.injections import Mutant, instead, patch
-from jaxformer.settings import ScheduleConfig
 from jaxformer.training import losses, optimizers
 from jaxformer.training.schedules import Schedule
 

@@ -1,6 +1,6 @@
 """What a model is given is checked before it is used: shapes and types always, values where they are known.
 
-torch's tensors have their values at hand, so the twin calls `jaxformer.inputs` itself.
+torch's tensors have their values at hand, so the twin calls `jaxformer.validation.inputs` itself.
 """
 
 from typing import Any
@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Shaped
 
 from jaxformer.errors import InputError
-from jaxformer.inputs import check_tokens
-from jaxformer.nn.cache import KVCache
+from jaxformer.validation.inputs import check_tokens
 
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
@@ -33,7 +32,7 @@ def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens
     return tokens
 
 
-def check_room(cache: KVCache | None, n_tokens: int, context: int) -> None:
+def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """Outside of jit: the cache takes these tokens too."""
     if cache is not None and not isinstance(cache.length, jax.core.Tracer):
         held, room = int(cache.length), min(cache.capacity, context)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.checks import check_size
-from jaxformer.config import BlockConfig, EncoderDecoderConfig
+from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
+from jaxformer.validation.fields import check_size
 
 Shape = tuple[int, int, int, int]
 """Of attention scores: B, N, T, S."""

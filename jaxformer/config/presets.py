@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from jaxformer.checks import check_choice
-from jaxformer.config import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.validation.fields import check_choice
 
 QA = GPTConfig(
     vocab_size=5,

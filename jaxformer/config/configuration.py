@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
+from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import ConfigError
-from jaxformer.fixed_table import FixedTable
 
 T = TypeVar("T")
 

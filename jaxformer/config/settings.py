@@ -2,9 +2,9 @@
 
 from typing import Literal, get_args
 
-from jaxformer.checks import check_choice, check_number, check_size
+from jaxformer.config.configuration import configuration
 from jaxformer.errors import ConfigError
-from jaxformer.fields import configuration
+from jaxformer.validation.fields import check_choice, check_number, check_size
 
 Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]

@@ -1,16 +1,15 @@
 """What a training recipe is asked for: a preset, or a run to resume, changed by flags. Imports no jax."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jaxformer.checks import check_choice, check_size
+from jaxformer.config.configuration import from_dict
 from jaxformer.errors import CheckpointError, ConfigError, InputError
-from jaxformer.fields import from_dict
 from jaxformer.flags import parse, peek
-from jaxformer.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.training.runs import RunFolder
+from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -19,35 +18,6 @@ R = TypeVar("R", bound="DataclassInstance")
 
 CHANGEABLE = ("out", "resume", "steps", "sample", "show", "evaluate_every", "save_every")
 """What a resumed run may do otherwise than before; everything else decides what is learned."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What every recipe is asked for."""
-
-    out: Path | None = None
-    """The run folder. None: the first free one in runs/."""
-    resume: bool = False
-    """Continue the run in --out from its last checkpoint, as it was begun."""
-    seed: int = 0
-    """Start of the random numbers."""
-    steps: int
-    """Most optimizer steps."""
-    batch: int
-    """Examples a step."""
-    evaluate_every: int
-    """Steps between evaluations on held-out data."""
-    save_every: int
-    """Steps between checkpoints of the whole train state."""
-    optimizer: OptimizerConfig
-    """The optimizer."""
-    schedule: ScheduleConfig
-    """The course of the learning rate."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "evaluate_every", "save_every"):
-            check_size(name, getattr(self, name))
-        check_size("seed", self.seed, least=0)
 
 
 def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Literal, get_args
 
-from jaxformer.checks import check_choice, check_divides, check_flag, check_number, check_size
+from jaxformer.config.configuration import configuration
+from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import ConfigError
-from jaxformer.fields import configuration
-from jaxformer.fixed_table import FixedTable
+from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 Norm = Literal["layer", "rms", "std", "none"]

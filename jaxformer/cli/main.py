@@ -10,10 +10,10 @@ from typing import Literal
 import tyro
 
 from jaxformer import __version__
-from jaxformer.checks import check_choice, check_size
+from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.errors import InputError
 from jaxformer.flags import parse, run
-from jaxformer.settings import BeamConfig, SamplingConfig
+from jaxformer.validation.fields import check_choice, check_size
 
 USAGE = "usage: jaxformer {commands} ...   (jaxformer COMMAND --help explains its flags; jaxformer -v COMMAND shows tracebacks)"
 
@@ -187,7 +187,3 @@ def dispatch(arguments: list[str]) -> None:
 def main() -> None:
     """The console script."""
     run(dispatch)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from jaxformer.config import EncoderDecoderConfig, ModelConfig
+from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
 

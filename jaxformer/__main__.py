@@ -1,0 +1,5 @@
+"""`python -m jaxformer`."""
+
+from jaxformer.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The `jaxformer` command: one file a command."""

@@ -1,0 +1,91 @@
+"""Question answering with the smallest transformer: both questions are answered `awesome <EOS>`."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.config.presets import QA
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.flags import parse
+from jaxformer.models import init
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.step import train_state, train_step
+from jaxformer.validation.fields import check_size
+
+WORDS = ("what", "is", "statquest", "awesome", "<EOS>")
+QUESTIONS = ("what is statquest <EOS>", "statquest is what <EOS>")
+ANSWER = "awesome <EOS>"
+
+
+def ids(text: str) -> np.ndarray:
+    """int32 ids of words."""
+    return np.array([WORDS.index(word) for word in text.split()], np.int32)
+
+
+INPUTS = np.stack([ids(f"{question} awesome") for question in QUESTIONS])
+TARGETS = np.stack([np.append(row[1:], ids("<EOS>")) for row in INPUTS])
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering:
+    """Train on both sentences, then answer both questions."""
+
+    seed: int = 0
+    """Start of the random numbers."""
+    seeds: int = 1
+    """Train this many models, from `seed` on, at once."""
+    epochs: int = 30
+    """Passes over the two sentences, one optimizer step a sentence."""
+
+    def __post_init__(self) -> None:
+        check_size("seed", self.seed, least=0)
+        check_size("seeds", self.seeds)
+        check_size("epochs", self.epochs, least=0)
+
+
+OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)
+
+
+def main(arguments: list[str]) -> None:
+    """Train, answer, and count the seeds that got both right."""
+    recipe = parse(QuestionAnswering, arguments, prog="jaxformer train qa")
+    seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
+    answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
+    right = 0
+    for seed, answer, loss in zip(seeds, np.asarray(answers), np.asarray(losses), strict=True):
+        said = [" ".join(WORDS[i] for i in row) for row in answer]
+        right += said == [ANSWER, ANSWER]
+        if recipe.seeds == 1:
+            print(f"seed {seed} · {recipe.epochs} epochs · loss {loss:.4f}")
+            for question, words in zip(QUESTIONS, said, strict=True):
+                print(f"{question:26} -> {words}")
+    print(f"{right} of {recipe.seeds} models answer both questions with {ANSWER!r}")
+
+
+def train(seed, epochs: int):
+    """A trained model's answers to both questions, `2 2` ids, and its last loss: a pure function of the seed."""
+
+    def loss(model, batch, key):
+        inputs, targets = batch
+        return cross_entropy(model(inputs), targets)
+
+    optimizer = make_optimizer(OPTIMIZER, ScheduleConfig())
+    state = train_state(init(QA, jax.random.key(seed)), optimizer)
+
+    def step(state, sentence):
+        batch = jnp.asarray(INPUTS)[sentence][None], jnp.asarray(TARGETS)[sentence][None]
+        return train_step(state, batch, None, loss=loss, optimizer=optimizer)
+
+    state, losses = jax.lax.scan(step, state, jnp.arange(2 * epochs) % 2)
+    return answer(state.model), losses[-2:].mean()
+
+
+def answer(model):
+    """The two likeliest words after each question, each fed back in."""
+    questions = jnp.stack([jnp.asarray(ids(question)) for question in QUESTIONS])
+    first = model(questions)[:, -1].argmax(-1)[:, None].astype(jnp.int32)
+    second = model(jnp.concatenate([questions, first], axis=1))[:, -1].argmax(-1)[:, None].astype(jnp.int32)
+    return jnp.concatenate([first, second], axis=1)

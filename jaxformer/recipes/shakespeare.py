@@ -1,0 +1,180 @@
+"""A GPT on characters: trains on a text, reports losses over whole splits, and writes in its style."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+
+from jaxformer.config.models import GPTConfig
+from jaxformer.config.presets import CPU, GPU, SEED
+from jaxformer.config.recipe import Recipe
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.data.corpora import read_corpus
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.data.windows import cover, draw_windows, split
+from jaxformer.decoding import generate
+from jaxformer.models import GPT, init
+from jaxformer.pytree import count_parameters
+from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.training.checkpoint import digest
+from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.plots import plot_losses
+from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+from jaxformer.validation.fields import check_size
+
+EVALUATION_TOKENS = 16384
+"""Tokens a batch when a whole split is evaluated."""
+LAST_SAMPLE = 500
+"""Characters written at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare(Recipe):
+    """Train a character model on a text and let it write."""
+
+    preset: Literal["seed", "cpu", "gpu"]
+    """Model and training by size; the other flags change single values of it."""
+    data: str = "tinyshakespeare"
+    """A text file, or the name of a corpus."""
+    sample: int = 200
+    """Characters written at each evaluation."""
+    model: GPTConfig
+    """The model. Its vocab_size is the number of distinct characters in the text, whatever is given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_size("sample", self.sample, least=0)
+
+
+NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
+
+PRESETS = {
+    "seed": Shakespeare(
+        preset="seed",
+        steps=5000,
+        batch=32,
+        evaluate_every=500,
+        save_every=1000,
+        model=SEED,
+        optimizer=OptimizerConfig(name="adam", learning_rate=1e-3),
+        schedule=ScheduleConfig(),
+    ),
+    "cpu": Shakespeare(
+        preset="cpu",
+        steps=2000,
+        batch=12,
+        evaluate_every=500,
+        save_every=500,
+        model=CPU,
+        optimizer=NANOGPT,
+        schedule=ScheduleConfig(name="cosine", warmup=100, last=2000, floor=0.1),
+    ),
+    "gpu": Shakespeare(
+        preset="gpu",
+        steps=5000,
+        batch=64,
+        evaluate_every=250,
+        save_every=500,
+        model=GPU,
+        optimizer=NANOGPT,
+        schedule=ScheduleConfig(name="cosine", warmup=100, last=5000, floor=0.1),
+    ),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Read the flags and the text, train, save, and show what was learned."""
+    recipe = read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare")
+    text = read_corpus(recipe.data)
+    tokenizer = Tokenizer.characters(text)
+    splits = split(tokenizer.encode(text), recipe.model.context)
+    out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
+    recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    folder, model = train(recipe, tokenizer, splits, console)
+    plot_losses(folder)
+    console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
+    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved(folder)}")
+    console.print(f"next: jaxformer generate {out} --tokens 200")
+
+
+def train(
+    recipe: Shakespeare, tokenizer: Tokenizer, splits: tuple[np.ndarray, np.ndarray], console: Console
+) -> tuple[RunFolder, GPT]:
+    """The run folder and the trained model."""
+    seed, context = jax.random.key(recipe.seed), recipe.model.context
+    optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
+    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
+    folder, state = begin(recipe, text, state)
+    begun = int(state.step)
+    console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
+
+    evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
+    whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
+
+    def report(model: GPT, line: Mapping[str, float]) -> None:
+        save_weights(folder.weights, model)
+        show(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        if recipe.sample and line["step"] < recipe.steps:
+            console.print("        " + repr(write(model, tokenizer, recipe.sample, recipe.seed)))
+
+    state = fit(
+        state,
+        Plan(
+            steps=recipe.steps,
+            evaluate_every=recipe.evaluate_every,
+            save_every=recipe.save_every,
+            tokens_per_step=recipe.batch * context,
+        ),
+        folder,
+        train_steps=make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
+        data=jnp.asarray(splits[0]),
+        seed=seed,
+        evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
+        report=report,
+        console=console,
+    )
+    return folder, state.model
+
+
+def loss(model: GPT, batch, key):
+    """Cross-entropy of the next character: its sum and its count."""
+    return cross_entropy(model(batch.inputs, key=key), batch.targets)
+
+
+def headline(config: GPTConfig, model: GPT) -> str:
+    """What is trained, and on what."""
+    return (
+        f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads, "
+        f"context {config.context} · {count_parameters(model):,} parameters, "
+        f"{count_parameters(model, embeddings=False):,} without embeddings · "
+        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    )
+
+
+def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+    """One line of the table, the first one under its heads."""
+    if first:
+        console.print(f"{'step':>7} {'batch loss':>11} {'train loss':>11} {'val loss':>9} {'tokens/s':>10} {'left':>7}")
+    console.print(
+        f"{line['step']:7,} {line['loss']:11.4f} {line['train_loss']:11.4f} {line['val_loss']:9.4f} "
+        f"{line['tokens_per_second']:10,.0f} {clock(line['seconds_left']):>7}"
+    )
+
+
+def write(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
+    """A sample from the start of a text."""
+    prompt = tokenizer.encode(tokenizer.opening)[None]
+    return tokenizer.decode(generate(model, prompt, characters, key=jax.random.key(seed))[0])

@@ -1,0 +1,284 @@
+"""Translation: trains a tokenizer and an encoder-decoder on sentence pairs, and measures BLEU."""
+
+import math
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.config.presets import BASE, TRANSLATION
+from jaxformer.config.recipe import Recipe
+from jaxformer.config.settings import BeamConfig, OptimizerConfig, ScheduleConfig
+from jaxformer.convert.safetensors_io import load_weights, save_weights
+from jaxformer.data.buckets import Buckets
+from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
+from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import InputError
+from jaxformer.models import EncoderDecoder, init
+from jaxformer.pytree import count_parameters
+from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
+from jaxformer.training.bleu import can_score, score
+from jaxformer.training.checkpoint import digest
+from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pairs import measure_pairs, pair_loss
+from jaxformer.training.plots import plot_losses
+from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.step import make_shaped_train_steps, train_state
+from jaxformer.training.trained import load_tokenizer
+from jaxformer.training.translator import Translator
+from jaxformer.validation.fields import check_number, check_size
+
+BEAM = BeamConfig(width=5, early_stopping=True)
+"""How the test set is translated in the end, beside greedily."""
+EVALUATION_SHAPES = 4
+"""Most batch shapes of the held-out pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Recipe):
+    """Train an encoder-decoder on sentence pairs, average its best weights, and measure BLEU."""
+
+    preset: Literal["smoke", "small", "base"]
+    """smoke: a minute, to see that all works; small: 40 minutes on two cores; base: the paper's base model, for an
+    accelerator."""
+    data: tuple[str, ...] = ("multi30k-de-en",)
+    """A corpus by name, a source and a target file, or one file with a tab in each line; each may be packed as .gz."""
+    validation: tuple[str, ...] = ()
+    """The same, to pick the best model by. None: the corpus's own, or the end of the training pairs."""
+    test: tuple[str, ...] = ()
+    """The same, to measure BLEU on. None: the corpus's own, or the validation pairs."""
+    tokenizer: Path | None = None
+    """A tokenizer.json, or BERT's vocab.txt, uncased. None: byte-level BPE of both languages, of model.vocab-size tokens."""
+    batch: int
+    """Most tokens a step, of both languages, padding counted."""
+    parts: int = 1
+    """Work off each batch in this many parts, one after another, for less memory (gradient accumulation)."""
+    shapes: int = 16
+    """Most batch shapes, each of which is compiled once: more of them, less padding."""
+    longest: int = 100
+    """Pairs with more tokens than this on one side are left out of training."""
+    smoothing: float = 0.1
+    """Probability that the loss spreads over all other tokens (label smoothing)."""
+    averaged: int = 5
+    """How many of the newest evaluated weights are averaged in the end."""
+    show: int = 3
+    """Translations shown at each evaluation and at the end."""
+    tested: int | None = None
+    """Test pairs that are translated. None: all of them."""
+    model: EncoderDecoderConfig
+    """The model. Its vocabulary is the tokenizer's, whatever is given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("parts", "shapes", "longest", "averaged"):
+            check_size(name, getattr(self, name))
+        check_size("show", self.show, least=0)
+        if self.tested is not None:
+            check_size("tested", self.tested)
+        check_number("smoothing", self.smoothing, 0, below=1)
+        if not self.data:
+            raise InputError("data is empty; give a corpus by name, or files")
+        for name, most in (("context", self.model.context), ("source_context", self.model.source.context)):
+            if self.longest > most:
+                raise InputError(f"longest = {self.longest} is more than model.{name} = {most}; give at most that")
+
+
+SMALL = Translate(
+    preset="small",
+    steps=3500,
+    batch=4096,
+    evaluate_every=250,
+    save_every=500,
+    model=TRANSLATION,
+    optimizer=OptimizerConfig(name="adamw", learning_rate=1.5e-3, beta2=0.98, weight_decay=0.01, clip_norm=1.0),
+    schedule=ScheduleConfig(name="cosine", warmup=800, last=3500, floor=0.01),
+)
+
+PRESETS = {
+    "smoke": replace(
+        SMALL,
+        preset="smoke",
+        steps=400,
+        batch=2048,
+        shapes=6,
+        evaluate_every=200,
+        save_every=200,
+        averaged=2,
+        tested=200,
+        model=replace(TRANSLATION, vocab_size=3000, d_model=128, n_layers=1, n_heads=4, d_ff=256, embedding_std=128**-0.5),
+        optimizer=replace(SMALL.optimizer, learning_rate=4e-3),
+        schedule=ScheduleConfig(name="cosine", warmup=100, last=400, floor=0.01),
+    ),
+    "small": SMALL,
+    "base": replace(
+        SMALL,
+        preset="base",
+        steps=20_000,
+        batch=50_000,
+        evaluate_every=500,
+        save_every=1000,
+        model=replace(BASE, vocab_size=16_000, context=256),
+        optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
+        schedule=ScheduleConfig(name="noam", warmup=4000, d_model=BASE.d_model),
+    ),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Read the flags and the pairs, train, average, translate the test set, and save."""
+    start = time.perf_counter()
+    recipe = read_recipe(PRESETS, arguments, prog="jaxformer train translate")
+    out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
+    splits = read_splits(recipe.data, recipe.validation, recipe.test)
+    tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)
+    recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    if not can_score():
+        console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
+    folder, model = train(recipe, tokenizer, splits, console)
+    plot_losses(folder)
+    test(recipe, folder, Translator(model, tokenizer), splits.test, console)
+    console.print(f"{clock(time.perf_counter() - start)} · {saved(folder)}")
+    console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
+
+
+def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
+    """The one that is given, or else one that is trained on both languages."""
+    if recipe.tokenizer is None:
+        return Tokenizer.train_bpe([*pairs.sources, *pairs.targets], recipe.model.vocab_size)
+    return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)
+
+
+def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Console) -> tuple[RunFolder, EncoderDecoder]:
+    """The run folder, and the model of the lowest validation loss: that of one step, or the mean of the newest."""
+    pairs, held_out = make_buckets(recipe, tokenizer, splits)
+    seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
+    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
+    folder, state = begin(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
+    if not recipe.resume:
+        tokenizer.save(folder.tokenizer)
+    begun = int(state.step)
+    console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {begun:,}" if begun else ""))
+
+    rules = {"pad": held_out.pad, "smoothing": recipe.smoothing}
+    evaluate, shown = partial(measure, pairs=held_out), splits.validation.sources[: recipe.show]
+
+    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+        keep_weights(folder.evaluated, int(line["step"]), model, recipe.averaged)
+        if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
+            save_weights(folder.best, model)
+            save_weights(folder.weights, model)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        for source, said in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
+            console.print(f"        {source} -> {said}")
+
+    state = fit(
+        state,
+        Plan(
+            steps=recipe.steps,
+            evaluate_every=recipe.evaluate_every,
+            save_every=recipe.save_every,
+            tokens_per_step=round(pairs.tokens / pairs.steps),
+        ),
+        folder,
+        train_steps=make_shaped_train_steps(
+            partial(pair_loss, **rules), optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts
+        ),
+        data=None,
+        seed=seed,
+        evaluate=evaluate,
+        report=report,
+        console=console,
+    )
+    return folder, choose(folder, state.model, evaluate, console)
+
+
+def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
+    """The pairs to train on and those held out, in batches."""
+    train, held_out = (encode_pairs(tokenizer, pairs, recipe.longest) for pairs in (splits.train, splits.validation))
+    sizes = {"pad": tokenizer.frame.pad, "budget": recipe.batch}
+    return (
+        Buckets(*train, shapes=recipe.shapes, parts=recipe.parts, **sizes),
+        Buckets(*held_out, shapes=min(EVALUATION_SHAPES, recipe.shapes), **sizes),
+    )
+
+
+def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
+    """The mean loss of a target token, its exponential, and the part of the tokens that is the likeliest one."""
+    sums = [measure_pairs(model, batch, pad=pairs.pad) for batch in pairs.epoch()]
+    total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
+    return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
+
+
+def choose(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
+    """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
+    mean, single = average_weights(folder.evaluated, model), min(line["val_loss"] for line in folder.metrics)
+    averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
+    console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
+    chosen = mean if averaged < single else load_weights(folder.best, model)
+    save_weights(folder.weights, chosen)
+    return chosen
+
+
+def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
+    """What is trained, and on what."""
+    config = recipe.model
+    return (
+        f"translate · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
+        f"{config.n_heads} heads, vocabulary {config.vocab_size:,} · {count_parameters(model):,} parameters, "
+        f"{count_parameters(model, embeddings=False):,} without embeddings · {len(pairs.sources):,} pairs, "
+        f"{pairs.steps} batches an epoch, {100 * pairs.padding:.1f} % padding · "
+        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+    )
+
+
+def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+    """One line of the table, the first one under its heads."""
+    if first:
+        console.print(
+            f"{'step':>7} {'batch loss':>11} {'val loss':>9} {'perplexity':>11} {'accuracy':>9} {'tokens/s':>9} {'left':>7}"
+        )
+    console.print(
+        f"{line['step']:7,} {line['loss']:11.4f} {line['val_loss']:9.4f} {line['perplexity']:11.2f} "
+        f"{line['accuracy']:9.4f} {line['tokens_per_second']:9,.0f} {clock(line['seconds_left']):>7}"
+    )
+
+
+def test(recipe: Translate, folder: RunFolder, translator: Translator, pairs: Parallel, console: Console) -> None:
+    """Translate the test set greedily and by a beam, write both down, show some, and count BLEU."""
+    sources, references = (side[: recipe.tested] for side in pairs)
+    greedy = translator.greedy(sources)
+    beam = [found[0].text for found in translator.beam(sources, BEAM)]
+    write_table(folder, {"source": sources, "reference": references, "greedy": greedy, f"beam {BEAM.width}": beam})
+    for source, reference, said in list(zip(sources, references, beam, strict=True))[: recipe.show]:
+        console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {said}")
+    console.print()
+    if not can_score():
+        return
+    scores = {"greedy": score(greedy, references), f"beam {BEAM.width}": score(beam, references)}
+    for name, found in scores.items():
+        console.print(f"BLEU {found.bleu:.2f} {name} · {len(sources):,} sentences · {found.signature}")
+
+
+def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
+    """translations.tsv: a line for each test pair, under the names of its columns."""
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
+    table_of(folder.path).write_text(text, encoding="utf-8")
+
+
+def table_of(folder: Path | None) -> Path:
+    """Where the translations of the test set are: the last thing that a run writes."""
+    return Path(folder or "") / "translations.tsv"

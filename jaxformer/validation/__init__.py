@@ -1,0 +1,1 @@
+"""Refusals: whatever comes from outside is checked before it is used, and refused in one line."""
