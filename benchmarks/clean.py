@@ -26,11 +26,11 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run
 from jaxformer.models import build
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.validation.fields import check_size
 
 BATCH, LENGTH = 5, 9

@@ -26,9 +26,10 @@ from jax.core import Tracer
 from benchmarks.field_kinds import KINDS, VOCAB, Kind
 from jaxformer.errors import InputError, ParityError
 from jaxformer.flags import parse, run
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 BATCH, LENGTH, TARGET = 5, 13, 11
 RELEASE = "4.46"

@@ -10,13 +10,15 @@ from jaxformer.config.presets import PRESETS
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.flags import parse, run
 from jaxformer.models import build
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import Subject, check_output, check_output32, check_weights, jax_gradients, load_torch
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.measure import check_gradients, difference
-from jaxformer.parity.reference import run_torch
-from jaxformer.parity.training import check_course
-from jaxformer.parity.twin_training import Training, compare_twins
+from jaxformer.parity.judge.low_precision import check_output32
+from jaxformer.parity.numerics.metrics import check_gradients, difference
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.reference import run_torch
+from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.training.compare import check_course
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import check_output, check_weights, jax_gradients, load_torch
+from jaxformer.selfcheck.training_cases import Training, compare_twins
 from jaxformer.validation.fields import check_choice
 
 LONGEST = 128

@@ -11,10 +11,11 @@ import torch
 
 from jaxformer.config.models import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.nn.masks import causal_mask
-from jaxformer.parity.checks import CHECKS, Subject, check_all_gradients, load_torch
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.measure import check_float64, check_gradients
-from jaxformer.parity.reference import Call, Reference, apply, run_torch
+from jaxformer.parity.numerics.metrics import check_float64, check_gradients
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.reference import Call, Reference, apply, run_torch
+from jaxformer.parity.run.candidate import Subject
+from jaxformer.selfcheck.ladder import CHECKS, check_all_gradients, load_torch
 
 B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
 

@@ -13,8 +13,9 @@ import torch_ref.nn.attention as theirs
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import (
     B,
     D,

@@ -9,9 +9,10 @@ from torch import nn
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
 from jaxformer.nn.blocks import Block
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, N, S, T, block_config, causal, checks, noise, padding, run_check, twins
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.blocks import Block as TorchBlock

@@ -7,12 +7,13 @@ import torch
 from flax import nnx
 
 from jaxformer.errors import ParityError
-from jaxformer.parity import causes, modules
-from jaxformer.parity.causes import cause_of, explain, explain_gradient, explain_sum
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.hypotheses import Evidence
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.seen import explain_seen
+from jaxformer.parity.compare import compare
+from jaxformer.parity.explain import search as causes
+from jaxformer.parity.explain.attention import explain_seen
+from jaxformer.parity.explain.formulas import Evidence
+from jaxformer.parity.explain.search import cause_of, explain, explain_gradient, explain_sum
+from jaxformer.parity.judge import module_table as modules
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 B, T, D = 3, 5, 8

@@ -18,13 +18,14 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
 from jaxformer.models import GPT, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
-from jaxformer.parity import comparison
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.report import Report
+from jaxformer.parity import compare as comparison
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import V, gpt_config, seq2seq_config
 
 GPT_CONFIG = gpt_config(n_layers=2, layers="rolled")

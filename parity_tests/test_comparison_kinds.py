@@ -8,9 +8,9 @@ import torch
 from flax import linen, nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.watch_jax import tap
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.parameters import excite
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
 LAYERS = {"first": "layers.0", "second": "layers.1", "norm": "norm"}

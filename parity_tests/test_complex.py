@@ -9,10 +9,10 @@ from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.reference import run_torch
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.reference import run_torch
+from jaxformer.parity.report.report import Report
 
 IN, WIDTH, OUT = 5, 6, 7
 X = np.random.default_rng(0).standard_normal((2, 3, IN)).astype(np.float32)

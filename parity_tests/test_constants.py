@@ -12,12 +12,12 @@ from flax import nnx
 from torch.nn import functional
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import check, compare, listen
-from jaxformer.parity.dump import load, save
-from jaxformer.parity.holding import Holding
-from jaxformer.parity.identify import NO_RULES, identify
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.learning import Learning
+from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.match.tensors import NO_RULES, identify
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.archive import load, save
+from jaxformer.parity.record.torch_state import Holding
+from jaxformer.parity.training.spec import Learning
 from parity_tests.helpers import D, F, V, noise
 
 

@@ -24,9 +24,10 @@ from jaxformer.convert.rules import (
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT
 from jaxformer.nn.stack import Stack
-from jaxformer.parity.checks import load_torch, same_bits
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.metrics import same_bits
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise
 
 TWO = Family("own", {}, module_rules("wte", "wte"), tied={"head.weight": "wte.weight", "again.weight": "wte.weight"})

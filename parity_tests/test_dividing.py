@@ -8,9 +8,9 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 IDS, LENGTH, WIDTH, OUT, SCALE, LAYERS = 11, 7, 6, 5, 2.5, 3
 RULES = Family(

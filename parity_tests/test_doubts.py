@@ -7,8 +7,8 @@ import torch
 
 from jaxformer.convert.layouts import in_usual_order
 from jaxformer.convert.rules import Axes
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 C, D, P = 3, 8, 4

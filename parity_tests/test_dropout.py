@@ -16,10 +16,11 @@ import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
 from jaxformer.models import build
 from jaxformer.nn.dropout import dropout, keep_mask
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import Subject, check_output
-from jaxformer.parity.dropout import check_masks, feed_masks, with_masks
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.training.shared_dropout import check_masks, feed_masks, with_masks
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import check_output
 from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins
 
 KEY = jax.random.key(11)

@@ -14,11 +14,11 @@ import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.models import GPT
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import check, compare, listen
-from jaxformer.parity.dump import load, save
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.archive import load, save
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config
 from tests.room import room_for
 
@@ -74,10 +74,10 @@ import sys
 sys.modules["torch"] = None
 from pathlib import Path
 from jaxformer.models import GPT
-from jaxformer.parity.calls import call_jax
-from jaxformer.parity.comparison import check
-from jaxformer.parity.dump import load
-from jaxformer.parity.inputs import excite
+from jaxformer.selfcheck.call_models import call_jax
+from jaxformer.parity.compare import check
+from jaxformer.parity.record.archive import load
+from jaxformer.parity.probe.parameters import excite
 from jaxformer.config.models import GPTConfig
 report = check(load(Path({str(folder)!r})), excite(GPT({CONFIG!r}), seed=1), call_jax=call_jax)
 print(report.verdict)

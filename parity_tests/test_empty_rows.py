@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.parity.empty_rows import explain_empty_rows
+from jaxformer.parity.explain.empty_rows import explain_empty_rows
 
 B, N, T, S, H = 4, 2, 3, 5, 6
 OPEN = np.ones((B, 1, T, S), bool)

@@ -10,11 +10,13 @@ import torch
 
 import torch_ref.models as torch_models
 from jaxformer.models import Encoder
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import Subject, load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.run.candidate import Subject
 from jaxformer.pytree import map_named
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins
 from torch_ref.nn import attention as torch_attention
 

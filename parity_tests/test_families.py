@@ -13,10 +13,12 @@ from jaxformer.models import GPT, Encoder, EncoderDecoder
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.positions import sinusoid, sinusoid_blocks
-from jaxformer.parity.checks import load_torch, same_bits
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite, probe, widen
-from jaxformer.parity.measure import check_float64, check_gradients
+from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64, check_gradients, same_bits
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise, seq2seq_config
 from parity_tests.others import Annotated, SmallGPT, Translator
 from parity_tests.ports import StackOfStates, TwoStacksOfStates

@@ -9,7 +9,7 @@ import torch
 
 import jaxformer.nn.feedforward as ours
 import torch_ref.nn.feedforward as theirs
-from jaxformer.parity.measure import check_float32
+from jaxformer.parity.numerics.metrics import check_float32
 from parity_tests.helpers import B, D, T, block_config, check_function, checks, noise, run_check, twins
 
 ROWS = {

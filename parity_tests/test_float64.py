@@ -11,10 +11,11 @@ import transformers
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.float64 import jax_float64, torch_float64
-from jaxformer.parity.influence import Run
-from jaxformer.parity.inputs import excite, probe
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.perturb import Run
 
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
 HEAD = WIDTH // HEADS

@@ -8,10 +8,10 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.float_masks import one_number
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.float_masks import one_number
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 B, T, D, N = 4, 5, 6, 2
 X = np.random.default_rng(0).standard_normal((B, T, D)).astype(np.float32)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.comparison import check, compare, listen
-from jaxformer.parity.dump import load, save
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.archive import load, save
+from jaxformer.parity.report.report import Report
+from jaxformer.parity.training.spec import Learning
 from parity_tests.helpers import noise
 
 

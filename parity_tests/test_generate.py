@@ -11,9 +11,10 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, generate_beam, sampling
 from jaxformer.models import GPT
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from torch_ref.decoding import sampling as torch_sampling
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.decoding.generate import generate_beam as torch_generate_beam

@@ -11,9 +11,9 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate
 from jaxformer.errors import InputError
 from jaxformer.models import GPT
-from jaxformer.parity.checks import load_torch
 from jaxformer.parity.generation import Written, compare_generation, judge
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, V, gpt_config
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.models import GPT as TORCH_GPT

@@ -13,11 +13,13 @@ from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
-from jaxformer.parity.calls import call_jax, call_torch
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, probe, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import map_named
+from jaxformer.selfcheck.call_models import call_jax, call_torch
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 

@@ -8,9 +8,9 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 IDS, LENGTH, WIDTH, OUT = 11, 7, 6, 5
 RULES = Family("toy", {}, (Rule("embedding", "weight"), Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))

@@ -5,7 +5,7 @@ from torch import nn
 
 from jaxformer.nn.embeddings import Embedding
 from jaxformer.nn.head import Head
-from jaxformer.parity.inputs import probe
+from jaxformer.parity.probe.inputs import probe
 from parity_tests.helpers import B, D, T, V, checks, noise, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
 from torch_ref.nn.head import Head as TorchHead

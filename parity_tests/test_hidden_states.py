@@ -13,10 +13,11 @@ from jaxformer.convert.families.bert import BERT
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_jax
 from jaxformer.models import GPT, Encoder, EncoderDecoder
-from jaxformer.parity.calls import hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.call_models import hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, K, L, N, V, bias_per_head, encoder_config, gpt_config, seq2seq_config
 
 T = 11

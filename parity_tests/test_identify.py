@@ -8,11 +8,11 @@ import pytest
 
 from jaxformer.convert.rules import Family, Part, Rule, to_torch
 from jaxformer.errors import ConversionError
-from jaxformer.parity.comparison import CHECKS, weights_stage
-from jaxformer.parity.holding import Holding
-from jaxformer.parity.identify import NO_RULES, identify
-from jaxformer.parity.reference import apply
-from jaxformer.parity.report import Stage
+from jaxformer.parity.compare import CHECKS, weights_stage
+from jaxformer.parity.match.tensors import NO_RULES, identify
+from jaxformer.parity.record.reference import apply
+from jaxformer.parity.record.torch_state import Holding
+from jaxformer.parity.report.report import Stage
 from parity_tests.helpers import D, F, V, noise
 
 Tree = dict[str, Any]

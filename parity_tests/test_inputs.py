@@ -13,7 +13,8 @@ from flax import nnx
 
 from jaxformer.errors import JaxformerError
 from jaxformer.models import GPT
-from jaxformer.parity.inputs import excite, probe
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import named_leaves
 from parity_tests.helpers import gpt_config
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from flax import linen
 
-from jaxformer.parity.causes import is_rounded_constant
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.watch_jax import tap
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import compare
+from jaxformer.parity.explain.search import is_rounded_constant
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 V, D, B, T = 11, 8, 3, 5

@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import JaxformerError
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.plots import plot_course
-from jaxformer.parity.training import compare_training
+from jaxformer.parity.report.training_plot import plot_course
+from jaxformer.parity.training.compare import compare_training
+from jaxformer.parity.training.spec import Learning
 from jaxformer.training.optimizers import clip
 
 B, T, V, D, WIDE, STEPS, PARTS, RATE, CLIP = 6, 5, 11, 8, 9, 20, 2, 0.02, 0.1

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from jaxformer.config.settings import LEFT_OUT
 from jaxformer.errors import ConfigError
-from jaxformer.parity.measure import check_float32, check_float64
+from jaxformer.parity.numerics.metrics import check_float32, check_float64
 from jaxformer.training import losses
 from torch_ref.training import losses as torch_losses
 

@@ -16,14 +16,16 @@ from jaxformer.convert.layouts import find_layout, fingerprint
 from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import GPT, build
-from jaxformer.parity.checks import load_torch, same_bits
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.holding import Holding
-from jaxformer.parity.identify import identify
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.matching import Matching, match
-from jaxformer.parity.pairing import parameter_pairs
+from jaxformer.parity.compare import compare
+from jaxformer.parity.match.candidates import Matching, match
+from jaxformer.parity.match.tensors import identify
+from jaxformer.parity.numerics.metrics import same_bits
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.torch_state import Holding
+from jaxformer.parity.run.pair_modules import parameter_pairs
 from jaxformer.pytree import map_named
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 

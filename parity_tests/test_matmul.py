@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.nn.matmul import matmul
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.helpers import B, D, F, T, noise
 
 SHAPES = {"matrix": ((B, T, D), (D, F)), "row": ((D,), (D, F))}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.measure import Noise, check_float32, check_float64, check_gradients, difference
+from jaxformer.parity.numerics.metrics import Noise, check_float32, check_float64, check_gradients, difference
 
 T64 = np.random.default_rng(0).standard_normal((5, 7))
 

@@ -6,11 +6,11 @@ import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
-from jaxformer.parity.injections import Mutant, instead, patch
-from jaxformer.parity.mutants import MUTANTS
-from jaxformer.parity.mutations import CASES, CONFIGS, red_without_a_bug, try_mutant
-from jaxformer.parity.outcomes import Outcome, line, noticed, passed, verdict
-from jaxformer.parity.report import Error, Module, Report, Stage
+from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.selfcheck.inject import Mutant, instead, patch
+from jaxformer.selfcheck.mutants import MUTANTS
+from jaxformer.selfcheck.outcome import Outcome, line, noticed, passed, verdict
+from jaxformer.selfcheck.run import CASES, CONFIGS, red_without_a_bug, try_mutant
 
 pytestmark = pytest.mark.optimizers
 GELU_AS_IT_IS = patch(feedforward.ACTIVATIONS, gelu=lambda original: original)

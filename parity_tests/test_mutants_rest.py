@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxformer.parity.mutants import MUTANTS
-from jaxformer.parity.mutations import SEARCHES, TRAININGS, red_without_a_bug, try_mutant
-from jaxformer.parity.outcomes import line, verdict
+from jaxformer.selfcheck.mutants import MUTANTS
+from jaxformer.selfcheck.outcome import line, verdict
+from jaxformer.selfcheck.run import SEARCHES, TRAININGS, red_without_a_bug, try_mutant
 
 pytestmark = pytest.mark.optimizers
 CASES = (*TRAININGS, *SEARCHES)

@@ -7,8 +7,8 @@ import torch
 import jaxformer.nn.norms as ours
 import torch_ref.nn.norms as theirs
 from jaxformer.errors import ParityError
-from jaxformer.parity.measure import check_float32, check_float64
-from jaxformer.parity.mutants.parts import fast_variance, mean
+from jaxformer.parity.numerics.metrics import check_float32, check_float64
+from jaxformer.selfcheck.mutants.parts import fast_variance, mean
 from parity_tests.helpers import B, D, T, check_function, noise
 
 EPSILON = 1e-5

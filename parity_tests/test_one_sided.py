@@ -11,11 +11,11 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.one_sided import OneSided
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.match.one_sided import OneSided
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
+from jaxformer.parity.training.spec import Learning
 from parity_tests.helpers import noise
 
 

@@ -14,11 +14,12 @@ from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.models import GPT
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import UNIT_ROUNDOFF, difference
-from jaxformer.parity.training import ONE_STEP
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.training.compare import ONE_STEP
 from jaxformer.pytree import named_leaves
+from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training.optimizers import bias_correction, chosen, is_matrix, make_optimizer, scale_by_adam
 from jaxformer.training.step import train_state
 from torch_ref.models import GPT as TORCH_GPT

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import JaxformerError
-from jaxformer.parity.report import Report
+from jaxformer.parity.report.report import Report
 
 MINE = """
 from dataclasses import replace
@@ -14,9 +14,9 @@ import numpy as np
 import optax
 import torch
 from jaxformer.models import GPT
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.training.spec import Learning
+from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import gpt_config
 from torch_ref.models import GPT as Twin
 

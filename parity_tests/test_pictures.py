@@ -7,10 +7,10 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity import isolate
-from jaxformer.parity.axes import SAMPLE, nearer_order
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.run import isolated as isolate
 
 C = 4
 SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)

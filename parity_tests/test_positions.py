@@ -5,7 +5,7 @@ import pytest
 
 import torch_ref.nn.positions as theirs
 from jaxformer.nn.positions import TABLES, sinusoid, sinusoid_blocks
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.helpers import D
 
 

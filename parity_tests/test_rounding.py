@@ -13,15 +13,15 @@ import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.models import build
 from jaxformer.nn import attention, feedforward
-from jaxformer.parity import comparison
-from jaxformer.parity.calls import call_jax, call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import check, compare, listen
-from jaxformer.parity.dump import load, save
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
-from jaxformer.parity.rounding import Rounding, Spot
+from jaxformer.parity import compare as comparison
+from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.archive import load, save
+from jaxformer.parity.record.rounding import Rounding, Spot
+from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
+from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config, noise
 
 CHECKS = ("forward", "local", "gradients", "activation gradients")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 D = 6

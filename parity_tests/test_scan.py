@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from flax import linen
 
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 LAYERS, WIDTH, OUT = 3, 6, 5
 X = np.random.default_rng(0).standard_normal((2, 4, WIDTH)).astype(np.float32)

@@ -11,10 +11,11 @@ from flax import linen, nnx
 from torch.nn import functional
 
 from jaxformer.nn.attention import masked_softmax
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.report import Report
-from jaxformer.parity.watch_jax import tap
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
 
 B, T, D, N = 4, 5, 6, 2
 X, VALID = probe(None, B, T, seed=1, width=D)

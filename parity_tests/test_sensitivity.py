@@ -8,11 +8,12 @@ import transformers
 import torch_ref.models
 from jaxformer.errors import InputError
 from jaxformer.models import build
-from jaxformer.parity.calls import call_torch, hostile_inputs
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.sensitivity import sensitivity
-from jaxformer.parity.wording import ranges
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.coverage import sensitivity
+from jaxformer.parity.report.summarize import ranges
+from jaxformer.selfcheck.call_models import call_torch, hostile_inputs
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config, noise, seq2seq_config
 
 V, B, T, D = 13, 5, 8, 6

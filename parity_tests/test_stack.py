@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from jaxformer.nn.stack import Stack
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import named_leaves
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, L, S, T, bias_per_head, block_config, causal, checks, noise, padding, run_check, twins
 from torch_ref.nn.stack import Stack as TorchStack
 

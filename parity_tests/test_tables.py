@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.tables import Tables, is_rounded, leading
+from jaxformer.parity.compare import compare
+from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.training.spec import Learning
 from parity_tests.helpers import noise
 
 T, D = 7, 10
@@ -164,6 +164,6 @@ def test_another_table_is_not(theirs):
 
 
 def test_a_difference_of_rounding_would_be_seen(theirs, monkeypatch):
-    monkeypatch.setattr("jaxformer.parity.tables.is_rounded", lambda ours, theirs: False)
+    monkeypatch.setattr("jaxformer.parity.numerics.float32_tables.is_rounded", lambda ours, theirs: False)
     report = compared(theirs, waves(0), checks=("weights", "forward"), training=training(waves(0)))
     assert {stage.name for stage in report.stages if stage.status == "different"} >= {"forward", "loss"}, str(report)

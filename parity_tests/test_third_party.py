@@ -13,11 +13,12 @@ from jaxformer.models import GPT, Encoder
 from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.comparison import CHECKS, compare
-from jaxformer.parity.inputs import excite, probe
-from jaxformer.parity.report import Report
-from jaxformer.parity.watch_jax import tap
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
+from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 

@@ -14,10 +14,11 @@ from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.models import build
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.measure import check_float64
-from jaxformer.parity.twin_training import Training, compare_twins
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.selfcheck.training_cases import Training, compare_twins
 from jaxformer.training.step import train_state, train_step
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer
 from torch_ref.training.step import train_step as torch_train_step

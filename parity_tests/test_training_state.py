@@ -12,10 +12,10 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.training import compare_training
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.training.compare import compare_training
+from jaxformer.parity.training.spec import Learning
 from parity_tests.helpers import noise
 
 B, D, WIDE = 6, 8, 9

@@ -17,7 +17,8 @@ from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
 from jaxformer.models import GPT, EncoderDecoder
-from jaxformer.parity.inputs import excite, widen
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.probe.parameters import excite
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}

@@ -20,12 +20,13 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.prepare import bucket
 from jaxformer.models import build, init
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, widen
-from jaxformer.parity.learning import Learning
-from jaxformer.parity.measure import check_float64
-from jaxformer.parity.training import compare_training
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.training.compare import compare_training
+from jaxformer.parity.training.spec import Learning
 from jaxformer.recipes.translate import PRESETS, Translate, make_buckets
+from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import pairs
 from jaxformer.training.losses import mean
 from jaxformer.training.optimizers import make_optimizer

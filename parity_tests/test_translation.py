@@ -17,8 +17,10 @@ from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
-from jaxformer.parity.checks import load_torch
-from jaxformer.parity.inputs import excite, probe, widen
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam
 from torch_ref.models import EncoderDecoder as TorchEncoderDecoder

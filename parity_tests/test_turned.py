@@ -6,8 +6,8 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.inputs import excite
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 B, N, T, H = 3, 2, 5, 4

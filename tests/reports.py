@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from jaxformer.parity.report import Error, Module, Report, Stage, Status, Step
+from jaxformer.parity.report.report import Error, Module, Report, Stage, Status, Step
 
 PARTS = ("attention_norm", "attention.query", "attention", "feed_forward_norm", "feed_forward.up", "feed_forward")
 SAME = Error(3e-16, 2e-15)

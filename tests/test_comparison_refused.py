@@ -13,7 +13,7 @@ from flax import linen, nnx
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import JaxformerError
-from jaxformer.parity.comparison import CHECKS, compare
+from jaxformer.parity.compare import CHECKS, compare
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
 RULES = Family("mine", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))

@@ -21,10 +21,10 @@ from transformers.utils.generic import ModelOutput
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
+from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.cli import main
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.records import arrays_in, replaced
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.report.report import Report
 
 pytestmark = pytest.mark.usefixtures("untyped")
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)

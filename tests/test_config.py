@@ -181,11 +181,15 @@ def test_a_missing_field_is_pythons_own_refusal():
         (BeamConfig, {"suppressed": [3]}, "suppressed = [3] is not a tuple"),
         (BeamConfig, {"forced": (3,)}, "forced = 3 is not a pair; give (place, token)"),
         (BeamConfig, {"forced": ((1, 2, 3),)}, "forced = (1, 2, 3) is not a pair; give (place, token)"),
-        (BeamConfig, {"forced": ((0, -2),)}, "forced token = -2 is out of range; give an integer from 0"),
-        (SamplingConfig, {"forced": ((-2, 3),)}, "forced place = -2 is out of range; give an integer from -1"),
+        (BeamConfig, {"forced": ((0, -2),)}, "forced = -2 is out of range; give an integer from 0"),
+        (SamplingConfig, {"forced": ((-2, 3),)}, "forced = -2 is out of range; give an integer from -1"),
         (BeamConfig, {"forced": 3}, "forced = 3 is not a tuple"),
         (BeamConfig, {"forced": ((0, 3), (0, 4))}, "forced = ((0, 3), (0, 4)) names a place twice; give one token to each"),
-        (BeamConfig, {"forced": ((0, 3),), "suppressed": (3,)}, "token 3 is both forced and suppressed; choose one"),
+        (
+            BeamConfig,
+            {"forced": ((0, 3),), "suppressed": (3,)},
+            "forced = ((0, 3),) names token 3, which is suppressed; choose one",
+        ),
         (BeamConfig, {"length_penalty": 1e3}, "length_penalty = 1000 is out of range; give a number in [-10, 10]"),
         (
             SamplingConfig,

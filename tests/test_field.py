@@ -9,7 +9,7 @@ import pytest
 from benchmarks import field
 from benchmarks.field_kinds import KINDS
 from jaxformer.errors import InputError, ParityError
-from jaxformer.parity.report import Report, Stage
+from jaxformer.parity.report.report import Report, Stage
 
 NAMED = {"t5", "albert", "whisper", "bart", "marian", "blenderbot"}
 

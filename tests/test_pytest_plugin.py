@@ -8,7 +8,7 @@ import pytest
 import torch  # noqa: F401 (a run in this process unloads what it was the first to load, and torch does not load twice)
 
 import jaxformer.parity.testing  # noqa: F401
-from jaxformer.parity.report import Report
+from jaxformer.parity.report.report import Report
 from jaxformer.pytest_plugin import file_stem
 
 pytest_plugins = ["pytester"]

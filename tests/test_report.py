@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from jaxformer.errors import InputError
-from jaxformer.parity.render.terminal import show
-from jaxformer.parity.report import Error, Module, Report, Stage
+from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.report.terminal import show
 from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
 
 

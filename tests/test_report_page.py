@@ -16,8 +16,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from jaxformer.parity.render.axes import LogAxis
-from jaxformer.parity.render.markup import Markup, tag
+from jaxformer.parity.report.chart_axes import LogAxis
+from jaxformer.parity.report.html_elements import Markup, tag
 from tests.reports import EPSILON, REPORTS, different, equal, infinite, trained
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.cli.main import main as cli
+from jaxformer.cli import main as cli
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.recipes import reverse
 from jaxformer.training.checkpoint import digest

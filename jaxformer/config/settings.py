@@ -121,13 +121,13 @@ class TokenRules:
         for pair in self.forced:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise ConfigError(f"forced = {pair!r:.30} is not a pair; give (place, token)")
-            check_size("forced place", pair[0], least=-1)
-            check_size("forced token", pair[1], least=0)
+            check_size("forced", pair[0], least=-1)
+            check_size("forced", pair[1], least=0)
         places, tokens = [place for place, _ in self.forced], {token for _, token in self.forced}
         if len(set(places)) != len(places):
             raise ConfigError(f"forced = {self.forced!r:.60} names a place twice; give one token to each")
         if both := tokens & set(self.suppressed):
-            raise ConfigError(f"token {min(both)} is both forced and suppressed; choose one")
+            raise ConfigError(f"forced = {self.forced!r:.60} names token {min(both)}, which is suppressed; choose one")
 
 
 @configuration

@@ -18,7 +18,7 @@ from jaxformer.validation.fields import check_choice, check_size
 
 if TYPE_CHECKING:
     from jaxformer.convert.rules import Family
-    from jaxformer.parity.report import Report
+    from jaxformer.parity.report.report import Report
 
 Name = tyro.conf.Positional[str]
 
@@ -118,7 +118,7 @@ def compare(arguments: list[str]) -> int:
     flags = parse(Compare, arguments, prog="jaxformer parity compare")
     theirs, call_torch = _model(flags.torch)
     ours, call_jax = _model(flags.jax)
-    from jaxformer.parity.comparison import compare
+    from jaxformer.parity.compare import compare
 
     options: dict[str, Any] = _judging(flags) | {"call_torch": call_torch, "call_jax": call_jax}
     options |= {name: _named(value) for name in ("training", "generate") if (value := getattr(flags, name)) is not None}
@@ -129,8 +129,8 @@ def dump(arguments: list[str]) -> int:
     """The torch side."""
     flags = parse(Dump, arguments, prog="jaxformer parity dump")
     model, call = _model(flags.torch)
-    from jaxformer.parity.comparison import listen
-    from jaxformer.parity.dump import save
+    from jaxformer.parity.compare import listen
+    from jaxformer.parity.record.archive import save
 
     reference = listen(model, _inputs(flags), call, tier=flags.tier)
     save(reference, flags.folder)
@@ -143,8 +143,8 @@ def dump(arguments: list[str]) -> int:
 def check(arguments: list[str]) -> int:
     """The JAX side."""
     flags = parse(Check, arguments, prog="jaxformer parity check")
-    from jaxformer.parity.comparison import check
-    from jaxformer.parity.dump import load
+    from jaxformer.parity.compare import check
+    from jaxformer.parity.record.archive import load
 
     reference = load(flags.folder)
     model, call = _model(flags.jax)
@@ -153,7 +153,7 @@ def check(arguments: list[str]) -> int:
 
 def explain(arguments: list[str]) -> int:
     """Print a report again."""
-    from jaxformer.parity.report import Report
+    from jaxformer.parity.report.report import Report
 
     flags = parse(Explain, arguments, prog="jaxformer parity explain")
     try:
@@ -172,7 +172,7 @@ def mutants(arguments: list[str]) -> int:
         return 0
     if arguments:
         raise InputError(f"unknown flag {arguments[0]}; parity mutants takes none")
-    from jaxformer.parity import mutations
+    from jaxformer.selfcheck import run as mutations
 
     return mutations.main()
 
@@ -188,7 +188,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def _show(report: "Report", flags: Writing) -> int:
     """The verdict comes last; with -v, before it, the traceback of what failed."""
-    from jaxformer.parity.render.terminal import show
+    from jaxformer.parity.report.terminal import show
 
     for path, write in ((flags.json, report.to_json), (flags.markdown, report.to_markdown), (flags.html, report.to_html)):
         if path is not None:
@@ -219,13 +219,13 @@ def _inputs(flags: Inputs) -> tuple[Any, ...]:
         raise InputError("there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function")
     check_size("vocab", flags.vocab)
     check_size("length", flags.length, least=4)
-    from jaxformer.parity.inputs import probe
+    from jaxformer.parity.probe.inputs import probe
 
     return probe(flags.vocab, 5, flags.length, seed=0)[:1]
 
 
 def _model(name: str) -> tuple[Any, Callable[..., Any]]:
-    from jaxformer.parity.reference import apply
+    from jaxformer.parity.record.reference import apply
 
     found = _made(name)
     return found if isinstance(found, tuple) else (found, apply)
@@ -238,7 +238,7 @@ def _made(name: str) -> Any:
     except JaxformerError:
         raise
     except Exception as error:
-        from jaxformer.parity.locations import line_of
+        from jaxformer.parity.capture.source_lines import line_of
 
         at = f" (at {place})" if (place := line_of(error)) else ""
         raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}{at}") from error

@@ -12,10 +12,10 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError
-from jaxformer.parity.float64 import jax_float64, torch_float64
-from jaxformer.parity.loading import joined, load_jax, ready
-from jaxformer.parity.measure import host
-from jaxformer.parity.report import Stage
+from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
+from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.report.report import Stage
+from jaxformer.parity.run.load_weights import joined, load_jax, ready
 
 Tier = Literal["A", "B", "C"]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from jaxformer.parity.comparison import compare
-from jaxformer.parity.report import Report
+from jaxformer.parity.compare import compare
+from jaxformer.parity.report.report import Report
 
 
 def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **options: Any) -> Report:

@@ -1,0 +1,83 @@
+"""What went in and out of a module's calls, and the gradients that came back: torch's side as plain arrays."""
+
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, cast
+
+import jax
+import numpy as np
+from flax import linen, nnx
+
+from jaxformer.parity.capture.call_sites import Site
+
+
+@dataclass(frozen=True)
+class Record:
+    """One call: the different arrays of its arguments in their order, and those of what it gives; whatever is no array is
+    left out. A gradient is None where none came back, or none was asked for."""
+
+    inputs: tuple[np.ndarray, ...]
+    output: tuple[np.ndarray, ...]
+    input_gradients: tuple[np.ndarray | None, ...] = ()
+    """What this call alone sends back to each of its inputs."""
+    output_gradients: tuple[np.ndarray | None, ...] = ()
+    """What comes back to each array that it gives, from everywhere."""
+
+
+Trace = Mapping[Site, Record]
+"""In the order in which calls end."""
+
+
+def is_array(value: Any) -> bool:
+    """Of either framework."""
+    return isinstance(value, (np.ndarray, jax.Array)) or hasattr(value, "detach")
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays of an argument or a result, those in lists, tuples and dicts among them; each once."""
+    found: dict[int, Any] = {}
+    _visit(value, lambda array: found.setdefault(id(array), array))
+    return list(found.values())
+
+
+def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
+    """The same argument or result with other arrays, wherever the old ones stand."""
+    by_identity = {id(array): other for array, other in zip(old, new, strict=True)}
+    return _visit(value, lambda array: by_identity[id(array)])
+
+
+def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
+    """Whatever holds no array that f changes is given back as it is: a shape, a range, a model."""
+    if is_array(value):
+        return f(value)
+    items = _items(value)
+    changed = {name: other for name, item in items.items() if (other := _visit(item, f)) is not item}
+    return _with(value, items, changed) if changed else value
+
+
+def _items(value: Any) -> dict[Any, Any]:
+    """What lists, tuples, dicts and dataclasses hold; nothing of anything else."""
+    if isinstance(value, (type, linen.Module, nnx.Module)):
+        return {}
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(enumerate(value)) if isinstance(value, (list, tuple)) else {}
+
+
+def _with(value: Any, items: dict[Any, Any], changed: dict[Any, Any]) -> Any:
+    """A container of the same type, whatever its constructor wants, with some items changed."""
+    if isinstance(value, tuple):
+        every = [changed.get(i, item) for i, item in items.items()]
+        return type(value)(every) if hasattr(value, "n_sequence_fields") else tuple.__new__(type(value), every)
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
+        return cast(Any, type(value))(items | changed)
+    other = copy.copy(value)
+    for name, item in changed.items():
+        if is_dataclass(value):
+            object.__setattr__(other, name, item)  # frozen ones too
+        if not is_dataclass(value) or (isinstance(value, Mapping) and name in value):
+            cast(Any, other)[name] = item
+    return other

@@ -1,0 +1,178 @@
+"""The same of JAX: of Flax NNX modules, of Linen modules, and of plain functions that say where they are.
+
+Inside of `jit` it watches the tracing; nested jits and scans have to be off (`jax.disable_jit`). What runs in another
+transformation (rematerialised, or under vmap) is not seen.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+from unittest import mock
+
+import jax
+import jax.extend
+from flax import linen, nnx
+
+from jaxformer.parity.capture.call_sites import Observer, Visits, public_methods
+from jaxformer.parity.capture.source_lines import line_of
+
+T = TypeVar("T")
+
+RUN_ONCE = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+"""Compiler options for a program that runs once: it is made in half the time."""
+
+UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""What jit says of code that asks for a number while it is traced."""
+
+
+def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
+    """f(*given), compiled, and ''; where f cannot be traced, as it is, and the line of the user's that is why."""
+    try:
+        return jax.jit(f, compiler_options=compiler_options)(*given), ""
+    except UNTRACEABLE as error:
+        with jax.disable_jit():
+            return f(*given), line_of(error) or "a line of a library's"
+
+
+_running: list[Callable[[str, Any], Any]] = []
+"""What `tap` tells, of the comparison that is going on."""
+
+
+def tap(path: str, value: T) -> T:
+    """`value`, which a running comparison takes for what torch's module gives that holds the parameters under `path`.
+
+        x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
+
+    Inside of a module, the path begins there. Modules are seen without it; what a softmax is given and gives in any model may
+    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
+    """
+    return _running[-1](path, value) if _running else value
+
+
+@contextmanager
+def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
+    """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
+    visits, level = Visits(observer), _level()
+
+    def here() -> bool:
+        return _level() == level
+
+    def told(path: str, value: Any) -> Any:
+        return visits.tell(path, value) if here() else value
+
+    with ExitStack() as stack:
+        if isinstance(model, nnx.Module):
+            stack.enter_context(_watch_nnx(model, visits, here))
+        stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
+        _running.append(told)
+        stack.callback(_running.remove, told)
+        yield
+
+
+def _level() -> Any:
+    return jax.extend.core.get_opaque_trace_state(convention="nnx")
+
+
+def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]:
+    """An interceptor of Linen's: the outermost public method of each bound module is its call."""
+
+    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        path = ".".join(context.module.path) if context.module.scope is not None else None
+        public = context.method_name == "__call__" or not context.method_name.startswith("_")
+        inside = any(path == caller for _, caller in visits.open)
+        if path is None or not public or context.method_name == "setup" or inside or not here():
+            return method(*args, **kwargs)
+        return visits.run(context.module, path, method, args, kwargs)
+
+    return intercept
+
+
+@contextmanager
+def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> Iterator[None]:
+    """Calls on `model` and on what lies in it; a layer cut out of a stack is found again by its shape."""
+    slices: Counter[tuple[str, int]] = Counter()
+
+    def find(module: Any) -> str | None:
+        """The path of a module: in what is running, or in the model."""
+        for owner, path in [*reversed(visits.open), (model, "")]:
+            for below, found in modules(owner):
+                if found is module:
+                    return join(path, below)
+        if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
+            return ""  # a copy of it, as a cast gives
+        for owner, path in [*reversed(visits.open), (model, "")]:
+            for below, found in modules(owner):
+                if n := layers(module, found):
+                    stacked, number = join(path, below), (join(path, below), len(visits.open))
+                    slices[number] += 1
+                    return f"{stacked}.{(slices[number] - 1) % n}"
+        return None
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            inside = any(module is caller for caller, _ in visits.open)
+            path = find(module) if here() and not inside else None
+            bound = method.__get__(module)
+            return bound(*args, **kwargs) if path is None else visits.run(module, path, bound, args, kwargs)
+
+        return run
+
+    with ExitStack() as stack:
+        for kind in {type(module) for _, module in modules(model)}:
+            for owner in kind.__mro__:
+                if issubclass(owner, nnx.Module) and not owner.__module__.startswith("flax."):
+                    for name, method in public_methods(owner, nnx.Module):
+                        if vars(owner).get(name) is method:
+                            stack.enter_context(mock.patch.object(owner, name, watched(method)))
+            if kind.__module__.startswith("flax.") and "__call__" in vars(kind):
+                stack.enter_context(mock.patch.object(kind, "__call__", watched(vars(kind)["__call__"])))
+        yield
+
+
+def modules(model: nnx.Module) -> Iterator[tuple[str, nnx.Module]]:
+    """A module and all that lie in it, by path."""
+    yield "", model
+    for name, value in vars(model).items():
+        yield from _modules(name, value)
+
+
+def _modules(path: str, value: Any) -> Iterator[tuple[str, nnx.Module]]:
+    if isinstance(value, nnx.Module):
+        for below, module in modules(value):
+            yield join(path, below), module
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _modules(f"{path}.{i}", item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _modules(f"{path}.{name}", item)
+
+
+def layers(module: Any, stacked: Any) -> int:
+    """How many layers `stacked` holds where `module` can be one of them; 0 where it cannot."""
+    if type(module) is not type(stacked):
+        return 0
+    one, many = jax.tree.leaves(module), jax.tree.leaves(stacked)
+    fits = (
+        one
+        and len(one) == len(many)
+        and all(m.shape[1:] == o.shape and m.ndim > o.ndim for o, m in zip(one, many, strict=True))
+    )
+    return many[0].shape[0] if fits else 0
+
+
+def join(path: str, below: str) -> str:
+    """Both parts of a path."""
+    return ".".join(part for part in (path, below) if part)

@@ -1,0 +1,39 @@
+"""Paths of modules and names of tensors: parts that are joined by dots."""
+
+from collections.abc import Iterable, Iterator
+
+
+def parent(name: str) -> str:
+    """The module that a tensor lies in."""
+    return name.rpartition(".")[0]
+
+
+def last(name: str) -> str:
+    """What it is called in there."""
+    return name.rpartition(".")[2]
+
+
+def ancestors(name: str) -> Iterator[str]:
+    """Modules around a tensor, from the inner one to the model itself, ''."""
+    while name:
+        name = parent(name)
+        yield name
+
+
+def common_start(names: Iterable[str]) -> str:
+    """The innermost module around all of these tensors."""
+    paths = [parent(name).split(".") for name in names]
+    shared = 0
+    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    return ".".join(paths[0][:shared])
+
+
+def below(name: str, path: str) -> bool:
+    """Whether a parameter lies in a module."""
+    return not path or name.startswith(f"{path}.")
+
+
+def depth(path: str) -> tuple[int, str]:
+    """The model itself first, then its children, then theirs."""
+    return (path.count(".") + 1 if path else 0), path

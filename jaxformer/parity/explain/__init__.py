@@ -1,0 +1,1 @@
+"""Why a module differs: formulas tried on the recorded values."""

@@ -1,0 +1,1 @@
+"""Which modules diverge, and what each check says."""

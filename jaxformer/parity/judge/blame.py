@@ -1,0 +1,57 @@
+"""What a difference of one module's own code comes to: none, where all that comes out is torch's."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.capture.call_sites import CALL
+from jaxformer.parity.numerics.axis_order import orders_for, repeated
+from jaxformer.parity.numerics.metrics import EXACT, Noise, check_gradients
+from jaxformer.parity.record.rounding import Spot
+from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.run.trace import Traced, over
+
+
+def settled(traced: Traced, rows: list[Module]) -> list[Module]:
+    """The table's rows, guilty or not by what comes of it."""
+    ours, theirs = traced.ours.outputs[CALL][0], traced.reference.output
+    if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
+        unlike = other_shapes(traced)
+        return [replace(row, **unlike.get(row.torch, {})) for row in rows]
+    if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows) or wrong_gradients(traced)[1]:
+        return rows
+    return [replace(row, guilty=False, shared=row.shared or row.guilty) for row in rows]
+
+
+def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
+    """What is wrong with calls that give arrays which cannot be laid beside torch's, by torch's name.
+
+    Of a module that is called more than once, it is not sure which call is which.
+    """
+    calls = Counter(site.path for site in traced.reference.calls)
+    found = {}
+    for mine, other in ((mine, other) for mine, other in traced.pairs.items() if calls[other.path] == 1):
+        ours, theirs = traced.ours.outputs[mine][0], traced.reference.calls[other].output[0]
+        if not orders_for(theirs.shape, ours.shape) and not repeated(ours, theirs):
+            says = f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
+            found[str(other)] = {"local": Error(np.inf, np.inf), "guilty": True, "cause": says}
+    return found
+
+
+def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
+    """Names of the null gradients of weights and inputs; and what is wrong with the others, '' if nothing is."""
+    if traced.ours.weights is None:
+        return [], ""
+    try:
+        return check_gradients(traced.gradients, traced.reference.gradients, roundings(traced)), ""
+    except ParityError as error:
+        return [], str(error)
+
+
+def roundings(traced: Traced) -> Mapping[str, Noise]:
+    """How far rounding moves torch's."""
+    return {name: traced.reference.rounding.run.get(Spot.gradient(name), EXACT) for name in traced.reference.gradients}

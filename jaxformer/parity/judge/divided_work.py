@@ -1,0 +1,177 @@
+"""Work that both sides divide otherwise among their calls, as scaled embeddings: inside of their module, or behind it.
+
+On torch's values each of the two calls is off then, and both together are not. So a border between calls is tried open: our
+array stays there, torch's are everywhere else. If another difference is gone with it, and none has come in its stead, the two
+cancel: it is one piece of work, cut elsewhere. Bugs in other places stay what they are, since torch's values are around them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.judge.blame import wrong_gradients
+from jaxformer.parity.judge.module_table import noise_of, returned
+from jaxformer.parity.run.isolated import Gap, Isolated, Place
+from jaxformer.parity.run.trace import Traced, over
+
+MOST_ROUNDS = 16
+"""So many sets of borders are tried."""
+FARTHEST = 4
+"""A difference may go through so many borders before it is gone: a dropout, a reshape."""
+
+
+def with_open_borders(traced: Traced) -> Traced:
+    """The same, module by module, with those borders open at which differences cancel."""
+    search = _Search(traced)
+    if not search.seeds() or _is_harmless(traced):
+        return traced
+    search.run()
+    if not search.opened:
+        return traced
+    return replace(traced, isolated=search.isolated, opened=frozenset(search.opened), divided=frozenset(search.owners) - {CALL})
+
+
+def _is_harmless(traced: Traced) -> bool:
+    """Whether all that comes out along the normal run is torch's."""
+    noise = noise_of(traced.reference.calls)
+    back = (returned(traced, site, noise) for site in traced.pairs)
+    values = (each is not None and over(each, "activation") for each in traced.normal.values())
+    return not any(values) and not wrong_gradients(traced)[1] and not any(each and over(each, "gradient") for each in back)
+
+
+@dataclass
+class _Trial:
+    """Borders that are tried open together."""
+
+    seeds: frozenset[Place]
+    opened: set[Place]
+    makers: set[Site]
+    """Whose code makes what stays."""
+    readers: set[Site]
+    """Whose code gets it."""
+    gone: set[Place] = field(default_factory=set)
+    """Where differences were."""
+    failed: bool = False
+
+    def meets(self, other: "_Trial") -> bool:
+        """Whether what becomes of one may be the other's doing."""
+        return not (self.readers | self.makers).isdisjoint(other.readers) or not self.readers.isdisjoint(other.makers)
+
+
+class _Search:
+    """Which borders to open."""
+
+    def __init__(self, traced: Traced):
+        self.traced = traced
+        self.isolated = traced.isolated
+        self.places = [gap.place for gap in traced.isolated.gaps if gap.place and gap.place.site != CALL]
+        gaps = [gap for gap in traced.isolated.gaps if gap.place]
+        self.around = {gap.place.site: gap.owner if gap.child else gap.reader for gap in gaps if gap.place}
+        self.giving = {gap.place.site for gap in gaps if gap.place and gap.child is None}
+        """Calls in the place of whose output torch's stands."""
+        self.wrong = {gap.place: gap for found, gap in traced.values if gap.place and over(found, "activation")}
+        """What is not explained."""
+        self.opened: set[Place] = set()
+        self.owners: set[Site] = set()
+
+    def seeds(self) -> list[Place]:
+        """Differences behind which there is another one, of the code that goes on with the first or of what is around it."""
+        places = list(self.wrong)
+        owners = [self.wrong[place].owner for place in places]
+        return [
+            place
+            for i, place in enumerate(places)
+            if place.site != CALL and not self._holders(self.wrong[place].reader).isdisjoint(owners[i + 1 :])
+        ]
+
+    def _holders(self, site: Site) -> set[Site]:
+        """A call, and those around it."""
+        found = {site}
+        while (site := self.around.get(site, CALL)) not in found:
+            found.add(site)
+        return found
+
+    def _behind(self, site: Site) -> set[Site]:
+        """Whose code goes on with what a call reads: its own, and where our output stays, that of the call around it too."""
+        found = {site}
+        while site not in {*self.giving, CALL}:
+            found.add(site := self.around.get(site, CALL))
+        return found
+
+    def _readers(self, gaps: Iterable[Gap]) -> set[Site]:
+        return {site for gap in gaps for site in self._behind(gap.reader)}
+
+    def run(self) -> None:
+        """One border after the other, then all that one call reads."""
+        tried: set[frozenset[Place]] = set()
+        for _ in range(MOST_ROUNDS):
+            left = self.seeds()
+            sets = [frozenset({place}) for place in left]
+            readers = {self.wrong[place].reader for place in left}
+            sets += [frozenset(place for place in left if self.wrong[place].reader == reader) for reader in readers]
+            if not (sets := [each for each in sets if each not in tried]):
+                break
+            size = min(map(len, sets))
+            tried |= set(self._try([each for each in sets if len(each) == size]))
+        if self.opened:
+            self._off(self.opened)
+
+    def _try(self, sets: Iterable[frozenset[Place]]) -> list[frozenset[Place]]:
+        """Those sets at once that different calls read; the accepted ones stay open. What was tried."""
+        trials: list[_Trial] = []
+        for each in sets:
+            gaps = [self.wrong[place] for place in each]
+            trial = _Trial(each, set(each), {gap.owner for gap in gaps}, self._readers(gaps))
+            if not any(map(trial.meets, trials)):
+                trials.append(trial)
+        tried = self._grow(trials)
+        for trial in tried:
+            if trial.gone and not trial.failed and (len(trial.seeds) == 1 or self._needs_all(trial)):
+                self._accept(trial)
+        return [trial.seeds for trial in tried]
+
+    def _grow(self, trials: list[_Trial]) -> list[_Trial]:
+        """Differences that come instead are opened too, until none comes; those that never end, as a bug's, have failed. Of
+        trials that meet, the first goes on; the others are left out of what is given back."""
+        for step in range(FARTHEST + 1):
+            found = self._off(self.opened.union(*(trial.opened for trial in trials if not trial.failed)))
+            going = False
+            for trial in (trial for trial in trials if not trial.failed):
+                own = {place: gap for place, gap in found.items() if gap.owner in trial.readers}
+                new = {place for place in own if place not in self.wrong and place not in trial.opened | self.opened}
+                trial.gone = {p for p, gap in self.wrong.items() if gap.owner in trial.readers and p not in found}
+                trial.failed = bool(new) and (step == FARTHEST or any(place.site == CALL for place in new))
+                trial.opened |= new
+                trial.makers |= {own[place].owner for place in new}
+                trial.readers |= self._readers(own[place] for place in new)
+                going |= bool(new)
+            alone: list[_Trial] = []
+            for trial in trials:
+                if trial.failed or not any(trial.meets(other) for other in alone if not other.failed):
+                    alone.append(trial)
+            going |= len(alone) < len(trials)
+            trials = alone
+            if not going:
+                break
+        return trials
+
+    def _needs_all(self, trial: _Trial) -> bool:
+        """Whether what is gone comes back with each of the seeds closed."""
+        return all(trial.gone & self._off(self.opened | trial.opened - {place}).keys() for place in trial.seeds)
+
+    def _accept(self, trial: _Trial) -> None:
+        self.opened |= trial.opened
+        done = {place: self.wrong.pop(place) for place in (trial.gone | trial.opened) & self.wrong.keys()}
+        self.owners |= {gap.owner for gap in done.values()}
+
+    def _off(self, opened: set[Place]) -> dict[Place, Gap]:
+        """Where ours differ with these borders open."""
+        self.isolated = self._pass({place: place in opened for place in self.places})
+        found = ((self.traced.off(gap), gap) for gap in self.isolated.gaps)
+        return {gap.place: gap for error, gap in found if gap.place and over(error, "activation")}
+
+    @cached_property
+    def _pass(self) -> Callable[[Mapping[Place, bool]], Isolated]:
+        """Compiled once it is needed."""
+        return self.traced.again()

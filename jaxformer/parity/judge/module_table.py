@@ -1,0 +1,195 @@
+"""The table of modules: how far each one is off, which are guilty, and why."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from jaxformer.convert.rules import gradients_to_torch, to_jax
+from jaxformer.parity.capture.attention_calls import scores_of
+from jaxformer.parity.capture.call_records import Record
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.explain.attention import explain_seen
+from jaxformer.parity.explain.axis_order import explain_turned
+from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows, scores_before
+from jaxformer.parity.explain.evidence import evidence
+from jaxformer.parity.explain.search import cause_of, explain, explain_gradient, explain_sum, is_rounded_constant
+from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
+from jaxformer.parity.record.rounding import Spot
+from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.run.isolated import Gap, Place
+from jaxformer.parity.run.pair_attention import last
+from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
+from jaxformer.parity.run.trace import EQUAL, Traced, error, over
+
+Worst = dict[Site, tuple[Error, Gap]]
+
+
+def table(traced: Traced) -> list[Module]:
+    """One row for each call that both sides have, in torch's call order."""
+    theirs = traced.reference.calls
+    order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
+    forwards, shared = worst_values(traced)
+    backwards = worst_gradients(traced, noise)
+    paths = {site.path for site in traced.pairs}
+    behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
+    rows = []
+    for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
+        local, gap = forwards.get(site, (EQUAL, None))
+        back, sent = backwards.get(site, (None, None))
+        forward = over(local, "activation")
+        backward = back is not None and over(back, "gradient") and site.path not in behind
+        along = traced.normal[site] or EQUAL
+        blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
+        if backward and not forward and sent:
+            blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
+        spread = (over(along, "activation") and site not in traced.counted) or not site.path
+        rows.append(
+            Module(
+                jax=str(site) if site.path or site.call else "",
+                torch=str(traced.pairs[site]),
+                propagated=along,
+                local=local,
+                what=blamed.what if blamed else "",
+                guilty=forward or backward,
+                shared=site in shared and not forward,
+                cause=cause,
+                float32=bool(forward and gap and not cause and rounded(traced, gap)),
+                gradient=returned(traced, site, noise),
+                local_gradient=back,
+                heads=by_head(traced, site),
+                positions=by_position(traced, site) if spread else [],
+            )
+        )
+    return rows
+
+
+def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
+    """The largest difference that each module's own code makes; and whose makes none in the end.
+
+    Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
+    other side of the call.
+    """
+    worst: Worst = {}
+    shared = set(traced.divided)
+    for found, gap in traced.values:
+        outcome = gap.place and traced.normal[gap.place.site]
+        if outcome and not over(outcome, "activation") and over(found, "activation"):
+            shared.add(gap.owner)
+        elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
+            worst[gap.owner] = found, gap
+    return worst, shared
+
+
+def worst_gradients(traced: Traced, noise: float) -> Worst:
+    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
+    worst: Worst = {}
+    found = [(error(gap.ours, gap.theirs, noise, traced.moved(gap)), gap) for gap in traced.isolated.gradient_gaps]
+    for one, gap in found + weight_gradients(traced):
+        if gap.owner not in worst or one.off("gradient") > worst[gap.owner][0].off("gradient"):
+            worst[gap.owner] = one, gap
+    return worst
+
+
+def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
+    """Of every weight, from the code of the module that has it."""
+    if traced.isolated.weights is None:
+        return []
+    reference = {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}
+    noise = NULL_GRADIENT * rms(reference.values())
+    still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
+    own = traced.isolated.weights
+    with jax.enable_x64(True):
+        theirs = layer_arrays(to_jax(still | reference, widen(traced.model), traced.rules), traced.rules)
+        if traced.rules.tied:
+            own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
+    ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+    first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
+    names = parameter_pairs(traced.model, traced.rules)
+    gaps = []
+    for name, array in theirs.items():
+        if names.get(name) in traced.reference.frozen:
+            continue
+        owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
+        gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
+        moved = traced.rounding_of(gap.owner).get(Spot.gradient(names.get(name, name)), EXACT)
+        gaps.append((error(gap.ours, gap.theirs, noise, moved), gap))
+    return gaps
+
+
+def why(traced: Traced, gap: Gap) -> str:
+    """The cause, where there is a plain one."""
+    if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
+        return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
+    if gap.owner in traced.counted:
+        scores = traced.reference.calls[scores_of(traced.pairs[gap.owner])].output[0]
+        forced = scores_of(gap.owner) in traced.counted
+        return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), scores, forced=forced)
+    found = evidence(gap, traced.reference.calls, traced.pairs, traced.weights, traced.names)
+    made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
+    cause = explain_turned(gap.ours, gap.theirs) or explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
+    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
+    owner, calls = traced.pairs[gap.owner], traced.reference.calls
+    scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)
+    rows = cause_of(explain_empty_rows, gap.ours, gap.theirs, scores, found.masks)
+    return f"{ONLY}: {cause or rows}" if rows else cause
+
+
+def rounded(traced: Traced, gap: Gap) -> bool:
+    """Whether a constant in float32 may be why."""
+    own = traced.weights.items() if gap.child is None else ()
+    path = traced.pairs[gap.owner].path
+    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == gap.theirs.shape[-1:]]
+    return all(is_rounded_constant(gap.ours, gap.theirs, bias) for bias in (0.0, *biases))
+
+
+def returned(traced: Traced, site: Site, noise: float) -> Error | None:
+    """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
+    other, moved = traced.pairs[site], traced.reference.rounding.run
+    record = traced.reference.calls[other]
+    given = enumerate(zip(record.output_gradients, record.output, strict=False))
+    floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
+    orders, found = traced.isolated.orders, []
+    for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
+        if theirs is not None and Place(site, "output", i) not in traced.opened:
+            laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
+            if ours.shape != laid_out.shape:
+                if not repeated(ours, laid_out):
+                    continue
+                few = min(ours.shape, laid_out.shape, key=math.prod)
+                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
+            found.append(error(ours, laid_out, noise, moved.get(Spot.of(other, "output_gradients", i), EXACT)))
+    return max(found, key=lambda each: each.off("gradient"), default=None)
+
+
+def by_head(traced: Traced, site: Site) -> list[float]:
+    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
+    and weights `B N T S`, their own."""
+    if site in traced.counted:
+        gaps = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.theirs.ndim == 4]
+        return [error(gap.ours[:, n], gap.theirs[:, n]).relative for gap in gaps for n in range(gap.theirs.shape[1])]
+    n = traced.reference.heads.get(traced.pairs[site].path, 0)
+    handed = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.child is not None and gap.theirs.ndim == 3]
+    if not n or not handed or handed[-1].theirs.shape[-1] % n:
+        return []
+    ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].ours, handed[-1].theirs))
+    return [error(ours[:, :, head], theirs[:, :, head]).relative for head in range(n)]
+
+
+def by_position(traced: Traced, site: Site) -> list[float]:
+    """relL2 along axis 1 of ours, where both sides have one in the middle."""
+    ours, theirs = traced.ours.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
+    theirs = aligned(theirs, ours, traced.isolated.orders.get(Place(site, "output", 0)))
+    if ours.shape != theirs.shape or ours.ndim < 3:
+        return []
+    return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
+
+
+def noise_of(calls: Mapping[Site, Record]) -> float:
+    """Gradients of activations below this are null."""
+    return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)

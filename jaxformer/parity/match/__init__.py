@@ -1,0 +1,1 @@
+"""Which tensor of the JAX model is which of torch's."""

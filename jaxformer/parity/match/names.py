@@ -1,0 +1,113 @@
+"""Which name means which, where values do not tell: what lies in modules that are known, and what reads most alike."""
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+
+import numpy as np
+
+from jaxformer.parity.capture.module_paths import ancestors, below, common_start
+
+NUMBER = re.compile(r"\d+")
+NEAREST = 3
+"""How many names are suggested."""
+
+
+class Homes:
+    """In which torch module lie the tensors of a JAX module, as far as pairs of names are known."""
+
+    def __init__(self, pairs: Mapping[str, str]):
+        beneath: dict[str, list[str]] = defaultdict(list)
+        for ours, theirs in pairs.items():
+            for path in ancestors(ours):
+                beneath[path].append(theirs)
+        self.starts = {path: common_start(names) if len(names) < len(pairs) else "" for path, names in beneath.items()}
+
+    def of(self, name: str) -> str:
+        """That of the innermost module around it of which any is known; '' if it is around all of them."""
+        return next((self.starts[path] for path in ancestors(name) if path in self.starts), "")
+
+
+def closeness(home: str, name: str) -> int:
+    """How many modules around a torch tensor lead to where it is expected; -1 if it is in another layer, or far away."""
+    path, wanted = name.split("."), home.split(".") if home else []
+    shared = next((i for i, part in enumerate(wanted) if path[i : i + 1] != [part]), len(wanted))
+    astray = shared < len(wanted) and (shared < len(wanted) - 1 or wanted[shared].isdigit())
+    return -1 if astray else shared
+
+
+def nearest_pairs(
+    ours: list[str], theirs: list[str], homes: Homes, fits: Container[tuple[str, str]] | None = None
+) -> list[tuple[str, str]]:
+    """Pairs, of those that fit, of which each is, by far or little, the nearest to the other; what ties is left out."""
+    own, other = by_rank(ours), by_rank(theirs)
+    scores = np.full((len(ours), len(theirs)), -np.inf)
+    for i, mine in enumerate(ours):
+        for j, name in enumerate(theirs):
+            if (fits is None or (mine, name) in fits) and (close := closeness(homes.of(mine), name)) >= 0:
+                scores[i, j] = 2 * close + difflib.SequenceMatcher(None, own[mine], other[name], autojunk=False).ratio()
+    pairs = []
+    while (found := _mutual(scores)) is not None:
+        i, j = found
+        pairs.append((ours[i], theirs[j]))
+        scores[i], scores[:, j] = -np.inf, -np.inf
+    return pairs
+
+
+def twins(one: str, other: str) -> bool:
+    """Whether a part of a name says the same as one of the other side: query and query, q and q_proj, mean and running_mean."""
+    return one == other or one in other.split("_") or other in one.split("_")
+
+
+def blank(name: str) -> str:
+    """Without its numbers: the same for each layer."""
+    return NUMBER.sub("#", name)
+
+
+def _mutual(scores: np.ndarray) -> tuple[int, int] | None:
+    """The row and the column whose largest number is in both the only one."""
+    for i, row in enumerate(scores):
+        best = row.max(initial=-np.inf)
+        if best > -np.inf and (row == best).sum() == 1:
+            j = int(row.argmax())
+            if (scores[:, j] >= best).sum() == 1:
+                return i, j
+    return None
+
+
+def by_rank(names: Iterable[str]) -> dict[str, str]:
+    """Names with their numbers counted from 0 among those that else are the same: norm1 and norm2 are the first and second."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        kinds[blank(name)].append(name)
+    ranked = {}
+    for alike in kinds.values():
+        columns = [sorted(set(column)) for column in zip(*(map(int, NUMBER.findall(name)) for name in alike), strict=True)]
+        for name in alike:
+            ranks = iter(str(column.index(int(n))) for column, n in zip(columns, NUMBER.findall(name), strict=True))
+            ranked[name] = NUMBER.sub(lambda _, ranks=ranks: next(ranks), name)
+    return ranked
+
+
+def nearest_names(name: str, others: Iterable[str]) -> tuple[str, ...]:
+    """The names most like it."""
+    return tuple(difflib.get_close_matches(name, list(others), NEAREST, cutoff=0.3))
+
+
+def stack_start(name: str, layers: Mapping[str, tuple[str, ...]], others: Iterable[str]) -> str:
+    """Where a stacked JAX tensor's name is cut to put the layer's number in.
+
+    It is the largest module in which all tensors are stacked alike, and in which each layer lies in a torch module of its own;
+    of those that hold the same tensors, the inner one. `layers` has torch's names of each stacked JAX tensor, `others` the
+    JAX tensors without layers.
+    """
+    others, start, most = list(others), name, 0
+    for path in filter(None, ancestors(name)):
+        inside = [names for other, names in layers.items() if below(other, path)]
+        alike = len({len(names) for names in inside}) == 1 and not any(below(other, path) for other in others)
+        if not alike or len({common_start(layer) for layer in zip(*inside, strict=True)}) < len(inside[0]):
+            break
+        if len(inside) > most:
+            start, most = f"{path}.", len(inside)
+    return start

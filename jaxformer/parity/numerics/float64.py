@@ -1,0 +1,108 @@
+"""float64 throughout: where a model casts to float32 on its way, as RMS norms and stock attention do, a comparison in float64
+goes on in float64. So rounding is not taken for a bug. Casts to narrower types are the model's own, and stay.
+
+JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, is widened too.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import Primitive, jaxprs_in_params, primitives
+from jaxtyping import PyTree
+
+from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
+from jaxformer.pytree import is_weight
+
+TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
+"""JAX's operations that are told the type of what they give."""
+NARROW, WIDE = np.dtype(np.float32), np.dtype(np.float64)
+INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
+SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
+"""How many arrays stand before the indices, whose types are their own."""
+WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
+
+
+@contextmanager
+def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
+    """JAX, while it traces: float64 is on, products are exact to it, what is told to give float32 gives float64, and a float32
+    constant beside a float64 array is widened. What code computes of constants alone may be one of torch's `tables`."""
+    bind_as_it_is = Primitive.bind
+
+    def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
+        try:
+            return bind_as_it_is(operation, *args, **how)
+        except TypeError:
+            first = SLICED.get(operation, 0)
+            counts = one_integer(args[first:])
+            if counts is None or any(jaxprs_in_params(how)):
+                raise
+        return bind_as_it_is(operation, *args[:first], *counts, **how)
+
+    def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
+        if operation in TYPED:
+            how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
+        if {NARROW, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
+            args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == NARROW else arg for arg in args)
+        if tables.held:
+            args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+        if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
+            return bind(operation, *args, **how)
+        with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):
+            return jax.tree.map(tables.instead, bind(operation, *args, **how))
+
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", widened):
+        yield
+
+
+def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """int64 for int32, where there are both; None where not."""
+    narrow, wide = INTEGERS
+    types = [getattr(arg, "dtype", None) for arg in args]
+    if not {narrow, wide} <= set(types):
+        return None
+    return tuple(jnp.asarray(arg, wide) if kind == narrow else arg for arg, kind in zip(args, types, strict=True))
+
+
+def is_constant(argument: Any) -> bool:
+    """Whether an argument of an operation has numbers already, while JAX traces."""
+    return isinstance(argument, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(argument, Tracer)
+
+
+@contextmanager
+def torch_float64() -> Iterator[None]:
+    """torch, while it runs: what is told to give float32 gives float64, and so does what is told nothing."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            how = kwargs or {}
+            if isinstance(dtype := how.get("dtype"), torch.dtype):
+                how = how | {"dtype": wider.get(dtype, dtype)}
+            return operation(*args, **how)
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Wide():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def widen(tree: PyTree) -> PyTree:
+    """Every float leaf as float64 (under `jax.enable_x64(True)`)."""
+    return cast(tree, jnp.float64)
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Every float leaf in another type; on the host, where nothing is compiled for it."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)

@@ -1,0 +1,73 @@
+"""Masks that are floats: numbers that are added to scores, or 0 and 1. As with booleans, their sense and their numbers are a
+side's own."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.numerics.metrics import HUGE
+
+MASKED = -5e3
+"""A score below belongs to a masked key: masks are -inf, the lowest number, -1e9 or -1e4, with a score added or not."""
+LARGEST = tuple(bits * 2.0**exponent for bits, exponent in ((2 - 2.0**-7, 127), (2 - 2.0**-23, 127), (2 - 2.0**-52, 1023)))
+"""Of bfloat16, float32 and float64."""
+ROUND = 1e-6
+"""How far a number may be from a round one, as a part of it: a score may be added to it."""
+
+
+def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndarray:
+    """Ours, with torch's numbers where both sides' stand for a mask: which number it is depends on the type. `inside` of a
+    model, beside a mask of one side, -inf and numbers as low as -1e4 are one on the other side too."""
+    if ours.shape != theirs.shape or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
+        return ours
+    found = [fillers(array, infinite=inside) for array in (theirs, ours)]
+    if all(each is None for each in found) or not (inside or all(each is not None for each in found)):
+        return ours
+    low = [
+        (array <= MASKED) & (array > -HUGE) if own is None else own for array, own in zip((theirs, ours), found, strict=True)
+    ]
+    return np.where(low[0] & low[1], theirs, ours)
+
+
+def fillers(array: np.ndarray, *, infinite: bool) -> np.ndarray | None:
+    """Where numbers stand for a mask: huge, negative and round, or -inf, beside others that are not huge. None where something
+    huge is none of that, or nothing is huge."""
+    huge = np.abs(array) >= HUGE
+    if not huge.any() or huge.all():
+        return None
+    endless = np.isinf(array)
+    fit = (array[endless] < 0).all() if infinite else not endless.any()
+    return huge if fit and is_round(array[huge & ~endless]).all() else None
+
+
+def is_round(numbers: np.ndarray) -> np.ndarray:
+    """Whether numbers are -1e9, -9e15 and the like, tenths of the lowest number of a type, or a few such added up."""
+    sizes = -numbers.astype(np.float64)
+    scales = [10.0 ** np.floor(np.log10(np.where(sizes > 0, sizes, 1.0))), *(most / 10 for most in LARGEST)]
+    with np.errstate(over="ignore"):
+        parts = np.stack([sizes / scale for scale in scales])
+    whole = np.round(parts)
+    return (sizes > 0) & ((whole >= 1) & (whole <= 40) & (np.abs(parts - whole) <= ROUND * whole)).any(0)
+
+
+def kind_of(array: np.ndarray) -> str:
+    """'added' for a mask of 0 and very negative numbers, 'zeros' where it hides nothing, 'switches' of 0 and 1; '' for any
+    other array."""
+    if array.dtype.kind != "f" or not array.size or not (array.flat[0] in (0, 1) or array.flat[0] <= MASKED):
+        return ""
+    if ((array == 0) | (array <= MASKED)).all():
+        return "added" if array.any() else "zeros"
+    return "switches" if ((array == 0) | (array == 1)).all() else ""
+
+
+def allowed(mask: np.ndarray) -> np.ndarray:
+    """What a mask of floats lets through, its switches being True for that."""
+    return mask > (0.5 if kind_of(mask) == "switches" else MASKED)
+
+
+def is_left(kind: str, theirs: Any, ours: Any) -> Any:
+    """Whether ours is a mask that says what torch's of such a kind does, or may, being of another one."""
+    switches, added = ((ours == 0) | (ours == 1)).all(), ((ours == 0) | (ours <= MASKED)).all()
+    if kind == "switches":
+        return (added & ours.any()) | (switches & ((ours == theirs).all() | (ours == 1 - theirs).all()))
+    return (switches & ours.any()) | (added & ((ours <= MASKED) == (theirs <= MASKED)).all())

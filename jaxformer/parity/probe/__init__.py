@@ -1,0 +1,1 @@
+"""Parameters and inputs that leave no bug unseen."""

@@ -1,0 +1,40 @@
+"""Inputs that leave no bug unseen."""
+
+import numpy as np
+
+from jaxformer.errors import InputError
+from jaxformer.parity.probe.parameters import SHIFT
+from jaxformer.validation.fields import check_size
+
+
+def probe(
+    vocab: int | None = None, batch: int = 5, length: int = 66, seed: int = 0, pad: int = 0, *, width: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hostile inputs `B T`, and which of their positions are real: `ids, valid = probe(vocab=50257)`.
+
+    Row 1 is padded on the right, row 2 on the left, the last one everywhere. With `vocab`, int32 ids below it; the id `pad`
+    is where padding is and inside the text too, and ids are repeated. With `width`, float32 hidden states `B T width`, those
+    of the first row with a mean of 50; they are noise where padding is, which nobody may see. Feed `valid` to a model that
+    takes a mask, and leave it out of the inputs of one that does not. InputError or ConfigError for sizes that do not go.
+    """
+    if (vocab is None) == (width is None):
+        raise InputError(f"probe has vocab = {vocab} and width = {width}; give one of them: vocab for ids, width for states")
+    check_size("batch", batch, least=4)
+    check_size("length", length, least=4)
+    rng = np.random.default_rng(seed)
+    valid = np.ones((batch, length), bool)
+    valid[1, -(length // 4) :] = False
+    valid[2, : length // 4] = False
+    valid[-1] = False
+    if vocab is None:
+        check_size("width", width)
+        states = rng.standard_normal((batch, length, width or 0))
+        states[0] += SHIFT
+        return states.astype(np.float32), valid
+    check_size("vocab", vocab, least=2)
+    if not 0 <= pad < vocab:
+        raise InputError(f"pad = {pad} is no id; give one from 0 to {vocab - 1}")
+    ids = rng.integers(0, vocab, (batch, length)).astype(np.int32)
+    ids[:, length // 2] = pad
+    ids[:, length // 2 + 1] = ids[:, length // 2 - 1]
+    return np.where(valid, ids, pad).astype(np.int32), valid

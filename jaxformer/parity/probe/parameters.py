@@ -1,0 +1,129 @@
+"""Parameters and inputs that leave no bug unseen.
+
+A model initialised the usual way hides dropped biases and gains at any tolerance: its biases are 0 and its gains 1.
+"""
+
+import copy
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxformer.pytree import STACKED, path_name
+
+Kind = Literal["gain", "bias", "table", "matrix"]
+
+SHIFT = 50.0
+"""The mean of one row of hidden states: a variance that is computed as E[x^2] - E[x]^2 loses its digits there."""
+
+
+def excite(model: Any, seed: int) -> Any:
+    """A copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), n from a normal distribution.
+
+    `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
+    arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
+    All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
+    means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is, and
+    so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
+    """
+    rng = np.random.default_rng(seed)
+    if is_torch(model):
+        return _excite_torch(model, rng)
+    if isinstance(model, Mapping) and "params" in model:
+        return {**model, "params": excite(model["params"], seed)}
+    done: dict[int, Any] = {}
+
+    def fill(path: Any, leaf: Any) -> Any:
+        variable, name = isinstance(leaf, nnx.Variable), path_name(path)
+        if variable and id(leaf) in done:
+            return done[id(leaf)]
+        if (variable and not isinstance(leaf, nnx.Param)) or not jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.floating):
+            return leaf
+        value = _value(kind_of(name, leaf.ndim), rng.standard_normal(leaf.shape), _fan_in(name, leaf.shape))
+        done[id(leaf)] = jax.tree.map(lambda held: jnp.asarray(value, held.dtype), leaf)
+        return done[id(leaf)]
+
+    return jax.tree_util.tree_map_with_path(fill, model, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def is_torch(model: Any) -> bool:
+    """Whether it is a torch module; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _excite_torch(model: Any, rng: np.random.Generator) -> Any:
+    import torch
+
+    model, frozen = copy.deepcopy(model), frozen_in(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.is_floating_point():
+                owner, shape = model.get_submodule(name.rpartition(".")[0]), tuple(parameter.shape)
+                kind = _torch_kind(name, owner, shape)
+                if kind == "table" and name in frozen:
+                    continue
+                value = _value(kind, rng.standard_normal(shape), _torch_fan_in(owner, shape))
+                parameter.copy_(torch.from_numpy(value))
+        for name, buffer in model.named_buffers():
+            if (last := name.rpartition(".")[2]) in ("running_mean", "running_var"):
+                noise = 0.3 * torch.from_numpy(rng.standard_normal(tuple(buffer.shape)))
+                buffer.copy_(noise.exp() if last == "running_var" else noise)
+    return model
+
+
+def _value(kind: Kind, noise: np.ndarray | float, fan_in: int) -> np.ndarray:
+    value = {"gain": 1 + 0.3 * noise, "bias": 0.3 * noise, "table": 0.5 * noise, "matrix": noise / math.sqrt(fan_in)}[kind]
+    return np.asarray(value, np.float32)
+
+
+def kind_of(name: str, rank: int) -> Kind:
+    """By the last part of the name; what that leaves open, by the number of axes."""
+    last = name.rpartition(".")[2].lower()
+    if "bias" in last or last in ("beta", "b"):
+        return "bias"
+    if any(word in last for word in ("scale", "gain", "gamma")):
+        return "gain"
+    if "embed" in last or last == "table":
+        return "table"
+    return "matrix" if rank > 1 else "gain" if "weight" in last else "bias"
+
+
+def _fan_in(name: str, shape: tuple[int, ...]) -> int:
+    """Flax: the axes before the last one; the projections to heads `D N H` and stacked layers have one of them."""
+    if len(shape) < 2:
+        return 1
+    if STACKED in name or len(shape) == 2:
+        return shape[-2]
+    to_heads = any(part in ("query", "key", "value") for part in name.split(".")[-2:])
+    return shape[0] if to_heads else math.prod(shape[:-1])
+
+
+def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
+    """By the class of the module that owns it; by the name where that says nothing."""
+    found, known = kind_of(name, len(shape)), type(owner).__name__
+    if found != "bias" and known.endswith(("Norm", "Norm1d", "Norm2d", "Norm3d")):
+        return "gain"
+    return "table" if found == "matrix" and "Embedding" in known else found
+
+
+def _torch_fan_in(owner: Any, shape: tuple[int, ...]) -> int:
+    """The last axis; transformers' Conv1D keeps (in, out), and a convolution sums over its window too."""
+    if len(shape) < 2:
+        return 1
+    if type(owner).__name__ == "Conv1D":
+        return shape[0]
+    if type(owner).__name__.startswith("Conv"):
+        return math.prod(shape) // shape[1 if getattr(owner, "transposed", False) else 0]
+    return shape[-1]
+
+
+def frozen_in(model: Any) -> frozenset[str]:
+    """Names of the parameters that are not trained; none where all of them are so, as for inference."""
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    return frozenset(name for name, it_is in trained.items() if not it_is) if any(trained.values()) else frozenset()

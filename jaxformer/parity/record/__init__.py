@@ -1,0 +1,1 @@
+"""Everything that torch gives for a model on some inputs, recorded once."""

@@ -1,0 +1,125 @@
+"""What torch says, kept in a folder: one environment writes it with torch, another compares with JAX and has no torch.
+
+manifest.json      the calls in their order, how many arrays each has, the environment
+reference.safetensors   every array, by the name that the manifest gives
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from jaxformer.errors import InputError, why_unwritten
+from jaxformer.parity.capture.call_records import Record
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.numerics.metrics import Noise
+from jaxformer.parity.record.reference import Reference
+from jaxformer.parity.record.rounding import Moved, Rounding, Spot
+
+FORMAT = 3
+PARTS = ("inputs", "output", "input_gradients", "output_gradients")
+"""Of a record, in its order; a gradient may be missing."""
+NAMED = ("weights", "gradients", "buffers", "narrow")
+"""Of a reference: arrays by name."""
+ROUNDING = ("run", "alone")
+"""What is noted of it."""
+PLAIN = ("tied", "environment", "heads")
+"""Of a reference: what JSON holds."""
+
+
+def save(reference: Reference, folder: Path) -> None:
+    """Write it; the folder appears whole or not at all. InputError if there is one already."""
+    if folder.exists():
+        raise InputError(f"{folder} exists already; remove it, or give another name")
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir(parents=True)
+        safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
+        (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
+        os.replace(unfinished, folder)
+    except (OSError, safetensors.SafetensorError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
+
+
+def load(folder: Path) -> Reference:
+    """What `save` wrote; InputError for a folder that does not hold it."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        if manifest["format"] != FORMAT:
+            raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
+        arrays = safetensors.numpy.load_file(folder / "reference.safetensors")
+        return _reference(manifest, arrays)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder} is damaged, or no dump ({error}); dump it again") from None
+
+
+def _arrays(reference: Reference) -> dict[str, np.ndarray]:
+    arrays = {f"input/{i}": array for i, array in enumerate(reference.inputs)}
+    arrays |= {"output": reference.output, "cotangent": reference.cotangent}
+    for kind in NAMED:
+        arrays |= {f"{kind}/{name}": array for name, array in getattr(reference, kind).items()}
+    for i, record in enumerate(reference.calls.values()):
+        arrays |= {name: array for name, array in _named(i, record) if array is not None}
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
+
+
+def _named(call: int, record: Record) -> Iterator[tuple[str, np.ndarray | None]]:
+    for part in PARTS:
+        for i, array in enumerate(getattr(record, part)):
+            yield f"call/{call}/{part}/{i}", array
+
+
+def _manifest(reference: Reference) -> dict[str, Any]:
+    calls = [
+        {"path": site.path, "call": site.call} | {part: len(getattr(record, part)) for part in PARTS}
+        for site, record in reference.calls.items()
+    ]
+    names = {kind: list(getattr(reference, kind)) for kind in NAMED}
+    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"unnoticed": reference.unnoticed}
+    rest |= {"frozen": sorted(reference.frozen)}
+    rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
+    return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
+
+
+def _rows(moved: Moved) -> list[list[Any]]:
+    """JSON knows no infinity: null stands for it."""
+    return [[*spot, *(each if np.isfinite(each) else None for each in (n.size, n.peak))] for spot, n in moved.items()]
+
+
+def _moved(rows: list[list[Any]]) -> Moved:
+    sizes = [[np.inf if each is None else each for each in row[4:]] for row in rows]
+    return {Spot(*row[:4]): Noise(*both) for row, both in zip(rows, sizes, strict=True)}
+
+
+def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
+    calls = {}
+    for number, call in enumerate(manifest["calls"]):
+        names = {part: [f"call/{number}/{part}/{i}" for i in range(call[part])] for part in PARTS}
+        values = [tuple(arrays[name] for name in names[part]) for part in PARTS[:2]]
+        gradients = [tuple(arrays.get(name) for name in names[part]) for part in PARTS[2:]]
+        calls[Site(call["path"], call["call"])] = Record(*values, *gradients)
+    if CALL not in calls:
+        raise KeyError(f"the call {CALL.path}")
+    return Reference(
+        inputs=tuple(arrays[f"input/{i}"] for i in range(manifest["inputs"])),
+        output=arrays["output"],
+        cotangent=arrays["cotangent"],
+        **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
+        calls=calls,
+        rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
+        frozen=frozenset(manifest["frozen"]),
+        unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
+        **{kind: manifest[kind] for kind in PLAIN},
+    )

@@ -1,0 +1,165 @@
+"""torch once more, with the last bit of what each operation gives moved at random: how far that moves its arrays is how large
+torch's own rounding error is.
+
+Monte Carlo arithmetic (Parker 1997). What is exact stays: copies, and numbers that float32 holds too, such as a weight of 1
+where attention saturates; and the largest number, by which masks are made. A rounded result is one of these once in 2^28.
+"""
+
+from collections.abc import Container, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.capture.attention_calls import counted, is_seen
+from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, rms
+from jaxformer.parity.record.reference import REFUSALS, Call, Reference, run_float64
+from jaxformer.parity.record.rounding import Moved, Rounding, Spot
+
+DRAWS = 4
+"""One draw alone may move two close scores alike, and what hangs on their difference not at all."""
+COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
+"""Operations that compute nothing."""
+BEYOND_FLOAT32 = 2**29 - 1
+"""The bits of a float64 that float32 has not."""
+
+
+def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
+    """How far rounding moves what `reference` holds of the module's calls; nothing where one draw stays far below the lines.
+
+    It takes one run, and seven more for a model that is ill-conditioned.
+    """
+    try:
+        first = _draw(module, reference, call, 0, alone=False)
+        if not any(_matters(reference, first)):
+            return Rounding()
+        run, alone = ([_draw(module, reference, call, seed, alone=own) for seed in range(DRAWS)] for own in (False, True))
+    except REFUSALS:
+        return Rounding()  # a model that refuses to be moved is judged by the lines alone
+    return Rounding(_largest(run), _largest(alone))
+
+
+def holders(reference: Reference) -> set[Site]:
+    """Calls of modules that hold parameters: where others begin and end, in `Rounding.alone`."""
+    return {site for site in reference.calls if site != CALL and any(below(name, site.path) for name in reference.weights)}
+
+
+def _matters(reference: Reference, moved: Moved) -> Iterable[bool]:
+    """Whether what rounding excuses is more than the line, array by array; null gradients are judged by none."""
+    nulls = [
+        NULL_GRADIENT * rms(reference.gradients.values()),
+        NULL_GRADIENT * rms(a for record in reference.calls.values() for a in record.output_gradients if a is not None),
+    ]
+    for spot, noise in moved.items():
+        array, kind = _array(reference, spot)
+        null = kind == "gradient" and is_null(array, array, nulls[spot.part != "gradient"])
+        yield not null and allowed(kind, *noise.of(array)) != allowed(kind)
+
+
+def _array(reference: Reference, spot: Spot) -> tuple[np.ndarray, Kind]:
+    """What torch gave, and how it is judged."""
+    if spot.part == "gradient":
+        return reference.gradients[spot.path], "gradient"
+    record = reference.calls[spot.site]
+    return getattr(record, spot.part)[spot.number], "gradient" if spot.part.endswith("gradients") else "activation"
+
+
+def _largest(draws: Iterable[Moved]) -> Moved:
+    found: dict[Spot, Noise] = {}
+    for moved in draws:
+        for spot, noise in moved.items():
+            before = found.get(spot, EXACT)
+            found[spot] = Noise(max(before.size, noise.size), max(before.peak, noise.peak))
+    return found
+
+
+def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Moved:
+    """One run; `alone`: each holder on torch's own arrays."""
+    rerun = _Rerun(reference.calls, holders(reference) if alone else ())
+    with _moving(seed):
+        output, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
+    rerun.note(Spot.of(CALL, "output", 0), output, reference.output)
+    for name, gradient in gradients.items():
+        rerun.note(Spot.gradient(name), gradient, reference.gradients[name])
+    return rerun.moved
+
+
+def _moving(seed: int) -> Any:
+    """Inside, torch moves what it computes in float64, forwards and backwards."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(x: Any) -> Any:
+        """Each entry's last bit one up, one down, or as it is."""
+        if x.dtype != torch.float64:
+            return x
+        bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
+        return (bits + step * ((bits + 1) & BEYOND_FLOAT32).gt(1)).view(x.dtype)
+
+    class Moving(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = operation(*args, **(kwargs or {}))
+            aliased = operation.is_view or any(result.alias_info is not None for result in operation._schema.returns)
+            exact = aliased or operation.overloadpacket.__name__ in COPIES
+            return given if exact else tree_map_only(torch.Tensor, moved, given)
+
+    return Moving()
+
+
+class _Rerun:
+    """Notes how far each call's arrays are off, and puts torch's in the place of those of `fixed` calls."""
+
+    def __init__(self, records: Trace, fixed: Container[Site]):
+        self.records, self.fixed = records, fixed
+        self.moved: dict[Spot, Noise] = {}
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._each(site, "inputs", "input_gradients", arguments)
+
+    def leave(self, site: Site, output: Any) -> Any:
+        return self._each(site, "output", "output_gradients", output)
+
+    def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
+        """How far that array is off."""
+        seen = spot.site in self.records and is_seen(spot.site, self.records[spot.site])
+        self.moved[spot] = Noise.between(array, reference, counted(spot.site, self.records, reference) if seen else True)
+
+    def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
+        if site not in self.records:
+            return value
+        record, tensors = self.records[site], arrays_in(value)
+        arrays, back = getattr(record, part), getattr(record, gradients)
+        if len(tensors) != len(arrays):
+            raise ValueError(f"{site} takes another way")
+        copies = []
+        for i, (tensor, array) in enumerate(zip(tensors, arrays, strict=True)):
+            copies.append(self._copy(tensor, array, Spot.of(site, part, i)) if tensor.is_floating_point() else tensor)
+            if copies[-1].requires_grad and i < len(back) and back[i] is not None:
+                copies[-1].register_hook(partial(self._returned, Spot.of(site, gradients, i), back[i]))
+        return replaced(value, tensors, copies)
+
+    def _copy(self, tensor: Any, array: np.ndarray, spot: Spot) -> Any:
+        """Of its own, so that the gradient that comes back to it is too."""
+        self.note(spot, host(tensor), array)
+        copy = tensor.clone()
+        if spot.site in self.fixed:
+            copy.data.copy_(again(array))
+        return copy
+
+    def _returned(self, spot: Spot, reference: np.ndarray, gradient: Any) -> Any:
+        """What comes back there."""
+        self.note(spot, host(gradient), reference)
+        return again(reference) if spot.site in self.fixed else None
+
+
+def again(array: np.ndarray) -> Any:
+    """torch's array as what an operation gives, so that it is moved: that stands for the rounding inside of the next one."""
+    import torch
+
+    return torch.from_numpy(array) + 0

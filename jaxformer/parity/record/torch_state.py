@@ -1,0 +1,56 @@
+"""What a torch model holds, as arrays by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jaxformer.convert.rules import Family
+from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.probe.parameters import frozen_in
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Every tensor once; what has more names is told apart."""
+
+    weights: Arrays
+    """float32, by the first of their names."""
+    buffers: Arrays = field(default_factory=dict)
+    """Those in float32 or less, as float32, saved with the model or not; what is in float64 is exact in every run."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Every further name of a weight -> its first."""
+    frozen: frozenset[str] = frozenset()
+    """Weights that torch does not train, `requires_grad = False`."""
+
+
+def without_ignored(held: Holding, rules: Family) -> Holding:
+    """What rules ignore is no weight: it is a buffer, which the JAX model may compute."""
+    ignored = {name: array for name, array in held.weights.items() if rules.why_ignored(name) is not None}
+    weights = {name: array for name, array in held.weights.items() if name not in ignored}
+    return replace(held, weights=weights, buffers={**held.buffers, **ignored})
+
+
+def holding(model: Any) -> Holding:
+    """Of a torch module."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    names = model.named_parameters(remove_duplicate=False)
+    return Holding(
+        {name: host(parameter) for parameter, name in first.items()},
+        {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_narrow(buffer)},
+        {name: first[parameter] for name, parameter in names if name != first[parameter]},
+        frozen_in(model),
+    )
+
+
+def thawed(model: Any) -> Any:
+    """The model, in place, to be trained: where all of it is frozen, nothing is."""
+    return model if any(parameter.requires_grad for parameter in model.parameters()) else model.requires_grad_()
+
+
+def is_narrow(tensor: Any) -> bool:
+    """Whether it holds floats that have no more digits than float32's."""
+    return tensor.is_floating_point() and tensor.element_size() <= np.dtype(np.float32).itemsize

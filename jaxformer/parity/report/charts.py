@@ -1,0 +1,195 @@
+"""The plots of the page, as SVG: error over depth, over position and over training steps, and the heads' strips."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from jaxformer.parity.report.chart_axes import BAND, LEFT, RIGHT, LinearAxis, LogAxis, noise_line, path
+from jaxformer.parity.report.format import figure, name_of, rank
+from jaxformer.parity.report.html_elements import Markup, code, tag, together
+from jaxformer.parity.report.report import Module, Step
+
+WIDTH, HEIGHT = 720.0, 260.0
+NARROWEST = 600.0
+"""A plot this narrow is not made smaller, but moved sideways."""
+COLUMN = 7.0
+"""The narrowest column of a call."""
+TOP = 26.0
+"""Room above a plot, for a name."""
+FOOT = 26.0
+"""Room below it, for the numbers of its horizontal axis."""
+COLUMNS = 240
+"""How many positions are told apart in a plot; beyond that one step stands for several, at their largest error."""
+
+
+def depth(
+    modules: Sequence[Module],
+    line: float,
+    *,
+    label: str,
+    normal: Callable[[Module], float | None],
+    own: Callable[[Module], float | None],
+    says: Callable[[Module], str],
+) -> Markup:
+    """A column for each call, in order: a line through the errors of the normal run, a stem for each module's own.
+
+    `normal` and `own` give them, None where there is none; `says` gives what is read out where one points.
+    """
+    width = max(WIDTH, LEFT + RIGHT + COLUMN * len(modules))
+    step = (width - LEFT - RIGHT) / len(modules)
+    values = [value for module in modules for value in (normal(module), own(module)) if value is not None]
+    axis = LogAxis.over([*values, line], top=TOP, bottom=HEIGHT)
+    columns = []
+    for i, module in enumerate(modules):
+        x = LEFT + (i + 0.5) * step
+        guilty = module.guilty and (value := own(module)) is not None and not value <= line
+        columns.append(
+            tag(
+                "a",
+                tag("title", says(module)),
+                tag("rect", class_="hit", x=x - step / 2, y=0.0, width=step, height=HEIGHT + FOOT),
+                _dot(x, normal(module), axis, "normal"),
+                _stem(x, own(module), axis),
+                href=f"#call-{i}",
+                tabindex="-1",
+                class_="call guilty" if guilty else "call",
+            )
+        )
+    known = [(LEFT + (i + 0.5) * step, value) for i, module in enumerate(modules) if (value := normal(module)) is not None]
+    drawn = path([x for x, _ in known], [axis.y(value) for _, value in known]) if known else "M0,0"
+    return _svg(
+        axis.grid(width),
+        noise_line(axis.y(line), width),
+        *columns,
+        tag("path", class_="normal", d=drawn),
+        _first_name(modules, own, line, step, width),
+        tag("text", "first call", class_="tick", x=LEFT, y=HEIGHT + FOOT - 4),
+        tag("text", "last call", class_="tick", x=width - RIGHT, y=HEIGHT + FOOT - 4, text_anchor="end"),
+        width=width,
+        label=label,
+    )
+
+
+def positions(module: Module, line: float) -> Markup:
+    """The error of a module's output at each position."""
+    size = math.ceil(len(module.positions) / COLUMNS)
+    starts = range(0, len(module.positions), size)
+    values = [max(module.positions[i : i + size], key=rank) for i in starts]
+    axis = LogAxis.over([*values, line], top=10.0, bottom=HEIGHT)
+    step = (WIDTH - LEFT - RIGHT) / len(values)
+    stairs = "".join(f"V{axis.y(value):.1f}H{LEFT + (i + 1) * step:.1f}" for i, value in enumerate(values))
+    shown = sorted({round(part * (len(values) - 1) / 4) for part in range(5)})
+    return _svg(
+        axis.grid(WIDTH),
+        tag("path", class_="stairs", d=f"M{LEFT},{axis.zero}{stairs}V{axis.zero}"),
+        noise_line(axis.y(line), WIDTH),
+        *(_number(LEFT + (i + 0.5) * step, starts[i]) for i in shown),
+        width=WIDTH,
+        label=f"Error of {name_of(module)} over positions 0 to {len(module.positions) - 1}. {position_words(module, line)}",
+    )
+
+
+def position_words(module: Module, line: float) -> str:
+    """Where the largest error is, and where the first one over the line."""
+    worst = max(range(len(module.positions)), key=lambda i: rank(module.positions[i]))
+    over = [i for i, value in enumerate(module.positions) if not value <= line]
+    says = f"Largest {figure(module.positions[worst])} at position {worst}; "
+    if not over:
+        return says + f"all {len(module.positions)} positions are within the line."
+    return says + f"{len(over)} of {len(module.positions)} positions are over the line, first position {over[0]}."
+
+
+def course(steps: Sequence[Step]) -> tuple[Markup, Markup]:
+    """torch's loss, where it is finite; and the errors of the loss and of the parameters."""
+    first, span = steps[0].number, max(steps[-1].number - steps[0].number, 1)
+    xs = [LEFT + (step.number - first) / span * (WIDTH - LEFT - RIGHT) for step in steps]
+    numbers = together(*(_number(xs[i], steps[i].number) for i in sorted({0, len(steps) // 2, len(steps) - 1})))
+    finite = [(x, step.loss) for x, step in zip(xs, steps, strict=True) if math.isfinite(step.loss)]
+    linear = LinearAxis.over([loss for _, loss in finite], top=10.0, bottom=HEIGHT)
+    errors = [step.loss_error for step in steps], [step.parameter_error for step in steps]
+    log = LogAxis.over([*errors[0], *errors[1]], top=10.0, bottom=HEIGHT)
+    return (
+        _svg(
+            linear.grid(WIDTH),
+            _curve("loss", [x for x, _ in finite], [loss for _, loss in finite], linear),
+            numbers,
+            width=WIDTH,
+            label="torch's loss over steps",
+        ),
+        _svg(
+            log.grid(WIDTH),
+            _curve("normal", xs, errors[0], log),
+            _curve("parameters", xs, errors[1], log),
+            numbers,
+            width=WIDTH,
+            label="Errors of loss and parameters over steps",
+        ),
+    )
+
+
+def heat_strips(modules: Sequence[Module], line: float) -> Markup:
+    """A strip for each attention, with a cell for each head: the hotter, the further over the line."""
+    most = max(len(module.heads) for module in modules)
+    numbers = [tag("th", str(head), scope="col") for head in range(most)]
+    rows = []
+    for module in modules:
+        cells = [
+            tag("td", figure(error), style=f"--heat: {100 * _heat(error, line):.0f}%", title=f"head {head}: {figure(error)}")
+            for head, error in enumerate(module.heads)
+        ]
+        rows.append(tag("tr", tag("th", code(name_of(module)), scope="row"), *cells))
+    return tag("table", tag("thead", tag("tr", tag("td", "head"), *numbers)), tag("tbody", *rows), class_="strips")
+
+
+def _heat(error: float, line: float) -> float:
+    """0 within the line, then 0.15 to 1, which is an error of 1 or more."""
+    if error <= line:
+        return 0.0
+    measurable = math.isfinite(error) and 0 < line < 1
+    return 0.15 + 0.85 * min(math.log(error / line) / math.log(1 / line), 1.0) if measurable else 1.0
+
+
+def _svg(*children: str, width: float, label: str) -> Markup:
+    height = HEIGHT + FOOT
+    size = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "style": f"min-width: {width / WIDTH * NARROWEST:.0f}px"}
+    return tag("svg", *children, role="img", aria_label=label, **size)
+
+
+def _curve(kind: str, xs: Sequence[float], values: Sequence[float], axis: LogAxis | LinearAxis) -> Markup:
+    ys = [axis.y(value) for value in values]
+    if not ys:
+        return Markup()
+    return together(tag("path", class_=kind, d=path(xs, ys)), tag("circle", class_=kind, cx=xs[-1], cy=ys[-1], r=2.5))
+
+
+def _number(x: float, value: int) -> Markup:
+    return tag("text", f"{value:,}", class_="tick", x=x, y=HEIGHT + FOOT - 4, text_anchor="middle")
+
+
+def _dot(x: float, value: float | None, axis: LogAxis, kind: str) -> Markup:
+    return Markup() if value is None else tag("circle", class_=kind, cx=x, cy=axis.y(value), r=2.2)
+
+
+def _stem(x: float, value: float | None, axis: LogAxis) -> Markup:
+    if value is None:
+        return Markup()
+    y = axis.y(value)
+    return together(
+        tag("line", class_="own", x1=x, x2=x, y1=axis.zero, y2=y),
+        tag("circle", class_="own", cx=x, cy=y, r=3.2),
+    )
+
+
+def _first_name(
+    modules: Sequence[Module], own: Callable[[Module], float | None], line: float, step: float, width: float
+) -> Markup:
+    """The first guilty one's name, above its column."""
+    for i, module in enumerate(modules):
+        value = own(module)
+        if module.guilty and value is not None and not value <= line:
+            x = LEFT + (i + 0.5) * step
+            anchor, by = ("start", 4) if x < width / 2 else ("end", -4)
+            return together(
+                tag("line", class_="pointer", x1=x, x2=x, y1=4.0, y2=TOP + BAND),
+                tag("text", name_of(module), class_="name", x=x + by, y=13.0, text_anchor=anchor),
+            )
+    return Markup()

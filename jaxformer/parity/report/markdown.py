@@ -1,0 +1,119 @@
+"""A report as Markdown, for a pull request or a page of notes."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from jaxformer.parity.report.format import figure, name_of, worst_step
+from jaxformer.parity.report.report import Error, Report
+
+BAR = "\\|"
+"""What stands for | inside of a table."""
+
+
+def markdown(report: Report) -> str:
+    """Verdict, checks, guilty modules, all modules, training, what was not judged, environment, traceback."""
+    parts = [
+        [f"# {prose(report.verdict)}"],
+        section("Checks", checks(report)),
+        section("Guilty modules", guilty(report)),
+        section("All modules", modules(report)),
+        section("Training", training(report)),
+        section("Taps not compared", bullets(map(prose, report.taps))),
+        section("Not noticed by this run", bullets(map(prose, report.unnoticed))),
+        section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
+        section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
+        section("Environment", environment(report)),
+        section("Traceback", traceback(report)),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def checks(report: Report) -> list[str]:
+    """Every stage."""
+    rows = [[stage.name, stage.status, prose(stage.says)] for stage in report.stages]
+    return table(["check", "result", "found"], rows)
+
+
+def guilty(report: Report) -> list[str]:
+    """Every figure that is over its line; of layers alike, those of the first."""
+    rows = [
+        [
+            code(group.name),
+            prose(found.where),
+            f"{found.measure} {figure(found.error)}",
+            f"{found.line:.0e}",
+            prose(group.first.cause),
+        ]
+        for group in report.groups(report.guilty)
+        for found in report.findings(group.first)
+    ]
+    return table(["module", "where", "local", "line", "cause"], rows)
+
+
+def modules(report: Report) -> list[str]:
+    """Every call, in torch's order; errors of the forward pass as relL2, of gradients as max/rms."""
+    backward = any(module.gradient or module.local_gradient for module in report.modules)
+    header = ["", "module", "torch", "propagated", "local", *(["gradient", "local gradient"] if backward else [])]
+    rows = []
+    for module in report.modules:
+        row = ["**guilty**" if module.guilty else "", code(name_of(module)), code(module.torch)]
+        row += [figure(module.propagated.relative), figure(module.local.relative)]
+        rows.append(row + ([peak(module.gradient), peak(module.local_gradient)] if backward else []))
+    return table(header, rows, right=3)
+
+
+def training(report: Report) -> list[str]:
+    """The first, the worst and the last step."""
+    if not report.steps:
+        return []
+    named = {"first": report.steps[0], "worst": worst_step(report.steps), "last": report.steps[-1]}
+    rows = [
+        [name, str(step.number), f"{step.loss:.6g}", figure(step.loss_error), figure(step.parameter_error)]
+        for name, step in named.items()
+    ]
+    return table(["", "step", "torch's loss", "relative error of the loss", "max/rms of the parameters"], rows, right=1)
+
+
+def environment(report: Report) -> list[str]:
+    """What it ran on."""
+    return table(["", ""], [[prose(name), prose(value)] for name, value in report.environment.items()])
+
+
+def traceback(report: Report) -> list[str]:
+    """Of what ended the comparison, indented: that is code."""
+    return [f"    {line}" for line in report.traceback.splitlines()]
+
+
+def section(title: str, lines: list[str]) -> list[str]:
+    """Nothing where there are no lines."""
+    return [f"## {title}", "", *lines] if lines else []
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: int | None = None) -> list[str]:
+    """Columns from `right` on are figures; nothing where there are no rows."""
+    lines = [f"| {' | '.join(cell.replace('|', BAR) for cell in row)} |" for row in rows]
+    rule = ["---" if right is None or i < right else "--:" for i in range(len(header))]
+    return [f"| {' | '.join(header)} |", f"| {' | '.join(rule)} |", *lines] if lines else []
+
+
+def bullets(texts: Iterable[str]) -> list[str]:
+    """One line each."""
+    return [f"- {text}" for text in texts]
+
+
+def peak(error: Error | None) -> str:
+    """A gradient's figure."""
+    return figure(error.peak) if error else ""
+
+
+def prose(text: str) -> str:
+    """Text that stands for itself: on one line, and no character of it means anything to Markdown or HTML."""
+    return re.sub(r"([\\`*<>\[\]~&#$]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """A name; the fence is longer than any within."""
+    text = " ".join(text.split())
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    space = " " if "`" in text else ""
+    return f"{fence}{space}{text}{space}{fence}" if text else ""

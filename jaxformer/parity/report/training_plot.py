@@ -1,0 +1,42 @@
+"""A picture of training on both sides, with the `viz` extra."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from jaxformer.errors import InputError
+from jaxformer.parity.numerics.metrics import LOSS, PARAMETER
+from jaxformer.parity.report.report import Step
+
+FLOOR = 1e-17
+"""Where no difference at all is drawn."""
+
+
+def plot_course(steps: Sequence[Step], path: Path) -> None:
+    """Write both losses, and below how far JAX's loss and its parameters are off, with their lines of tier A.
+
+    A step knows how far its losses are apart, not which is the larger: JAX's is drawn above torch's.
+    """
+    if find_spec("matplotlib") is None:
+        raise InputError("plot_course needs matplotlib; pip install 'jaxformer[viz]'")
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    numbers = [step.number for step in steps]
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    above.plot(numbers, [step.loss for step in steps], marker=".", color="C0", label="torch")
+    above.plot(numbers, [step.loss * (1 + step.loss_error) for step in steps], "--", color="C1", label="jax")
+    above.set(ylabel="loss", title="training on both sides")
+    for error, line, color, label in (
+        ([step.loss_error for step in steps], LOSS, "C1", "loss, relative"),
+        ([step.parameter_error for step in steps], PARAMETER, "C2", "parameters, max/rms"),
+    ):
+        below.plot(numbers, [max(value, FLOOR) for value in error], marker=".", color=color, label=label)
+        below.axhline(line, color=color, linestyle=":", linewidth=1)
+    below.set(yscale="log", xlabel="optimizer step", ylabel="difference (dotted: tier A's lines)")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (above, below):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,103 @@
+"""The JAX side's normal run: what every module gives, and the gradients that come back to it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.capture.call_records import arrays_in, replaced
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.record.reference import one_array
+from jaxformer.parity.run.load_weights import joined, parted
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """By call, in the order in which calls end."""
+
+    outputs: Mapping[Site, Arrays]
+    gradients: Mapping[Site, Arrays] = field(default_factory=dict)
+    """Of the float arrays of each output; empty if none were asked for."""
+    weights: Any = None
+    """The gradients of the model's arrays: a tree of its shape."""
+    inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """Those of the float inputs, by their number."""
+    taps: Sequence[Site] = ()
+    """Calls that no array goes into: values that are told of, not modules."""
+    untraced: str = ""
+    """The line at which jit cannot trace the model, which ran without it then."""
+
+
+def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> Run:
+    """call(model, *inputs), and with a cotangent the gradients of the sum of output * cotangent."""
+    given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
+    weights, rest = parted(model)
+    order: list[Site] = []
+    taps: list[Site] = []
+
+    def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
+        noting = _Noting(probes)
+        arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
+        with watch_jax(model, noting), jax.disable_jit():
+            output = one_array(call(model, *arrays), "call_jax", call)
+        found = noting.found | {CALL: [output]}  # its gradient is the cotangent
+        order[:], taps[:] = found, noting.taps
+        if cotangent is not None and output.shape != cotangent.shape:
+            raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch")
+        pull = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
+        return (output * pull).sum(), list(found.values())
+
+    if cotangent is None:
+        (_, found), untraced = run_once(run, {}, weights, given)
+        return Run(_by_site(order, found), taps=taps, untraced=untraced)
+    try:
+        _, shapes = jax.eval_shape(run, {}, weights, given)
+    except UNTRACEABLE:
+        _, shapes = run({}, weights, given)
+    probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
+    ((_, found), pulled), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
+    return Run(
+        _by_site(order, found),
+        {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in pulled[0].items()},
+        pulled[1],
+        jax.tree.map(np.asarray, pulled[2]),
+        taps,
+        untraced,
+    )
+
+
+class _Noting:
+    """Notes what calls give, and adds zeros to it: the gradient of a zero is what comes back there."""
+
+    def __init__(self, probes: Mapping[Site, list[Any]]):
+        self.probes = probes
+        self.found: dict[Site, list[Any]] = {}
+        self.taps: list[Site] = []
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not arrays_in(arguments):
+            self.taps.append(site)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        arrays = arrays_in(output)
+        if not arrays:
+            return output
+        zeros = self.probes.get(site, [None] * len(arrays))
+        self.found[site] = [array if zero is None else array + zero for array, zero in zip(arrays, zeros, strict=True)]
+        return replaced(output, arrays, self.found[site])
+
+
+def _probe(leaf: Any) -> Any:
+    return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
+
+
+def _by_site(order: list[Site], found: list[Any]) -> dict[Site, Arrays]:
+    return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}

@@ -1,0 +1,43 @@
+"""A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
+
+from collections.abc import Container, Mapping
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, to_jax
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.pytree import is_weight, map_named
+
+
+def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:
+    """The float arrays, and all others: keys and counts that flax keeps in a module, and float arrays that are no weights, by
+    name; None stands for what is in the other."""
+
+    def part(floating: bool) -> PyTree:
+        return map_named(lambda name, leaf: leaf if (is_weight(leaf) and name not in constants) == floating else None, tree)
+
+    return part(True), part(False)
+
+
+def joined(floats: PyTree, rest: PyTree) -> PyTree:
+    """What was parted."""
+    return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
+
+
+def load_jax(
+    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool, still: Container[str] = ()
+) -> tuple[PyTree, PyTree]:
+    """The model with these weights, widened to float64 or not: its parameters, and what is none or stays `still`; `joined`
+    makes it whole."""
+    loaded = to_jax(weights, model, rules)
+    return parted(widen(loaded) if wide else loaded, still)
+
+
+def ready(model: PyTree, *, training: bool) -> PyTree:
+    """An NNX module in its mode, in place. Other trees have none; the functions that use them have."""
+    if isinstance(model, nnx.Module):
+        model.train() if training else model.eval()
+    return model

@@ -1,0 +1,61 @@
+"""Attention's scores and weights, where both sides show them: torch's softmaxes, and what the JAX model taps.
+
+Rows of weights without any key are left out, since models give them zeros, NaN or means of everything; of scores, so are those
+of masked keys. What is left out stays ours.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from jaxformer.parity.capture.attention_calls import is_seen
+from jaxformer.parity.capture.call_records import Trace
+from jaxformer.parity.capture.call_sites import SEEN, Site
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.numerics.axis_order import orders_for
+
+EXPLAINED = 1e-12
+"""The largest relL2 at which a formula gives an array."""
+
+
+def last(path: str) -> str:
+    """Its last part."""
+    return path.rpartition(".")[2]
+
+
+def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
+    """Our taps -> torch's scores and weights of their shape, where the modules around both share parameters, and no others do.
+
+    `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
+    """
+    taps = [site for site in ours if last(site.path) in SEEN]
+    shown = [site for site, record in theirs.items() if is_seen(site, record)]
+    own = {site.path: around(site.path, parameters) for site in taps}
+    other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
+    found = {
+        site: [
+            each
+            for each in shown
+            if last(site.path) == last(each.path)
+            and own[site.path] & other[each.path]
+            and orders_for(theirs[each].output[0].shape, ours[site][0].shape)
+        ]
+        for site in taps
+    }
+    pairs = {}
+    for path in own:
+        mine = [site for site in taps if site.path == path]
+        fits = [each for each in shown if any(each in found[site] for site in mine)]
+        alone = not any(each in fits for site in taps if site.path != path for each in found[site])
+        if alone and len({each.path for each in fits}) == 1 and len(fits) == len(mine):
+            pairs |= {site: each for site, each in zip(mine, fits, strict=True) if each in found[site]}
+    return pairs
+
+
+def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
+    """torch's names of the tensors in the innermost module around a path that has some."""
+    while path:
+        path = path.rpartition(".")[0]
+        if found := frozenset(theirs for name, theirs in parameters.items() if below(name, path)):
+            return found
+    return frozenset()

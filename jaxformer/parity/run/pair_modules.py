@@ -1,0 +1,214 @@
+"""Which module of ours is which of torch's: the two that hold the same parameters, as the rules of the conversion have them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, weights_of
+from jaxformer.parity.capture.call_records import Record, Trace
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.module_paths import below, depth
+from jaxformer.parity.numerics.axis_order import CLEAR, laid, order_of, orders_for
+from jaxformer.parity.numerics.metrics import distance
+
+Calls = Mapping[Site, Sequence[np.ndarray]]
+"""What each call gives."""
+
+
+def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
+    """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's. Linen's variables
+    hold their parameters under 'params', which no module's path has."""
+    if (start := rules.start(name)) is not None and rules.stacked(name):
+        start, rest = start.removeprefix("params."), name.removeprefix(start)
+        return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
+    return [name.removeprefix("params.")]
+
+
+def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
+    """Our parameters in float64, layer by layer."""
+    arrays = {}
+    for name, leaf in weights_of(tree, rules).items():
+        array = np.asarray(leaf, np.float64)
+        arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
+    return arrays
+
+
+def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
+    """Names of our parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, `name[1]`, ..."""
+    pairs: dict[str, str] = {}
+    for name, leaf in weights_of(like, rules).items():
+        ours = layer_names(name, leaf, rules)
+        for mine, theirs in zip(ours, rules.sources(name, len(ours)), strict=True):
+            pairs |= {f"{mine}[{i}]": it for i, it in enumerate(theirs)} if theirs[1:] else {mine: theirs[0]}
+    return pairs
+
+
+def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
+    """Paths of our modules -> torch's, where both hold the same parameters, whole ones.
+
+    Of several with the same, those that have them of their own are paired first, then the outer ones; where one side has more,
+    as the call of a list of layers, those of one name.
+    """
+    own = {path: whole_tensors(path, parameters) for path in ours}
+    other = {path: frozenset(name for name in parameters.values() if below(name, path)) for path in theirs}
+    pairs = {path: owner for path, owner in owners(parameters).items() if own.get(path) and other.get(owner) == own[path]}
+    mine, its = _by_tensors(own, pairs), _by_tensors(other, pairs.values())
+    return pairs | {a: b for held in mine if held in its for a, b in _side_by_side(mine[held], its[held])}
+
+
+def _by_tensors(held: Mapping[str, frozenset[str]], paired: Iterable[str]) -> dict[frozenset[str], list[str]]:
+    """The paths that are not paired, those of the same tensors together, the outer ones first."""
+    found: dict[frozenset[str], list[str]] = defaultdict(list)
+    for path in sorted(held.keys() - set(paired), key=depth):
+        if held[path]:
+            found[held[path]].append(path)
+    return found
+
+
+def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str]]:
+    """One with one; where one side has more, neighbours of the same names first, and what is between them in order."""
+    if len(ours) == len(theirs):
+        yield from zip(ours, theirs, strict=True)
+        return
+    alike = SequenceMatcher(None, [*map(_last, ours)], [*map(_last, theirs)], autojunk=False)
+    for _, i, i_end, j, j_end in alike.get_opcodes():
+        yield from zip(ours[i:i_end], theirs[j:j_end], strict=False)
+
+
+def pair_without_parameters(
+    ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
+) -> dict[str, str]:
+    """Paths of our modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
+    modules that hold the same ones, those of one name, or the only one of each side.
+
+    Both give much the same along the normal run, else one name may mean two things; but behind a call of `paired` modules that
+    does not, nothing does, and names alone decide.
+    """
+    around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
+    mine = _without(ours, parameters)
+    plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
+    its = [site for site in plain if _acts(theirs[site])]
+    idle = {(_around(site.path), _last(site.path)) for site in plain if site not in its}
+    back, pairs = {other: path for path, other in paired.items()}, {}
+    wrong = (
+        n
+        for n, site in enumerate(theirs)
+        if (own := Site(back.get(site.path, "(none)"), site.call)) in ours and not much_the_same(ours[own], theirs[site].output)
+    )
+    behind = set([*theirs][next(wrong, len(theirs)) :])
+    for path, other in around.items():
+        free = [site for site in mine if _around(site.path) == path and (other, _last(site.path)) not in idle]
+        both = [(site, each) for site in free for each in its if _around(each.path) == other]
+        near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
+        named = [
+            pair
+            for pair in both
+            if _last(pair[0].path) == _last(pair[1].path)
+            and (pair in near or pair[1] in behind)
+            and _fit(ours[pair[0]], theirs[pair[1]].output)
+        ]
+        taken = {site for pair in named for site in pair}
+        only = [pair for pair in near if not taken & {*pair}]
+        alone = len(only) == 1 == len([site for site in free if site not in taken])
+        pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
+    return pairs
+
+
+def _acts(record: Record) -> bool:
+    """Whether a call gives something else than it takes."""
+    return not np.array_equal(record.inputs[0], record.output[0])
+
+
+def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are as many, and of the same shapes in some order of axes."""
+    return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
+
+
+def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are as many, and each is nearer to torch's than to nothing, in some order of axes."""
+    if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
+        return False
+    both = [(j, laid(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
+    return all(distance(j, t) <= CLEAR for j, t in both)
+
+
+def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
+    """The first call of every module in which none of these parameters lies."""
+    holding = _ancestors(names)
+    return [site for site in calls if not site.call and site.path not in holding and site != CALL]
+
+
+def _ancestors(names: Iterable[str]) -> set[str]:
+    """The modules around parameters."""
+    return {name[:at] for name in names for at in (0, *(i for i, sign in enumerate(name) if sign == "."))}
+
+
+def _around(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
+    """torch's names of what lies in a module of ours; none, if it holds only a part of one that torch packs."""
+    inside = {theirs for name, theirs in parameters.items() if below(name, path)}
+    outside = {theirs for name, theirs in parameters.items() if not below(name, path)}
+    return frozenset() if inside & outside else frozenset(inside)
+
+
+def owners(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Of our modules with parameters of their own: the torch modules that have these."""
+    return {name.rpartition(".")[0]: theirs.rpartition(".")[0] for name, theirs in parameters.items()}
+
+
+def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
+    """Our calls but for those of methods that help: where a module of ours is called more often than torch's, those that give
+    nothing of the shape of what torch's calls give first, or `whole`, of all that they give."""
+    given: dict[str, list[np.ndarray]] = defaultdict(list)
+    for site, record in theirs.items():
+        given[site.path] += record.output if whole else record.output[:1]
+    torch_calls, calls = (Counter(site.path for site in sites) for sites in (theirs, ours))
+
+    def helps(site: Site) -> bool:
+        other = modules.get(site.path, site.path)
+        more = site.path in modules and 0 < torch_calls[other] < calls[site.path]
+        return more and not any(orders_for(array.shape, ours[site][0].shape) for array in given[other])
+
+    return [site for site in ours if not helps(site)]
+
+
+def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
+    """Our calls -> torch's calls of the same module, the first with the first. Where ours are more, each does but a part of the
+    work, as the layers under Linen's `scan` do, which are called by one path: none is paired."""
+    own, other = defaultdict(list), defaultdict(list)
+    for calls, sites in ((own, ours), (other, theirs)):
+        for site in sites:
+            calls[site.path].append(site)
+    both = ((own[path], other[name]) for path, name in modules.items())
+    return {mine: its for some, more in both if len(some) <= len(more) for mine, its in zip(some, more, strict=False)}
+
+
+def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping[Site, Site]) -> Trace:
+    """A module that one side calls more often does its work in other portions: what comes back to a call is not the same."""
+    counts = [Counter(site.path for site in sites) for sites in (ours, theirs)]
+    uneven = {other for site, other in pairs.items() if counts[0][site.path] != counts[1][other.path]}
+    return {
+        site: replace(record, input_gradients=(), output_gradients=()) if site in uneven else record
+        for site, record in theirs.items()
+    }
+
+
+def holder(path: str, paths: Container[str]) -> str:
+    """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
+    while path:
+        path = path.rpartition(".")[0]
+        if path in paths:
+            return path
+    return CALL.path

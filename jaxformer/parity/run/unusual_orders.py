@@ -1,0 +1,117 @@
+"""Values matched in an order that is not usual: axes of a kernel exchanged, weights of one layer in another.
+
+That may be a port's own way, or its bug: then the numbers are all there, and only the output tells. So both readings are run.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.convert.layouts import in_usual_order
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import Axes, Family, Rule, to_jax, weights_of
+from jaxformer.errors import ParityError
+from jaxformer.parity.match.tensors import Identified
+from jaxformer.parity.numerics.axis_order import CLEAR
+from jaxformer.parity.numerics.float32_tables import Tables
+from jaxformer.parity.numerics.float64 import cast, jax_float64, widen
+from jaxformer.parity.numerics.metrics import LINES, distance
+from jaxformer.parity.record.reference import Call, Reference
+from jaxformer.parity.report.summarize import LAYER, alike
+from jaxformer.parity.run.load_weights import ready
+
+
+@dataclass
+class Doubts:
+    """What of a matching is not usual."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    """Of these JAX tensors, what would be."""
+    says: list[str] = field(default_factory=list)
+
+
+def resolve(found: Identified, given: Family, reference: Callable[[], Reference], call: Call) -> Identified:
+    """The same with what is doubtful noted; and in the usual order, where the output then is by far nearer to torch's. What
+    rules that are `given` say is not doubted. `reference` is asked for only where there are doubts."""
+    doubts = doubtful(found, given)
+    if not doubts.says:
+        return found
+    noted = replace(found, notes=(*found.notes, *doubts.says))
+    if not doubts.rules:
+        return noted
+    usual = replace(found.family, rules=(*doubts.rules.values(), *found.family.rules))
+    try:
+        said = reference()
+        matched, other = (output_off(said, found, family, call) for family in (found.family, usual))
+    except Exception:  # the run itself will tell why
+        return noted
+    return replace(noted, family=usual) if matched > LINES["activation"][0] and other < CLEAR * matched else noted
+
+
+def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:
+    """relL2 of the output in float64 with torch's weights; infinite where it cannot be told."""
+    with jax_float64(Tables(found.tables)):
+        model = ready(widen(to_jax(reference.weights, found.model, family)), training=False)
+        inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
+        try:
+            return distance(np.asarray(jax.jit(lambda *given: call(*given))(model, *inputs)), reference.output)
+        except (ParityError, TypeError, ValueError):
+            return np.inf
+
+
+def doubtful(found: Identified, given: Family) -> Doubts:
+    """Kernels, and layers."""
+    doubts, family = Doubts(), found.family
+    leaves = {name: leaf for name, leaf in weights_of(found.model, family).items() if family.rule(name) not in given.rules}
+    names = {name: family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1) for name, leaf in leaves.items()}
+    turned, crossed = [], []
+    for name in leaves:
+        rule = family.rule(name)
+        if isinstance(rule.layout, Axes) and (usual := in_usual_order(rule.layout)) != rule.layout:
+            turned.append(name)
+            if usual is not None:
+                doubts.rules[name] = Rule(name, _torch(names[name], family.stacked(name)), usual, rule.part)
+    for name, its in in_layer_order(names).items():
+        rule = doubts.rules.get(name, family.rule(name))
+        crossed += [f"{name} holds what torch has in {mine}" for mine, it in zip(names[name], its, strict=True) if mine != it]
+        doubts.rules[name] = Rule(name, _torch(its, family.stacked(name)), rule.layout, rule.part)
+    if turned:
+        doubts.says.append(f"with inner axes in another order than torch's: {listed(turned)}")
+    if crossed:
+        doubts.says.append(f"in another layer than torch's: {listed(crossed)}")
+    return doubts
+
+
+def in_layer_order(names: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Of the JAX tensors that hold those of other layers: torch's names of their own, where layers differ in one number."""
+    groups: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for name, its in names.items():
+        for layer, it in enumerate(its):
+            groups[alike(name), alike(it), str(len(its))].append((name, layer))
+    found = {name: [*its] for name, its in names.items()}
+    for slots in groups.values():
+        its = [names[name][layer] for name, layer in slots]
+        if one_number([f"{layer}.{name}" for name, layer in slots]) and one_number(its):
+            slots.sort(key=lambda slot: (slot[1], numbers(slot[0])))
+            for (name, layer), it in zip(slots, sorted(its, key=numbers), strict=True):
+                found[name][layer] = it
+    return {name: its for name, its in found.items() if its != names[name]}
+
+
+def one_number(names: list[str]) -> bool:
+    """Whether names differ in one of their numbers alone."""
+    return sum(len({*column}) > 1 for column in zip(*map(numbers, names), strict=True)) == 1
+
+
+def numbers(name: str) -> tuple[int, ...]:
+    """Of layers."""
+    return tuple(map(int, LAYER.findall(name)))
+
+
+def _torch(names: list[str], stacked: bool) -> Any:
+    return tuple(names) if stacked else names[0]

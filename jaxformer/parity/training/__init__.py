@@ -1,0 +1,1 @@
+"""Both sides trained step beside step."""

@@ -1,0 +1,52 @@
+"""What training is compared: batches, losses, optimizers and schedules of both sides."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optax
+
+from jaxformer.errors import InputError
+from jaxformer.parity.training.trainers import Batch, _as_floats
+from jaxformer.validation.fields import check_number, check_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How both sides are trained."""
+
+    batches: Sequence[Batch]
+    """What the losses are given, call after call."""
+    torch_loss: Callable[..., Any]
+    """torch_loss(model, *tensors) -> a scalar; integers come as int64."""
+    jax_loss: Callable[..., Any]
+    """jax_loss(model, *arrays) -> a scalar; with a parameter named `key`, it is given one for dropout."""
+    torch_optimizer: Callable[[Any], Any]
+    """Of the model: lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)."""
+    jax_optimizer: optax.GradientTransformation | optax.MultiSteps
+    """Clipping, schedule and accumulation are parts of it."""
+    torch_schedule: Callable[[Any], Any] | None = None
+    """Of torch's optimizer: lambda optimizer: LambdaLR(optimizer, factor); it is stepped after it."""
+    jax_schedule: Callable[[Any], Any] | None = None
+    """The learning rate of step 0, 1, 2, ..., an integer array; it is compared with that of torch's first parameters."""
+    clip_norm: float | None = None
+    """For torch's clip_grad_norm_; None: the gradient is not clipped."""
+    accumulate: int = 1
+    """How many batches torch averages the gradient over, for one step."""
+
+    def __post_init__(self) -> None:
+        check_size("accumulate", self.accumulate)
+        if self.clip_norm is not None:
+            check_number("clip_norm", self.clip_norm, 0, open_below=True)
+        if not self.batches or len(self.batches) % self.accumulate:
+            raise InputError(
+                f"{len(self.batches)} batches make no whole number of steps of {self.accumulate}; give a multiple of it"
+            )
+
+    def steps(self, *, wide: bool = True) -> Iterator[Sequence[Batch]]:
+        """The batches of each step; floats in float64, or in float32."""
+        floating = np.float64 if wide else np.float32
+        for start in range(0, len(self.batches), self.accumulate):
+            batches = self.batches[start : start + self.accumulate]
+            yield [tuple(_as_floats(array, floating) for array in batch) for batch in batches]

@@ -1,0 +1,199 @@
+"""How both sides are trained, and each of them doing it, step after step, in float64 or in float32."""
+
+import copy
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, to_torch
+from jaxformer.errors import InputError, ParityError
+from jaxformer.parity.explain.optimizer_steps import Settings, settings_of
+from jaxformer.parity.match.one_sided import OneSided
+from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.record.torch_state import thawed
+from jaxformer.parity.run.load_weights import joined, load_jax, ready
+from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
+from jaxformer.parity.training.spec import Learning
+from jaxformer.pytree import map_named, named_leaves
+
+Batch = tuple[np.ndarray, ...]
+
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Few steps are taken: half the time to compile for up to a fifth more a step."""
+
+
+class Moment(NamedTuple):
+    """One step of one side: in its own type, by torch's names."""
+
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+    """Before they were clipped."""
+    parameters: Mapping[str, np.ndarray]
+    """After the step."""
+
+
+class TorchSide:
+    """A copy of torch's model, in training mode, with its optimizer."""
+
+    def __init__(self, model: Any, learning: Learning, *, wide: bool = True):
+        self.learning, self.wide, own = learning, wide, thawed(copy.deepcopy(model).train())
+        self.model = own.double() if wide else own.float()
+        self.optimizer = learning.torch_optimizer(self.model)
+        self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
+        self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
+
+    def changed_buffers(self) -> list[str]:
+        """Names of those of floats that are not as they were."""
+        now = dict(self.model.named_buffers())
+        return [name for name, before in self.buffers.items() if not now[name].equal(before)]
+
+    def rates(self) -> dict[str, float]:
+        """The learning rate of each parameter that the optimizer has, for the step to come."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        groups = self.optimizer.param_groups
+        trained = ((group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad)
+        return {names[parameter]: float(group["lr"]) for group, parameter in trained}
+
+    def settings(self) -> Settings | None:
+        """What its first step does, if that is known."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        return settings_of(self.optimizer, names, self.learning.clip_norm)
+
+    def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> Moment:
+        """One step down the gradient of the mean loss of these batches."""
+        import torch
+
+        self.optimizer.zero_grad(set_to_none=True)
+        values = []
+        for batch, drawn in zip(batches, masks, strict=True):
+            tensors = [torch.from_numpy(array) for array in batch]
+            integers = (torch.int8, torch.int16, torch.int32)
+            with torch_float64() if self.wide else nullcontext(), feed_masks(drawn):
+                value = self.learning.torch_loss(
+                    self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
+                )
+                (value / len(batches)).backward()
+            values.append(_scalar("torch", value, wide=self.wide))
+        parameters = dict(self.model.named_parameters())
+        gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for name, p in parameters.items()}
+        if self.learning.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm)
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return Moment(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
+
+
+class JaxSide:
+    """The JAX model with torch's weights, in training mode, with its optimizer."""
+
+    def __init__(
+        self,
+        model: PyTree,
+        weights: Mapping[str, np.ndarray],
+        learning: Learning,
+        rules: Family,
+        *,
+        alone: Sequence[OneSided] = (),
+        still: Collection[str] = (),
+        wide: bool = True,
+    ):
+        """`alone`: what one side has none of; `still`: JAX arrays that are no parameters."""
+        self.own = {each.name: each.key for each in alone if each.side == "jax"}
+        self.rules, self.wide, optimizer = rules, wide, learning.jax_optimizer
+        constants = {*rules.constants, *still} - set(self.own)
+        self.parameters, self.rest = load_jax(model, weights, rules, wide=wide, still=constants)
+        moments = jax.jit(optimizer.init)(self.parameters)
+        self.moments = _wide_state(moments) if wide else moments
+        named = "key" in inspect.signature(learning.jax_loss).parameters
+
+        def loss(parameters: PyTree, rest: PyTree, number: Any, arrays: tuple[Any, ...]) -> tuple[jax.Array, PyTree]:
+            """And what the model has made of its rest. The keys that lie in it, or else the one that is given, are others for
+            each number."""
+            whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
+            key = {"key": _renewed(number, jax.random.key(0))} if named else {}
+            value, after = learning.jax_loss(whole, *arrays, **key), named_leaves(whole)
+            return value, map_named(lambda name, leaf: leaf if is_random(leaf) else after[name].astype(leaf.dtype), rest)
+
+        def advance(
+            parameters: PyTree, rest: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
+        ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
+            (value, rest), gradient = jax.value_and_grad(loss, has_aux=True)(parameters, rest, number, arrays)
+            updates, moments = optimizer.update(gradient, moments, parameters)
+            return optax.apply_updates(parameters, updates), rest, moments, value, gradient
+
+        self.advance = jax.jit(advance, compiler_options=QUICKLY)
+        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=QUICKLY)
+        """What compiles is the masks alone: nothing else is asked for."""
+
+    def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
+        """What a step drops, batch by batch."""
+        return [
+            [np.asarray(mask) for mask in self.drawn(self.parameters, self.rest, *given)]
+            for given in _numbered(number, batches)
+        ]
+
+    def step(self, number: int, batches: Sequence[Batch]) -> Moment:
+        """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
+        values, gradients = [], []
+        for given in _numbered(number, batches):
+            state = self.parameters, self.rest, self.moments
+            self.parameters, self.rest, self.moments, value, gradient = self.advance(*state, *given)
+            values.append(_scalar("jax", value, wide=self.wide))
+            gradients.append(self._named(gradient))
+        mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
+        return Moment(float(np.mean(values)), mean, self._named(self.parameters))
+
+    def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
+        """By torch's names, and by those of what torch has none of."""
+        leaves = named_leaves(tree)
+        return to_torch(tree, self.rules) | {key: np.asarray(leaves[name]) for name, key in self.own.items()}
+
+
+def _numbered(number: int, batches: Sequence[Batch]) -> Iterator[tuple[jax.Array, tuple[jax.Array, ...]]]:
+    """Each batch with its own number, on the device."""
+    for i, batch in enumerate(batches):
+        yield jnp.int32(number * len(batches) + i), tuple(map(jnp.asarray, batch))
+
+
+def is_key(leaf: jax.Array) -> bool:
+    """Whether random numbers come from it."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_random(leaf: jax.Array) -> bool:
+    """A key, or what flax counts its draws in."""
+    return is_key(leaf) or leaf.dtype == jnp.uint32
+
+
+def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
+    """Another key for each number; other arrays stay."""
+    return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
+
+
+def _wide_state(moments: PyTree) -> PyTree:
+    """The optimizer's state with int64 counts: what divides an int32 count, as most schedules do, goes on in float32."""
+    for name, leaf in named_leaves(moments).items():
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != jnp.float64:
+            raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64; give it no type")
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, moments)
+
+
+def _scalar(side: str, value: Any, *, wide: bool) -> float:
+    array = host(value)
+    if array.shape or (wide and array.dtype != np.float64):
+        raise ParityError(f"loss: {side} gave {array.dtype}{list(array.shape)}; tier A compares one float64 number")
+    return float(array)
+
+
+def _as_floats(array: np.ndarray, floating: type[np.floating]) -> np.ndarray:
+    return array.astype(floating) if np.issubdtype(array.dtype, np.floating) else array

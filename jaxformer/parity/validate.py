@@ -1,0 +1,122 @@
+"""The two models that are to be compared, and what is not one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen
+
+from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.rules import Family
+from jaxformer.errors import InputError, ParityError
+from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.probe.parameters import is_torch
+from jaxformer.parity.record.reference import Call, apply
+from jaxformer.pytree import is_weight
+from jaxformer.validation.fields import check_choice
+
+
+def checked_sides(
+    torch_model: Any, jax_model: Any, inputs: Any, rules: Family | str | None, call_jax: Call
+) -> tuple[Family | None, tuple[np.ndarray, ...]]:
+    """The rules and the inputs as arrays; InputError for what is no model, no rules or no inputs."""
+    from torch import nn
+
+    if not isinstance(torch_model, nn.Module):
+        raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")
+    for name, tensor in torch_model.named_parameters():
+        if str(tensor.dtype) != "torch.float32":
+            held = f"the torch model holds {str(tensor.dtype)[6:]}, first {name}"
+            if tensor.is_complex():
+                raise InputError(f"{held}; complex parameters are not compared: hold two of floats, real and imaginary")
+            raise InputError(f"{held}; give it in float32: model.float()")
+    if not isinstance(inputs, (tuple, list)):
+        named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
+        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays{named}")
+    for i, given in enumerate(inputs):
+        if given is None:
+            raise InputError(f"input {i} is None; leave it out, and give it in call_torch and call_jax")
+        if isinstance(given, Mapping):
+            raise InputError(
+                f"input {i} is a {type(given).__name__}; give its arrays, and their names in call_torch and call_jax"
+            )
+    arrays = tuple(np.asarray(host(array)) for array in inputs)
+    for i, array in enumerate(arrays):
+        if array.dtype.kind not in "fiub" or not array.ndim:
+            raise InputError(f"input {i} is a {type(inputs[i]).__name__}; give arrays of numbers with at least one axis")
+        if not array.size:
+            raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
+    return checked_jax(jax_model, rules, call_jax), arrays
+
+
+def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
+    """The rules; InputError for what is no JAX model, and rules that are none."""
+    if is_torch(jax_model) or isinstance(jax_model, linen.Module):
+        kind = "torch" if is_torch(jax_model) else "Linen"
+        raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
+    if isinstance(jax_model, Mapping) and call_jax is apply:
+        raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
+    if isinstance(rules, str):
+        check_choice("rules", rules, FAMILIES)
+        return FAMILIES[rules]
+    if rules is not None and not isinstance(rules, Family):
+        raise InputError(f"rules is a {type(rules).__name__}; give a Family, or one of {', '.join(FAMILIES)}")
+    if rules is None and abstract(jax_model):
+        raise InputError("the JAX model has shapes alone, and no values to match; give rules")
+    return rules
+
+
+def abstract(tree: Any) -> bool:
+    """Whether its weights are shapes alone."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def filled(tree: Any) -> Any:
+    """Keys and counts of zeros where these are shapes, as `eval_shape` leaves dropout's: a model that infers draws none."""
+
+    def fill(leaf: Any) -> Any:
+        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
+        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
+
+    return jax.tree.map(fill, tree)
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be judged in it."""
+    for path, module in model.named_modules():
+        refuse(path, module)
+    modes = {module: module.training for module in model.modules()}
+    buffers = {module: {name: (b, None if b is None else b.clone()) for name, b in module._buffers.items()} for module in modes}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for module, named in buffers.items():
+            module._buffers.clear()
+            for name, (buffer, before) in named.items():
+                if buffer is not None and not ((buffer == before) | (buffer != buffer) & (before != before)).all():
+                    buffer.copy_(before)  # one that is an expanded view cannot be written, by the model neither
+                module._buffers[name] = buffer
+
+
+def refuse(path: str, module: Any) -> None:
+    """ParityError for a torch module that drops units, or cannot be watched."""
+    import torch
+
+    where = path or "the model itself"
+    drops = (torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d, torch.nn.AlphaDropout)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ParityError(
+            f"{where} is made by torch.jit, so nothing can be seen inside; give the nn.Module that it was made of"
+        )
+    if isinstance(module, drops) and module.training and module.p > 0:
+        raise ParityError(
+            f"the torch model is in training mode and {where} drops units (p = {module.p}); call .eval() on it, or compare "
+            "training"
+        )

@@ -1,0 +1,94 @@
+"""One comparison of a JAX module with its PyTorch twin: weights, output, gradients, and float32 accuracy.
+
+    reference = run_torch(torch_module, inputs)
+    compare(reference, Subject(jax_module))
+
+Each check alone raises ConversionError or ParityError; `CHECKS` lists them, cheapest first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
+from jaxformer.errors import ParityError
+from jaxformer.parity.judge.low_precision import check_output32
+from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.metrics import (
+    Difference,
+    check_float64,
+    check_gradients,
+    same_bits,
+)
+from jaxformer.parity.record.reference import Reference
+from jaxformer.parity.run.candidate import Subject
+
+
+def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
+    """The torch module, filled in place with a JAX tree's weights; strict about names and shapes."""
+    import torch
+
+    state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family, like=module.state_dict()).items()}
+    module.load_state_dict(state, strict=True)
+    return module
+
+
+def check_weights(reference: Reference, subject: Subject) -> None:
+    """Every tensor is used exactly once, and comes back bit for bit."""
+    back = to_torch(subject.model(reference), subject.family)
+    changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
+    if changed:
+        raise ParityError(f"weights change on the way to JAX and back: {', '.join(changed)}")
+
+
+def check_output(reference: Reference, subject: Subject) -> Difference:
+    """Tier A."""
+    with jax.enable_x64(True):
+        model = widen(subject.model(reference))
+        output = jax.jit(subject.call)(model, *(jnp.asarray(_widened(array)) for array in reference.inputs))
+        return check_float64("output", output, reference.output)
+
+
+def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:
+    """The gradients of the sum of output * cotangent in float64, under the names that the reference has."""
+
+    def objective(model, floats, others):
+        inputs = floats | others
+        output = subject.call(model, *(inputs[f"input {i}"] for i in range(len(inputs))))
+        return (output * jnp.asarray(reference.cotangent)).sum()
+
+    with jax.enable_x64(True):
+        inputs = {f"input {i}": jnp.asarray(_widened(array)) for i, array in enumerate(reference.inputs)}
+        floats = {name: array for name, array in inputs.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+        others = {name: array for name, array in inputs.items() if name not in floats}
+        model = widen(subject.model(reference))
+        weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
+        return gradients_to_torch(weights, subject.family, reference.weights) | arrays
+
+
+def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:
+    """Tier A, for every weight and every float input; returns the null gradients' names."""
+    return check_gradients(jax_gradients(reference, subject), reference.gradients)
+
+
+CHECKS: dict[str, Callable[[Reference, Subject], Any]] = {
+    "weights, bitwise": check_weights,
+    "output, float64": check_output,
+    "gradients, float64": check_all_gradients,
+    "output, float32": check_output32,
+}
+
+
+def compare(reference: Reference, subject: Subject) -> None:
+    """Every check in turn."""
+    for check in CHECKS.values():
+        check(reference, subject)
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

@@ -1,0 +1,231 @@
+"""Bugs in the parts of a transformer: activations, norms, embeddings, and their gradients."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
+from jaxformer.selfcheck.inject import (
+    Injection,
+    Mutant,
+    config,
+    instead,
+    patch,
+    reads_as,
+    swapped,
+)
+
+
+def layer_norm_as(normalise: Callable[[Array, float], Array]) -> Injection:
+    """Another formula for LayerNorm, on x and epsilon."""
+    return instead(norms.FUNCTIONS, layer=normalise)
+
+
+def mean(x: Array) -> Array:
+    """Over the last axis, which stays."""
+    return x.mean(-1, keepdims=True)
+
+
+def variance(x: Array, correction: int = 0) -> Array:
+    """Over the last axis, which stays."""
+    return x.var(-1, keepdims=True, ddof=correction)
+
+
+def fast_variance(x: Array) -> Array:
+    """E[x^2] - E[x]^2: cancels where the mean is large."""
+    return mean(x * x) - mean(x) * mean(x)
+
+
+def positions_off_by(n: int) -> Injection:
+    """Token t stands at t + n."""
+
+    def shifted(original: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda self, ids, positions, **rest: original(self, ids, positions + n, **rest)
+
+    return patch(embeddings.InputEmbedding, __call__=shifted)
+
+
+def in_blocks(original: Callable[[int, int], np.ndarray]) -> Callable[[int, int], np.ndarray]:
+    """All sines, then all cosines (Marian's and fairseq's order) where they alternate."""
+
+    def table(n_positions: int, d_model: int) -> np.ndarray:
+        alternating = original(n_positions, d_model)
+        return np.concatenate([alternating[:, 0::2], alternating[:, 1::2]], -1)
+
+    return table
+
+
+def padding_row_frozen(original: Callable[..., Array]) -> Callable[..., Array]:
+    """torch's `padding_idx=0`: that row of the table gets no gradient."""
+
+    def encode(self: embeddings.Embedding, ids: Array) -> Array:
+        x = original(self, ids)
+        return jnp.where((ids == 0)[..., None], jax.lax.stop_gradient(x), x)
+
+    return encode
+
+
+ACTIVATIONS = [
+    Mutant(
+        "GELU by tanh for GELU by erf",
+        config(activation="gelu_tanh"),
+        guilty="feed_forward",
+        cause="jax activation gelu by tanh",
+    ),
+    Mutant(
+        "quick-GELU for GELU",
+        instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x)),
+        guilty="feed_forward",
+        cause="jax activation quick gelu",
+    ),
+    Mutant(
+        "GELU for quick-GELU",
+        config(activation="gelu"),
+        "switched",
+        guilty="feed_forward",
+        cause="torch activation quick gelu; jax activation gelu ",
+    ),
+    Mutant(
+        "ReLU for SiLU in the gate",
+        config(activation="relu"),
+        "rich",
+        guilty="feed_forward",
+        cause="torch activation silu; jax activation relu",
+    ),
+    Mutant("gate and up swapped", swapped("gate", "up"), "rich", guilty="gate|up", cause="jax weight of (up|gate)"),
+]
+
+NORMS = [
+    Mutant(
+        "LayerNorm epsilon 1e-6 for 1e-5",
+        config(norm_epsilon=1e-6),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+    ),
+    Mutant(
+        "LayerNorm epsilon 1e-12 for 1e-5",
+        config(norm_epsilon=1e-12),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-12",
+    ),
+    Mutant(
+        "RMSNorm epsilon 1e-6 for 1e-5",
+        config(norm_epsilon=1e-6),
+        "rich",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+    ),
+    Mutant(
+        "epsilon outside the root",
+        layer_norm_as(lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="jax epsilon's place outside the root",
+    ),
+    Mutant(
+        "epsilon inside the root",
+        instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
+        "fused",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="jax epsilon's place in the root",
+    ),
+    Mutant(
+        "unbiased deviation for biased",
+        layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch variance biased; jax variance unbiased",
+    ),
+    Mutant(
+        "biased deviation for unbiased",
+        instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
+        "fused",
+        guilty="attention_norm|feed_forward_norm|norm",
+        cause="torch variance unbiased; jax variance biased",
+    ),
+    Mutant(
+        "fast variance",
+        layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(fast_variance(x) + e)),
+        "shifted",
+        guilty="attention_norm|feed_forward_norm|norm",
+    ),
+    Mutant("LayerNorm bias dropped", reads_as(0.0, "attention_norm.bias"), guilty="attention_norm", cause="jax bias left out"),
+    Mutant(
+        "LayerNorm gain dropped",
+        reads_as(1.0, "feed_forward_norm.scale"),
+        guilty="feed_forward_norm",
+        cause="jax gain left out",
+    ),
+    Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale"), guilty="norm", cause="jax gain left out"),
+    Mutant("norm after the residual sum for before it", config(norm_position="post")),
+    Mutant("LayerNorm without its bias", config(norm_bias=False)),
+]
+
+EMBEDDINGS = [
+    Mutant("learned positions off by one", positions_off_by(1), guilty="embed", cause=r"ids \+1"),
+    Mutant("learned positions off by two", positions_off_by(2), guilty="embed", cause=r"ids \+2"),
+    Mutant(
+        "sinusoid positions off by one",
+        positions_off_by(1),
+        "rich",
+        guilty="embed",
+        cause="torch first position 0; jax first position 1",
+    ),
+    Mutant(
+        "sinusoid positions off by two",
+        positions_off_by(2),
+        "rich",
+        guilty="embed",
+        cause="torch first position 0; jax first position 2",
+    ),
+    Mutant(
+        "sinusoid in blocks",
+        patch(positions.TABLES, sinusoid=in_blocks),
+        "rich",
+        guilty="embed",
+        cause="jax positions sinusoid in blocks",
+    ),
+    Mutant("sinusoid positions for those that are given", config(positions="sinusoid"), "switched", guilty="embed"),
+    Mutant(
+        "embedding scale missing",
+        config(embedding_scale=False),
+        "rich",
+        guilty="embed",
+        cause=r"torch embedding scale sqrt\(d_model\); jax embedding scale 1 ",
+    ),
+]
+
+HEADS = [
+    Mutant(
+        "logits scale missing",
+        config(logits_scale=1.0),
+        "switched",
+        guilty="head",
+        cause=r"torch scale 1/sqrt\(d_model\); jax scale 1 ",
+    ),
+]
+
+GRADIENTS = [
+    Mutant(
+        "the padding id's row looked up with a gradient",
+        config(padding_idx=None),
+        "switched",
+        guilty=r"embed\.token",
+        cause="torch's gradient is 0 in row 0 .* as torch's padding_idx has it",
+    ),
+    Mutant(
+        "no gradient for the padding id's row",
+        patch(embeddings.Embedding, encode=padding_row_frozen),
+        guilty=r"embed\.(token|position)",
+        cause="row 0",
+    ),
+    Mutant(
+        "weight gradient halved",
+        patch(matmul, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw)),
+        guilty="query|key|value|out|up|down|head",
+        cause="0.5 times",
+    ),
+]
+
+PARTS = (*ACTIVATIONS, *NORMS, *EMBEDDINGS, *HEADS, *GRADIENTS)

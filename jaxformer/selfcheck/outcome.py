@@ -1,0 +1,119 @@
+"""What became of the mutants: who noticed each, which module was named, and whether the cause was."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxformer.parity.report.report import Module, Report
+from jaxformer.selfcheck.inject import Mutant
+
+LEAST_CAUSES = 0.8
+"""The part of the causes that has to be named right; of the modules, all have to be."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    killed_by: str | None
+    """The tier and the first check that noticed, as 'A forward'; None for a survivor."""
+    reached: bool
+    """Whether the mutation took part in the run."""
+    modules: Sequence[Module] = field(default_factory=list)
+    """Those that were compared; none in a run that is compared as a whole."""
+    why: str = ""
+    """The cause that such a run named."""
+
+    @property
+    def killed(self) -> bool:
+        """A bug that never ran was not noticed, whatever else went wrong."""
+        return self.killed_by is not None and self.reached
+
+    @property
+    def guilty(self) -> list[Module]:
+        """The modules that were named."""
+        return [module for module in self.modules if module.guilty]
+
+    @property
+    def module_right(self) -> bool:
+        """Whether every module that the bug lies in was named, and no other."""
+        named = {path(module) for module in self.guilty}
+        return bool(named) and named == {path(module) for module in self.modules if self._declared(module)}
+
+    @property
+    def cause_right(self) -> bool:
+        """Whether all of them, or the whole run, were named with the bug's cause."""
+        wanted = self.mutant.cause
+        if not self.mutant.guilty:
+            return bool(wanted and re.search(wanted, self.why))
+        return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.guilty)
+
+    def _declared(self, module: Module) -> bool:
+        return re.fullmatch(rf"(.*\.)?({self.mutant.guilty})", path(module)) is not None
+
+
+def path(module: Module) -> str:
+    """Of ours; the model itself has a name too."""
+    return module.jax or "the model"
+
+
+def noticed(report: Report) -> str | None:
+    """The tier and the first check that is red; weights that do not fit count, a run that breaks down does not."""
+    for stage in report.stages:
+        if stage.status == "different" or (stage.status == "failed" and stage.name == "weights"):
+            return f"{report.tier} {stage.name}"
+        if stage.status == "failed":
+            return None
+    return None
+
+
+def line(outcome: Outcome) -> str:
+    """One row of the table: the bug, the module named, the cause named, and what noticed."""
+    fate = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
+    kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.guilty))
+    more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""
+    module, cause = (f"{kinds[0]}{more}", outcome.guilty[0].cause or "-") if kinds else ("-", outcome.why or "-")
+    if outcome.mutant.guilty:
+        module = module if outcome.module_right else f"WRONG: {module}"
+    if outcome.mutant.guilty or outcome.mutant.cause:
+        cause = cause if outcome.cause_right or cause == "-" else f"WRONG: {cause}"
+    return f"{outcome.mutant.name:{NAME}}  {fate:22}  {module:{MODULE}}  {cause}"
+
+
+NAME, MODULE = 48, 52
+"""Widths of the table's columns."""
+
+
+def passed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all are killed, all modules right, and enough causes."""
+    modules, causes = with_modules(outcomes), with_causes(outcomes)
+    right = sum(outcome.cause_right for outcome in causes)
+    named = all(outcome.module_right for outcome in modules) and right >= LEAST_CAUSES * len(causes)
+    return named and all(outcome.killed for outcome in outcomes)
+
+
+def with_modules(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those whose module is declared."""
+    return [outcome for outcome in outcomes if outcome.mutant.guilty]
+
+
+def with_causes(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those, and whole runs whose cause is."""
+    return [outcome for outcome in outcomes if outcome.mutant.guilty or outcome.mutant.cause]
+
+
+def verdict(outcomes: Sequence[Outcome]) -> str:
+    """Three lines: modules, causes, and 'N/N mutants killed' with the survivors."""
+    modules, causes = with_modules(outcomes), with_causes(outcomes)
+    right = sum(outcome.cause_right for outcome in causes)
+    share = 100 * right / len(causes) if causes else 100.0
+    survivors = [outcome.mutant.name for outcome in outcomes if not outcome.killed]
+    killed = f"{len(outcomes) - len(survivors)}/{len(outcomes)} mutants killed"
+    return "\n".join(
+        [
+            f"module named right: {sum(outcome.module_right for outcome in modules)} of {len(modules)}",
+            f"cause named right: {right} of {len(causes)} ({share:.0f} %)",
+            killed + (f"; survivors: {', '.join(survivors)}" if survivors else ""),
+        ]
+    )
