@@ -10,14 +10,15 @@ Axis letters, the same in every signature, einsum and sharding rule:
 The packages, bottom to top; each may import only those before it:
 
     config, validation, pytree, ...         the ground: what is asked for, what is refused
+    convert                                 weights between frameworks
+    parity                                  the comparison of any two models
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
     data                                    text -> batches
-    convert                                 weights between frameworks
     training                                losses, optimizers, the train step, runs
-    parity                                  the proof that both frameworks agree
     recipes                                 systems trained from end to end
+    selfcheck                               our own models against their twins, and the mutants
     cli                                     the `jaxformer` command
 """
 

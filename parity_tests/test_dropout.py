@@ -14,8 +14,9 @@ from torch.nn import functional
 
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
+from jaxformer.keep_mask import keep_mask
 from jaxformer.models import build
-from jaxformer.nn.dropout import dropout, keep_mask
+from jaxformer.nn.dropout import dropout
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.run.candidate import Subject
 from jaxformer.parity.training.shared_dropout import check_masks, feed_masks, with_masks

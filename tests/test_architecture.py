@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import jaxformer
+import jaxformer.parity
 
 ROOT = Path(jaxformer.__file__).parents[1]
-ABOVE_TRAINING = ("pytest_plugin", "__main__")
+ABOVE_ALL = ("pytest_plugin", "__main__")
 """Top-level files that are no ground: they stand on everything else."""
 NO_TWIN = {
     "decoding/prepare.py": "torch compiles nothing",
@@ -34,12 +35,21 @@ HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
 
 @cache
 def order() -> dict[str, int]:
-    """Wing -> height, as the package's docstring lists them, bottom to top."""
-    lines = (jaxformer.__doc__ or "").split("The packages, bottom to top")[1].splitlines()
-    wings = [match[1] for line in lines if (match := re.match(r"    (\w.*?)  +\w", line))]
-    heights = {wing: height for height, wing in enumerate(wings[1:], start=1)}
+    """Package -> height, as the docstring lists them, bottom to top; the ground is 0."""
+    heights = {name: height for height, name in enumerate(listed(jaxformer.__doc__ or ""))}
     ground = {path.stem: 0 for path in (ROOT / "jaxformer").glob("*.py")} | {"config": 0, "validation": 0}
-    return heights | ground | dict.fromkeys(ABOVE_TRAINING, len(wings))
+    return heights | ground | dict.fromkeys(ABOVE_ALL, len(heights))
+
+
+@cache
+def order_in_parity() -> list[str]:
+    return listed(jaxformer.parity.__doc__ or "")
+
+
+def listed(docstring: str) -> list[str]:
+    """What a docstring lists, a line each."""
+    lines = re.split(r"only those before it|go the same way", docstring)[1].splitlines()
+    return [match[1] for line in lines if (match := re.match(r"    (\w.*?)  +\w", line))]
 
 
 def sources(package: str) -> list[Path]:
@@ -89,29 +99,47 @@ def roots(modules: set[str]) -> set[str]:
     return {module.split(".")[0] for module in modules}
 
 
-def test_the_order_names_every_wing():
-    wings = {path.parent.name for path in (ROOT / "jaxformer").glob("*/__init__.py")}
-    assert wings <= set(order())
-    assert order()["config"] == 0 < order()["nn"] < order()["models"] < order()["training"] < order()["parity"] < order()["cli"]
+def test_the_order_names_every_package():
+    packages = {path.parent.name for path in (ROOT / "jaxformer").glob("*/__init__.py")}
+    assert packages <= set(order())
+    assert (
+        order()["config"] == 0 < order()["parity"] < order()["nn"] < order()["models"] < order()["selfcheck"] < order()["cli"]
+    )
+    inside = {path.relative_to(ROOT / "jaxformer/parity").parts[0].removesuffix(".py") for path in sources("jaxformer/parity")}
+    assert inside - {"__init__"} == set(order_in_parity())
 
 
 @pytest.mark.parametrize("path", sources("jaxformer"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_wing_imports_only_those_under_it(path):
+def test_a_package_imports_only_those_under_it(path):
     if path.parent == ROOT / "jaxformer" and path.stem == "__init__":
-        assert not imports(path)
+        assert not imports(path, top_only=True)
         return
     mine = path.relative_to(ROOT / "jaxformer").parts[0].removesuffix(".py")
     for module in imports(path):
         if module.startswith("jaxformer."):
             other = module.split(".")[1]
-            assert other == mine or order()[other] <= order()[mine], f"{module} is above {mine}"
-            assert order()[other] < order()[mine] or order()[mine] in (0, order()["cli"]) or other == mine
+            assert other == mine or order()[other] < order()[mine] or order()[other] == order()[mine] == 0, (
+                f"{module} is above {mine}"
+            )
+
+
+@pytest.mark.parametrize("path", sources("jaxformer/parity"), ids=lambda path: str(path.relative_to(ROOT / "jaxformer/parity")))
+def test_inside_parity_too(path):
+    steps, mine = order_in_parity(), path.relative_to(ROOT / "jaxformer/parity").parts[0].removesuffix(".py")
+    for module in imports(path):
+        if module.startswith("jaxformer.parity."):
+            assert steps.index(module.split(".")[2]) <= steps.index(mine), f"{module} comes after {mine}"
+
+
+def test_the_comparison_loads_neither_torch_nor_our_models():
+    modules = loaded("import jaxformer.parity.compare, jaxformer.parity.cli, jaxformer.parity.testing", whole=True)
+    assert not {"torch", *(f"jaxformer.{name}" for name in ("nn", "models", "decoding", "training", "selfcheck"))} & modules
 
 
 def test_the_library_stands_without_its_surroundings():
     for path in sources("jaxformer"):
         assert not roots(imports(path)) & {"train", "benchmarks", "tests", "parity_tests"}, path
-        if "parity" not in path.parts:
+        if "selfcheck" not in path.parts:
             assert "torch_ref" not in roots(imports(path)), path
 
 
@@ -120,7 +148,7 @@ def test_no_heavy_import_at_module_top():
         assert not roots(imports(path, top_only=True)) & {*HEAVY, "torch_ref"}, path
     for path in sources("jaxformer"):
         if "torch" in roots(imports(path)):
-            assert path.parent.name in ("parity", "convert"), path
+            assert {"parity", "convert", "selfcheck"} & {*path.parts}, path
 
 
 GROUND = (
@@ -163,11 +191,12 @@ def test_twin_classes_have_the_same_names(path):
     assert classes(path) <= classes(ROOT / "jaxformer" / path.relative_to(ROOT / "torch_ref"))
 
 
-def loaded(statement: str) -> set[str]:
-    """Modules in a fresh interpreter after a statement."""
+def loaded(statement: str, *, whole: bool = False) -> set[str]:
+    """Modules in a fresh interpreter after a statement; `whole` names, or packages alone."""
     code = f"import sys; {statement}; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return roots(set(done.stdout.split()))
+    modules = set(done.stdout.split())
+    return modules if whole else roots(modules)
 
 
 def test_importing_the_configuration_or_the_tokenizers_loads_no_jax():

@@ -166,8 +166,9 @@ def chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 def parity(arguments: list[str]) -> None:
     """Compare models; see jaxformer.parity.cli."""
     from jaxformer.parity import cli
+    from jaxformer.selfcheck.cli import mutants
 
-    cli.main(arguments)
+    cli.main(arguments, {"mutants": mutants})
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {"generate": generate, "translate": translate, "parity": parity}

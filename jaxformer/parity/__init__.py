@@ -1,1 +1,20 @@
-"""The proof that two implementations agree: what equal means, inputs that leave nothing unseen, bugs that must be noticed."""
+"""The comparison of a torch model with a JAX model, for any pair of models.
+
+The sub-packages and files, in the order in which they may import; the data go the same way:
+
+    numerics          how far two arrays are apart, the order of their axes, float64
+    report            what was found, and how it is shown
+    capture           calls inside of a running model
+    probe             parameters and inputs that leave no bug unseen
+    record            what torch gives, recorded once
+    match             which tensor is which
+    run               the JAX model, as a whole and module by module
+    explain           why a module differs
+    judge             which modules diverge, and what each check says
+    training          both sides trained step beside step
+    generation        tokens that both sides write
+    validate          the two models that are given
+    compare           all of it in one call
+    cli               the `jaxformer parity` command
+    testing           one call in a test
+"""

@@ -5,7 +5,7 @@ The exit code is 0 for equal, 1 for different, 2 for not compared.
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,13 +104,14 @@ class Explain(Writing):
     """The JSON file."""
 
 
-def main(arguments: list[str]) -> None:
-    """One of the commands below; it ends the process."""
+def main(arguments: list[str], more: Mapping[str, Callable[[list[str]], int]]) -> None:
+    """One of the commands below, or of `more`; it ends the process."""
+    commands = {**COMMANDS, **more}
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: jaxformer parity {'|'.join(COMMANDS)} ...   (jaxformer parity COMMAND --help explains its flags)")
+        print(f"usage: jaxformer parity {'|'.join(commands)} ...   (jaxformer parity COMMAND --help explains its flags)")
         sys.exit()
-    check_choice("parity command", arguments[0], COMMANDS)
-    sys.exit(COMMANDS[arguments[0]](arguments[1:]))
+    check_choice("parity command", arguments[0], commands)
+    sys.exit(commands[arguments[0]](arguments[1:]))
 
 
 def compare(arguments: list[str]) -> int:
@@ -165,24 +166,11 @@ def explain(arguments: list[str]) -> int:
     return _show(report, flags)
 
 
-def mutants(arguments: list[str]) -> int:
-    """Every bug of the gate against the comparison."""
-    if arguments in (["-h"], ["--help"]):
-        print("usage: jaxformer parity mutants   (puts every bug of the gate into the JAX side; it takes minutes)")
-        return 0
-    if arguments:
-        raise InputError(f"unknown flag {arguments[0]}; parity mutants takes none")
-    from jaxformer.selfcheck import run as mutations
-
-    return mutations.main()
-
-
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "compare": compare,
     "dump": dump,
     "check": check,
     "explain": explain,
-    "mutants": mutants,
 }
 
 

@@ -13,6 +13,7 @@ from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors
 from jaxformer.errors import InputError, JaxformerError, ParityError
 from jaxformer.parity.capture.attention_calls import is_seen
 from jaxformer.parity.capture.call_sites import SEEN
+from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.capture.source_lines import line_of, whole
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.judge.blame import settled
@@ -38,7 +39,6 @@ from jaxformer.parity.record.torch_state import Holding, holding, without_ignore
 from jaxformer.parity.report.report import Report, Stage
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.run.candidate import Subject
-from jaxformer.parity.run.pair_attention import last
 from jaxformer.parity.run.trace import Traced, trace
 from jaxformer.parity.run.unread_parameters import with_idle
 from jaxformer.parity.run.unusual_orders import resolve

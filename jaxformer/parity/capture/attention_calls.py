@@ -4,9 +4,9 @@ import numpy as np
 
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import SEEN, Site
+from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.numerics.axis_order import as_theirs, order_of
 from jaxformer.parity.numerics.float_masks import MASKED
-from jaxformer.parity.run.pair_attention import last
 
 TINY = float(np.finfo(np.float32).tiny)
 """A weight above does not underflow, in float32 neither."""

@@ -7,10 +7,10 @@ import numpy as np
 from jaxformer.parity.capture.attention_calls import is_seen
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import CALL, SEEN, Site
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance
-from jaxformer.parity.run.pair_attention import EXPLAINED, last
+from jaxformer.parity.run.pair_attention import EXPLAINED
 
 ONLY = "only in rows where every key is masked"
 OTHERS = "gives other numbers"

@@ -11,7 +11,7 @@ from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.capture.attention_calls import scores_of
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.explain.attention import explain_seen
 from jaxformer.parity.explain.axis_order import explain_turned
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows, scores_before
@@ -23,7 +23,6 @@ from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
 from jaxformer.parity.record.rounding import Spot
 from jaxformer.parity.report.report import Error, Module
 from jaxformer.parity.run.isolated import Gap, Place
-from jaxformer.parity.run.pair_attention import last
 from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
 from jaxformer.parity.run.trace import EQUAL, Traced, error, over
 

@@ -11,16 +11,11 @@ import numpy as np
 from jaxformer.parity.capture.attention_calls import is_seen
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import SEEN, Site
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.numerics.axis_order import orders_for
 
 EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
-
-
-def last(path: str) -> str:
-    """Its last part."""
-    return path.rpartition(".")[2]
 
 
 def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import below, depth
+from jaxformer.parity.capture.module_paths import below, depth, last, parent
 from jaxformer.parity.numerics.axis_order import CLEAR, laid, order_of, orders_for
 from jaxformer.parity.numerics.metrics import distance
 
@@ -75,7 +75,7 @@ def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str
     if len(ours) == len(theirs):
         yield from zip(ours, theirs, strict=True)
         return
-    alike = SequenceMatcher(None, [*map(_last, ours)], [*map(_last, theirs)], autojunk=False)
+    alike = SequenceMatcher(None, [*map(last, ours)], [*map(last, theirs)], autojunk=False)
     for _, i, i_end, j, j_end in alike.get_opcodes():
         yield from zip(ours[i:i_end], theirs[j:j_end], strict=False)
 
@@ -93,7 +93,7 @@ def pair_without_parameters(
     mine = _without(ours, parameters)
     plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
     its = [site for site in plain if _acts(theirs[site])]
-    idle = {(_around(site.path), _last(site.path)) for site in plain if site not in its}
+    idle = {(parent(site.path), last(site.path)) for site in plain if site not in its}
     back, pairs = {other: path for path, other in paired.items()}, {}
     wrong = (
         n
@@ -102,13 +102,13 @@ def pair_without_parameters(
     )
     behind = set([*theirs][next(wrong, len(theirs)) :])
     for path, other in around.items():
-        free = [site for site in mine if _around(site.path) == path and (other, _last(site.path)) not in idle]
-        both = [(site, each) for site in free for each in its if _around(each.path) == other]
+        free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
+        both = [(site, each) for site in free for each in its if parent(each.path) == other]
         near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
         named = [
             pair
             for pair in both
-            if _last(pair[0].path) == _last(pair[1].path)
+            if last(pair[0].path) == last(pair[1].path)
             and (pair in near or pair[1] in behind)
             and _fit(ours[pair[0]], theirs[pair[1]].output)
         ]
@@ -148,14 +148,6 @@ def _ancestors(names: Iterable[str]) -> set[str]:
     return {name[:at] for name in names for at in (0, *(i for i, sign in enumerate(name) if sign == "."))}
 
 
-def _around(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
-
-
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     """torch's names of what lies in a module of ours; none, if it holds only a part of one that torch packs."""
     inside = {theirs for name, theirs in parameters.items() if below(name, path)}
@@ -165,7 +157,7 @@ def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
 
 def owners(parameters: Mapping[str, str]) -> dict[str, str]:
     """Of our modules with parameters of their own: the torch modules that have these."""
-    return {name.rpartition(".")[0]: theirs.rpartition(".")[0] for name, theirs in parameters.items()}
+    return {parent(name): parent(theirs) for name, theirs in parameters.items()}
 
 
 def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
@@ -208,7 +200,7 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 def holder(path: str, paths: Container[str]) -> str:
     """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
     while path:
-        path = path.rpartition(".")[0]
+        path = parent(path)
         if path in paths:
             return path
     return CALL.path

@@ -13,7 +13,6 @@ from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.attention_calls import counted
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.explain.search import Hints
 from jaxformer.parity.numerics.axis_order import Order, laid, order_of, repeated
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import cast, jax_float64, widen
@@ -58,7 +57,8 @@ class Traced:
     """Compiles the pass module by module once more, so that arrays of ours may stay."""
     counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
     """Of our taps that are attention's scores or weights: which entries of torch's count."""
-    hints: Hints = field(default_factory=dict)
+    hints: dict[Any, Any] = field(default_factory=dict)
+    """What explained other modules of this run: layers repeat, and so do their bugs."""
     tables: tuple[str, ...] = ()
     """Of torch's, in words: those that our code computes, in place of which torch's were taken."""
     opened: frozenset[Place] = frozenset()

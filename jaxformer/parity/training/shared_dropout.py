@@ -15,8 +15,8 @@ from unittest import mock
 import jax
 import numpy as np
 
+from jaxformer import keep_mask
 from jaxformer.errors import ParityError
-from jaxformer.nn import dropout
 
 COINCIDENCE = 1e-12
 """The largest probability of two masks being equal by chance that makes equal masks a mistake."""
@@ -29,7 +29,7 @@ UNSHARED = "torch drops out and JAX does not; is the JAX model in training mode,
 def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array]]]:
     """f that returns (output, keep masks) with the masks it drew in call order, True = kept; pure, so it can be jitted.
 
-    What counts is every draw of `jaxformer.nn.dropout` and of `jax.random.bernoulli`, by which flax's Dropout and attention
+    What counts is every draw of `jaxformer.keep_mask` and of `jax.random.bernoulli`, by which flax's Dropout and attention
     draw. Inside, jits and scans are written out, and nothing is rematerialised: a mask could not leave them.
     """
 
@@ -45,7 +45,7 @@ def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array
             return drawn
 
         with (
-            mock.patch.object(dropout, "keep_mask", recorded(dropout.keep_mask)),
+            mock.patch.object(keep_mask, "keep_mask", recorded(keep_mask.keep_mask)),
             mock.patch.object(jax.random, "bernoulli", recorded(jax.random.bernoulli)),
             mock.patch.object(jax, "checkpoint", _as_it_is),
             mock.patch.object(jax, "remat", _as_it_is),

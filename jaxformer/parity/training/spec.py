@@ -8,8 +8,9 @@ import numpy as np
 import optax
 
 from jaxformer.errors import InputError
-from jaxformer.parity.training.trainers import Batch, _as_floats
 from jaxformer.validation.fields import check_number, check_size
+
+Batch = tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,3 +51,7 @@ class Learning:
         for start in range(0, len(self.batches), self.accumulate):
             batches = self.batches[start : start + self.accumulate]
             yield [tuple(_as_floats(array, floating) for array in batch) for batch in batches]
+
+
+def _as_floats(array: np.ndarray, floating: type[np.floating]) -> np.ndarray:
+    return array.astype(floating) if np.issubdtype(array.dtype, np.floating) else array

@@ -22,10 +22,8 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.torch_state import thawed
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import Batch, Learning
 from jaxformer.pytree import map_named, named_leaves
-
-Batch = tuple[np.ndarray, ...]
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """Few steps are taken: half the time to compile for up to a fifth more a step."""
@@ -193,7 +191,3 @@ def _scalar(side: str, value: Any, *, wide: bool) -> float:
     if array.shape or (wide and array.dtype != np.float64):
         raise ParityError(f"loss: {side} gave {array.dtype}{list(array.shape)}; tier A compares one float64 number")
     return float(array)
-
-
-def _as_floats(array: np.ndarray, floating: type[np.floating]) -> np.ndarray:
-    return array.astype(floating) if np.issubdtype(array.dtype, np.floating) else array
