@@ -104,7 +104,7 @@ class Explain(Writing):
     """The JSON file."""
 
 
-def main(arguments: list[str], more: Mapping[str, Callable[[list[str]], int]]) -> None:
+def main(arguments: list[str], more: Mapping[str, Callable[[list[str]], int]] = {}) -> None:
     """One of the commands below, or of `more`; it ends the process."""
     commands = {**COMMANDS, **more}
     if not arguments or arguments[0] in ("-h", "--help"):
