@@ -29,7 +29,7 @@ from jaxformer.models import build
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.validation.fields import check_size
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
     start, equal = time.perf_counter(), 0
     for number in range(flags.first, flags.first + flags.count):
         report = compared(number)
-        if report.status == "equal" and not report.guilty:
+        if report.status == "equal" and not report.diverging:
             equal += 1
         else:
             print(f"{number}: {drawn(number)}\n{report}", flush=True)
@@ -75,7 +75,7 @@ def compared(number: int) -> Report:
     config = drawn(number)
     model = excite(build(config), number)
     twin = load_torch(torch_ref.models.build(config), model).eval()
-    inputs = hostile_inputs(config, BATCH, LENGTH, seed=number)
+    inputs = adversarial_inputs(config, BATCH, LENGTH, seed=number)
     rules = TWIN if number % 2 else None
     with jax.disable_jit(), strict():
         return compare(twin, model, inputs, rules=rules, call_torch=call_torch, call_jax=call_jax, checks=CHECKS, tier="A")

@@ -1,4 +1,4 @@
-"""How equal the two sides are, on excited parameters and hostile inputs: the README's parity table, as Markdown."""
+"""How equal the two sides are, on excited parameters and adversarial inputs: the README's parity table, as Markdown."""
 
 from dataclasses import dataclass, replace
 
@@ -14,9 +14,9 @@ from jaxformer.parity.judge.low_precision import check_output32
 from jaxformer.parity.numerics.metrics import check_gradients, difference
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import run_torch
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import check_course
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import check_output, check_weights, jax_gradients, load_torch
 from jaxformer.selfcheck.training_cases import Training, compare_twins
 from jaxformer.validation.fields import check_choice
@@ -54,13 +54,13 @@ def compared(config: ModelConfig) -> list[str]:
     """Distances of the whole model, in the table's order."""
     config = replace(config, context=min(config.context, LONGEST))
     twin = load_torch(torch_ref.models.build(config), excite(build(config), seed=1)).eval()
-    inputs = hostile_inputs(config, 5, config.context, seed=2)
-    reference, subject = run_torch(twin, inputs, call_torch), Subject(jax.eval_shape(lambda: build(config)), call_jax)
-    check_weights(reference, subject)
-    output, gradients = check_output(reference, subject), jax_gradients(reference, subject)
+    inputs = adversarial_inputs(config, 5, config.context, seed=2)
+    reference, candidate = run_torch(twin, inputs, call_torch), Candidate(jax.eval_shape(lambda: build(config)), call_jax)
+    check_weights(reference, candidate)
+    output, gradients = check_output(reference, candidate), jax_gradients(reference, candidate)
     nulls = check_gradients(gradients, reference.gradients)
     worst = max(difference(n, gradients[n], theirs).peak for n, theirs in reference.gradients.items() if n not in nulls)
-    return [f"{output.relative:.1e}", f"{output.peak:.1e}", f"{worst:.1e}", f"{check_output32(reference, subject):.2f}"]
+    return [f"{output.relative:.1e}", f"{output.peak:.1e}", f"{worst:.1e}", f"{check_output32(reference, candidate):.2f}"]
 
 
 OPTIMIZERS = {

@@ -14,7 +14,7 @@ from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Call, Reference, apply, run_torch
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.selfcheck.ladder import CHECKS, check_all_gradients, load_torch
 
 B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
@@ -80,15 +80,15 @@ def causal(rows: int, length: int) -> np.ndarray:
     return padding(rows, length) & np.asarray(causal_mask(length))
 
 
-def twins(ours: Any, theirs: Any, *inputs: np.ndarray, call: Call = apply) -> tuple[Reference, Subject]:
+def twins(ours: Any, theirs: Any, *inputs: np.ndarray, call: Call = apply) -> tuple[Reference, Candidate]:
     """A JAX module and its torch twin with the same excited weights, ready to be compared."""
     model = excite(ours, seed=3)
-    return run_torch(load_torch(theirs, model), inputs, call), Subject(model, call)
+    return run_torch(load_torch(theirs, model), inputs, call), Candidate(model, call)
 
 
-def run_check(check: Callable[..., Any], reference: Reference, subject: Subject) -> None:
+def run_check(check: Callable[..., Any], reference: Reference, candidate: Candidate) -> None:
     """One check; among gradients, exactly the key biases' are null: they add the same to all scores of a query."""
-    found = check(reference, subject)
+    found = check(reference, candidate)
     if check is check_all_gradients:
         assert found == [name for name in reference.weights if f".{name}".endswith(".key.bias")]
 

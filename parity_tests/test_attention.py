@@ -13,7 +13,7 @@ import torch_ref.nn.attention as theirs
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import (
@@ -242,7 +242,7 @@ def test_equal_to_torchs_own_module(cross):
         tensor.data = torch.from_numpy(noise(*tensor.shape, seed=i)).double()
     hidden = torch.from_numpy(~np.broadcast_to(mask, (len(x), N, T, source.shape[1]))).flatten(0, 1)
     reference = module(torch.from_numpy(x), *[torch.from_numpy(source)] * 2, attn_mask=hidden)[0]
-    like = widen(ours.MultiHeadAttention(block_config(), cross=cross))
+    like = to_float64(ours.MultiHeadAttention(block_config(), cross=cross))
     found = to_jax(unpacked(module.state_dict()), like, TWIN)(*map(jnp.asarray, (x, source, mask)))
     check_float64("attention", found, reference)
 
@@ -260,7 +260,7 @@ def test_equal_to_torchs_own_module_with_two_sources_and_a_float_mask():
         attn_mask=torch.from_numpy(scores).flatten(0, 1),
         average_attn_weights=False,
     )
-    like = widen(ours.MultiHeadAttention(block_config(), cross=True, kdim=KDIM, vdim=VDIM))
+    like = to_float64(ours.MultiHeadAttention(block_config(), cross=True, kdim=KDIM, vdim=VDIM))
     attend = to_jax(module.state_dict(), like, FAMILIES["torch_attention_widths"])
     given = jnp.asarray(x), (jnp.asarray(keys), jnp.asarray(values)), jnp.asarray(valid[:, None, None])
     check_float64("attention", attend(*given, bias=jnp.asarray(scores)), reference)

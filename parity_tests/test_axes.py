@@ -172,22 +172,22 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_where_it_is(sides, monkeypatch, bug):
-    plant, guilty = BUGS[bug]
+    plant, diverging = BUGS[bug]
     plant(monkeypatch)
     report = report_of(sides, checks=("weights", "forward"))
-    assert {module.jax for module in report.guilty} == guilty, str(report)
+    assert {module.jax for module in report.diverging} == diverging, str(report)
 
 
 def test_the_cause_is_found_whatever_the_order(sides, monkeypatch):
     monkeypatch.setattr(Norm, "epsilon", 1e-6)
     report = report_of(sides, checks=("weights", "forward"))
-    assert [module.jax for module in report.guilty] == ["blocks.0.norm", "norm"]
-    assert all(module.cause.startswith("torch epsilon 1e-05; jax epsilon 1e-06") for module in report.guilty)
+    assert [module.jax for module in report.diverging] == ["blocks.0.norm", "norm"]
+    assert all(module.cause.startswith("torch epsilon 1e-05; jax epsilon 1e-06") for module in report.diverging)
 
 
 def test_a_square_output_that_is_turned_is_different(sides):
     report = report_of(sides, call_jax=lambda model, x: model(x).swapaxes(0, 1), checks=("weights", "forward"))
-    assert [module.jax for module in report.guilty] == ["(call)"]
+    assert [module.jax for module in report.diverging] == ["(call)"]
     assert report.stages[1].status == "different"
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
 from jaxformer.nn.blocks import Block
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
@@ -49,8 +49,8 @@ def test_block(name, check):
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", ["layer, pre", "layer, post", *CROSS])
 def test_attention_weights_are_those_of_the_run(name, monkeypatch):
-    reference, subject = block_twins(name)
-    block = widen(subject.model(reference))
+    reference, candidate = block_twins(name)
+    block = to_float64(candidate.model(reference))
     theirs = load_torch(TorchBlock(block_config(**(CASES | CROSS)[name]), cross=name in CROSS), block).double()
     used, compute = [], torch_attention.attention_weights
     arrays = [torch.from_numpy(array if array.dtype == bool else array.astype(np.float64)) for array in reference.inputs]
@@ -70,7 +70,7 @@ def test_attention_weights_are_those_of_the_run(name, monkeypatch):
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_equal_to_torchs_own_encoder_layer(place, activation):
     config = block_config(norm_position=place, activation=activation, projections="fused")
-    block = widen(excite(Block(config), seed=4))
+    block = to_float64(excite(Block(config), seed=4))
     layer = nn.TransformerEncoderLayer(
         D, N, F, dropout=0.0, activation=activation, norm_first=place == "pre", batch_first=True, dtype=torch.float64
     )

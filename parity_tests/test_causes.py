@@ -9,7 +9,7 @@ from flax import nnx
 from jaxformer.errors import ParityError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.explain import search as causes
-from jaxformer.parity.explain.attention import explain_seen
+from jaxformer.parity.explain.attention import explain_attention
 from jaxformer.parity.explain.formulas import Evidence
 from jaxformer.parity.explain.search import cause_of, explain, explain_gradient, explain_sum
 from jaxformer.parity.judge import module_table as modules
@@ -76,7 +76,7 @@ def test_no_array_breaks_an_explanation(kind, monkeypatch):
         at_hand = Evidence({"input": HOSTILE[kind], "input 1": HOSTILE["plain"], "input 2": theirs}, masks, own, others)
         with np.errstate(all="ignore"):
             said = [explain(at_hand, ours, theirs, {}), explain_sum(at_hand, ours, theirs), explain_gradient(ours, theirs)]
-            said += [explain_seen(ours, theirs, what, theirs, forced=True) for what in ("scores", "weights")]
+            said += [explain_attention(ours, theirs, what, theirs, forced=True) for what in ("scores", "weights")]
         assert set(map(type, said)) == {str}
 
 

@@ -18,7 +18,7 @@ HANDFUL = tuple(n for n in range(100) if clean.drawn(n).n_layers == 1 and clean.
 def test_clean_models_are_equal(number):
     report = clean.compared(number)
     assert report.status == "equal", str(report)
-    assert report.guilty == []
+    assert report.diverging == []
     assert [stage.name for stage in report.stages] == list(clean.CHECKS)
     assert len(report.modules) > 5
 
@@ -53,7 +53,7 @@ def test_the_last_line_counts(capsys, monkeypatch):
 
 def test_an_equal_verdict_that_names_a_module_is_a_false_alarm(capsys, monkeypatch):
     none = Error(0.0, 0.0)
-    named = Report("A", 1e-13, [Stage("forward", "equal", "")], [Module("norm", "norm", none, none, "", guilty=True)])
+    named = Report("A", 1e-13, [Stage("forward", "equal", "")], [Module("norm", "norm", none, none, "", diverging=True)])
     monkeypatch.setattr(clean, "compared", lambda number: named)
     with pytest.raises(ParityError, match=r"^0/2 equal$"):
         clean.main(["--count", "2"])

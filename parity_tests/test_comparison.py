@@ -1,4 +1,4 @@
-"""A port is compared module by module: the guilty one is named, with the cause, and nothing else is."""
+"""A port is compared module by module: the diverging one is named, with the cause, and nothing else is."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import V, gpt_config, seq2seq_config
 
@@ -35,12 +35,12 @@ FORWARD = ("weights", "forward", "local")
 
 @pytest.fixture(scope="module")
 def sides():
-    """Excited twins and hostile inputs of both kinds."""
+    """Excited twins and adversarial inputs of both kinds."""
     found = {}
     for name, config in (("gpt", GPT_CONFIG), ("encoder-decoder", SEQ2SEQ_CONFIG)):
         model = excite(build(config), seed=1)
         twin = load_torch(torch_ref.models.build(config), model).eval()
-        found[name] = twin, model, hostile_inputs(config, 5, config.context, seed=2)
+        found[name] = twin, model, adversarial_inputs(config, 5, config.context, seed=2)
     return found
 
 
@@ -55,9 +55,9 @@ def test_twins_are_equal_module_by_module(sides, name):
     report = report_of(sides, name, checks=CHECKS, tier="C")
     assert report.status == "equal", str(report)
     assert report.exit_code == 0
-    assert report.guilty == []
+    assert report.diverging == []
     assert {stage.name: stage.status for stage in report.stages} == dict.fromkeys((*CHECKS, "float32", "bfloat16"), "equal")
-    assert any(name.endswith("key.bias") for name in report.unnoticed)
+    assert any(name.endswith("key.bias") for name in report.not_covered)
     paths = {module.jax for module in report.modules}
     assert "" in paths
     layers = [path for path in paths if path.endswith("blocks.1.attention.query")]
@@ -122,15 +122,15 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("bug", PLANTED)
-def test_the_guilty_module_and_the_cause(sides, monkeypatch, bug):
-    plant, guilty, cause = PLANTED[bug]
+def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
+    plant, diverging, cause = PLANTED[bug]
     plant(monkeypatch)
     report = report_of(sides)
     assert report.exit_code == 1
-    assert [module.jax for module in report.guilty] == guilty
-    assert all(cause in module.cause for module in report.guilty), [module.cause for module in report.guilty]
-    assert report.verdict.startswith(f"DIFFERENT: {guilty[0]}")
-    assert sum(module.propagated.relative > report.line for module in report.modules) > len(guilty)
+    assert [module.jax for module in report.diverging] == diverging
+    assert all(cause in module.cause for module in report.diverging), [module.cause for module in report.diverging]
+    assert report.verdict.startswith(f"DIFFERENT: {diverging[0]}")
+    assert sum(module.propagated.relative > report.line for module in report.modules) > len(diverging)
 
 
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
         return lambda q, k, *rest: f(q.at[:, :, 2].multiply(1.5), k, *rest)
 
     patched(attention, "attention_weights", third_head)(monkeypatch)
-    heads = {module.jax: module.heads for module in report_of(sides).guilty}
+    heads = {module.jax: module.heads for module in report_of(sides).diverging}
     assert list(heads) == [f"{block}.attention" for block in BLOCKS]
     for found in heads.values():
         assert [error > 1e-13 for error in found] == [False, False, True, False]
@@ -154,8 +154,8 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
 
     twin, model, inputs = sides["gpt"]
     report = compare(twin, model, inputs, rules=TWIN, call_torch=call_torch, call_jax=call, checks=FORWARD, tier="A")
-    assert [module.jax for module in report.guilty] == ["stack.blocks.0.feed_forward_norm", "stack.blocks.1.attention.out"]
-    assert [module.cause.split(" (")[0] for module in report.guilty] == ["torch bias added; jax bias left out"] * 2
+    assert [module.jax for module in report.diverging] == ["stack.blocks.0.feed_forward_norm", "stack.blocks.1.attention.out"]
+    assert [module.cause.split(" (")[0] for module in report.diverging] == ["torch bias added; jax bias left out"] * 2
 
 
 def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
@@ -163,8 +163,8 @@ def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
     plant(monkeypatch)
     report = report_of(sides, checks=CHECKS)
     assert [stage.name for stage in report.stages if stage.status == "different"] == ["gradients", "activation gradients"]
-    assert [module.jax for module in report.guilty] == [f"{block}.feed_forward" for block in BLOCKS]
-    assert all(module.what.startswith("gradient") and module.local.relative <= report.line for module in report.guilty)
+    assert [module.jax for module in report.diverging] == [f"{block}.feed_forward" for block in BLOCKS]
+    assert all(module.what.startswith("gradient") and module.local.relative <= report.line for module in report.diverging)
 
 
 def test_other_weights_are_reported_and_the_rest_is_judged_on_torchs(sides):
@@ -192,11 +192,11 @@ def test_a_model_that_fails_inside(sides):
 
 
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
-    plant, guilty, _ = PLANTED["gelu by tanh"]
+    plant, diverging, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)
     monkeypatch.setattr(comparison, "gradients_stage", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
     report = report_of(sides, checks=CHECKS)
-    assert [module.jax for module in report.guilty] == guilty
+    assert [module.jax for module in report.diverging] == diverging
     assert report.exit_code == 2
     assert report.verdict.startswith("COULD NOT COMPARE: gradients: RuntimeError: no gradient (at parity_tests/")
 
@@ -241,7 +241,7 @@ def test_a_model_of_flax_own_modules():
         report = compare(TorchNet(), Net(nnx.Rngs(0)), (x,), rules=TWIN, checks=FORWARD)
     assert report.stages[0].status == "different", str(report)  # nothing was copied
     assert report.verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
-    assert len(report.guilty) == 1
+    assert len(report.diverging) == 1
     assert {module.jax for module in report.modules} == {"(call)", "", "layers.0", "layers.1", "norm"}
 
 
@@ -276,8 +276,8 @@ def test_two_wrong_settings_of_gpt2_are_named(gpt2):
     theirs, config, _ = gpt2
     wrong = excite(GPT(replace(config, activation="gelu", norm_epsilon=1e-6)), seed=1)
     report = compare_gpt2(theirs, wrong, FORWARD)
-    assert {module.cause.split(" (")[0] for module in report.guilty} == {
+    assert {module.cause.split(" (")[0] for module in report.diverging} == {
         "torch epsilon 1e-05; jax epsilon 1e-06",
         "torch activation gelu by tanh; jax activation gelu",
     }
-    assert len(report.guilty) == 7
+    assert len(report.diverging) == 7

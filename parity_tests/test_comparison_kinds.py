@@ -83,10 +83,10 @@ def test_equal(sides, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_guilty_one_is_named(sides, kind):
+def test_the_diverging_one_is_named(sides, kind):
     model, params = sides
     report = compare(model, params, (X,), rules=MINE, call_jax=KINDS[kind](1e-6), tier="A")
-    assert [module.jax for module in report.guilty] == ["norm"]
+    assert [module.jax for module in report.diverging] == ["norm"]
     assert report.verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
 
 
@@ -102,12 +102,12 @@ def test_rules_for_a_part_of_the_weights(sides):
 def test_what_is_done_around_the_model_is_the_callers(sides):
     model, params = sides
     report = compare(model, params, (X,), rules=MINE, call_jax=lambda params, x: linen_call(1e-5)(params, x) * 2, tier="A")
-    assert [module.jax for module in report.guilty] == ["(call)"]
-    assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) guilty, and 0 of 4 modules"
+    assert [module.jax for module in report.diverging] == ["(call)"]
+    assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) diverging, and 0 of 4 modules"
     assert report.verdict.startswith("DIFFERENT: (call): torch adds 1 times the model; jax adds 2 times the model")
 
 
-@pytest.mark.parametrize(("factor", "says"), [(1, "no module was compared by itself"), (2, "(call) guilty")])
+@pytest.mark.parametrize(("factor", "says"), [(1, "no module was compared by itself"), (2, "(call) diverging")])
 def test_where_there_is_no_module_none_is_counted(factor, says):
     theirs = torch.nn.Linear(6, 6)
     params = {"kernel": theirs.weight.detach().numpy().T.copy(), "bias": theirs.bias.detach().numpy()}
@@ -267,7 +267,7 @@ class Outer(nnx.Module):
 def test_a_method_that_helps_is_no_call_of_the_module(epsilon):
     rules = Family("outer", {}, (*LEAVES, Rule("embedding", "weight")))
     report = compare(excite(TorchOuter(), 1), jax.eval_shape(lambda: Outer(epsilon)), (X,), rules=rules, tier="A")
-    assert [module.jax for module in report.guilty] == ([] if epsilon == 1e-5 else ["norm"]), str(report)
+    assert [module.jax for module in report.diverging] == ([] if epsilon == 1e-5 else ["norm"]), str(report)
     assert "inner (call 1)" in [module.jax for module in report.modules]
     assert report.status == ("equal" if epsilon == 1e-5 else "different")
 

@@ -106,10 +106,10 @@ def test_equal(sides):
     assert {"cut", "turn"} <= {module.jax for module in report.modules}
 
 
-@pytest.mark.parametrize(("kind", "name", "value", "guilty"), [(Cut, "stretch", 1.01, "cut"), (Turn, "sense", -1, "turn")])
-def test_the_guilty_one_is_named(sides, monkeypatch, kind, name, value, guilty):
+@pytest.mark.parametrize(("kind", "name", "value", "diverging"), [(Cut, "stretch", 1.01, "cut"), (Turn, "sense", -1, "turn")])
+def test_the_diverging_one_is_named(sides, monkeypatch, kind, name, value, diverging):
     monkeypatch.setattr(kind, name, value)
-    assert [module.jax for module in report_of(sides).guilty] == [guilty]
+    assert [module.jax for module in report_of(sides).diverging] == [diverging]
 
 
 @pytest.mark.parametrize("bug", [False, True])
@@ -127,7 +127,7 @@ def test_a_complex_output(sides, bug):
 
 def test_buffers_stay_complex_in_float32(sides):
     found = run_torch(sides[0], (X,), tier="B")
-    np.testing.assert_allclose(found.narrow["float32"], found.output, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.low_precision["float32"], found.output, rtol=1e-4, atol=1e-4)
 
 
 def test_complex_parameters_are_refused():

@@ -12,12 +12,12 @@ from flax import nnx
 from torch.nn import functional
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.match.tensors import NO_RULES, identify
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.torch_state import Holding
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.record.torch_state import TorchState
+from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import D, F, V, noise
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_copy_of_what_torch_ties():
 def test_two_arrays_part_in_training():
     theirs = excite(Tied(named=True).eval(), seed=1)
     batches = [(IDS, IDS)] * 2
-    learning = Learning(
+    learning = TrainingSpec(
         batches=batches,
         torch_loss=lambda model, ids, targets: functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten()),
         jax_loss=lambda model, ids, targets: optax.softmax_cross_entropy_with_integer_labels(model(ids), targets).mean(),
@@ -238,7 +238,7 @@ def test_a_parameter_that_torch_has_not_is_no_constant_but_a_difference():
 def test_running_statistics_of_plain_dicts_and_of_linen():
     theirs = statistics(fresh=True)
     weights = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
-    held = Holding(weights, {name: tensor.numpy() for name, tensor in theirs.named_buffers() if tensor.is_floating_point()})
+    held = TorchState(weights, {name: tensor.numpy() for name, tensor in theirs.named_buffers() if tensor.is_floating_point()})
     mean, var = np.zeros(D, np.float32), np.ones(D, np.float32)
     out = {"kernel": weights["out.weight"].T, "bias": weights["out.bias"]}
     plain = {"norm": {"scale": np.ones(D, np.float32), "bias": mean, "mean": mean, "var": var}, "out": out}
@@ -265,8 +265,8 @@ def test_a_bias_that_was_not_converted_is_no_fresh_statistic():
 
 def test_a_dump_carries_buffers_and_ties(tmp_path):
     theirs, tied = statistics(), Tied(named=True).eval()
-    save(listen(theirs, (X,), tier="A", checks=("weights", "forward")), tmp_path / "statistics")
-    save(listen(tied, (IDS,), with_long_ids, tier="A", checks=("weights", "forward")), tmp_path / "tied")
+    save(record_torch(theirs, (X,), tier="A", checks=("weights", "forward")), tmp_path / "statistics")
+    save(record_torch(tied, (IDS,), with_long_ids, tier="A", checks=("weights", "forward")), tmp_path / "tied")
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         options: Any = {"tier": "A", "checks": ("weights", "forward")}
         reports = [check(load(tmp_path / "statistics"), OurStatistics(theirs), **options)]
@@ -300,7 +300,7 @@ class OurShifted(nnx.Module):
 
 def test_constants_are_not_trained():
     theirs = Shifted()
-    learning = Learning(
+    learning = TrainingSpec(
         batches=[(X, noise(3, 7, F))] * 3,
         torch_loss=lambda model, x, y: ((model(x) - y) ** 2).mean(),
         jax_loss=lambda model, x, y: ((model(x) - y) ** 2).mean(),

@@ -116,7 +116,7 @@ def compared(bug="", *, checks=CHECKS[:3], **how) -> Report:
 def test_a_clean_port_is_equal():
     report = compared(checks=CHECKS)
     assert report.status == "equal", str(report)
-    assert report.guilty == []
+    assert report.diverging == []
     shared = {module.jax for module in report.modules if module.shared}
     assert shared == {"", "table", "places", "group"}
     (local,) = [stage.says for stage in report.stages if stage.name == "local"]
@@ -127,22 +127,22 @@ def test_a_clean_port_is_equal():
 def test_a_bug_beside_is_named_alone(bug):
     report = compared(bug, checks=CHECKS)
     assert report.status == "different"
-    assert {module.jax.split(" ")[0] for module in report.guilty} == {bug}, str(report)
-    assert all(module.cause.startswith("torch bias added; jax bias left out") for module in report.guilty)
+    assert {module.jax.split(" ")[0] for module in report.diverging} == {bug}, str(report)
+    assert all(module.cause.startswith("torch bias added; jax bias left out") for module in report.diverging)
 
 
 def test_a_bug_in_what_is_divided_is_found():
     report = compared("table")
     assert report.status == "different"
-    assert report.guilty[0].jax == "table", str(report)
-    assert "group" not in {module.jax for module in report.guilty}
+    assert report.diverging[0].jax == "table", str(report)
+    assert "group" not in {module.jax for module in report.diverging}
 
 
 @pytest.mark.parametrize(("how", "named"), [({"scale": SCALE + 0.1}, "table"), ({"layers": LAYERS - 1}, "group")])
 def test_what_does_not_cancel_is_different(how, named):
     report = compared(**how)
     assert report.status == "different"
-    assert named in {module.jax for module in report.guilty}, str(report)
+    assert named in {module.jax for module in report.diverging}, str(report)
 
 
 class TorchCounted(torch.nn.Module):
@@ -200,5 +200,5 @@ class CountedNet(nnx.Module):
 def test_what_a_table_is_given_may_be_made_outside(bug, named):
     ours = jax.eval_shape(lambda: CountedNet(bug))
     report = compare(excite(TorchNetOf(TorchCounted()).eval(), seed=1), ours, (X,), rules=RULES, tier="A", checks=CHECKS)
-    assert {module.jax for module in report.guilty} == named, str(report)
+    assert {module.jax for module in report.diverging} == named, str(report)
     assert (report.status == "equal") == (not named)

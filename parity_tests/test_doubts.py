@@ -76,7 +76,7 @@ def test_what_lies_in_another_order_is_the_cause_where_the_output_differs(theirs
     assert [stage.status for stage in report.stages] == ["different", "equal"], str(report)
     assert name in report.verdict
     assert said in report.verdict
-    assert report.guilty == []
+    assert report.diverging == []
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -18,9 +18,9 @@ from jaxformer.keep_mask import keep_mask
 from jaxformer.models import build
 from jaxformer.nn.dropout import dropout
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.shared_dropout import check_masks, feed_masks, with_masks
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import check_output
 from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins
 
@@ -66,7 +66,7 @@ models = pytest.mark.parametrize("name", CONFIGS)
 
 def inputs(name):
     config = CONFIGS[name]
-    return hostile_inputs(config, B, config.context, seed=3)
+    return adversarial_inputs(config, B, config.context, seed=3)
 
 
 @functools.cache
@@ -81,8 +81,8 @@ def dropout_twins(name):
         with feed_masks(recorded(name)):
             return call_torch(model, *arrays)
 
-    reference, subject = twins(build(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
-    return reference, Subject(subject.like, functools.partial(call_jax, key=KEY))
+    reference, candidate = twins(build(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
+    return reference, Candidate(candidate.like, functools.partial(call_jax, key=KEY))
 
 
 @checks
@@ -93,8 +93,8 @@ def test_equal_with_the_same_units_dropped(name, check):
 
 @models
 def test_another_key_is_noticed(name):
-    reference, subject = dropout_twins(name)
-    other = Subject(subject.like, functools.partial(call_jax, key=jax.random.key(12)))
+    reference, candidate = dropout_twins(name)
+    other = Candidate(candidate.like, functools.partial(call_jax, key=jax.random.key(12)))
     with pytest.raises(ParityError):
         check_output(reference, other)
 

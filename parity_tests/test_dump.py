@@ -14,10 +14,10 @@ import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.models import GPT
-from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config
 from tests.room import room_for
@@ -28,12 +28,12 @@ CONFIG = gpt_config(n_layers=1, layers="rolled")
 @pytest.fixture(scope="module")
 def sides():
     model = excite(GPT(CONFIG), seed=1)
-    return load_torch(torch_ref.models.GPT(CONFIG), model).eval(), model, hostile_inputs(CONFIG, 5, 11, seed=2)
+    return load_torch(torch_ref.models.GPT(CONFIG), model).eval(), model, adversarial_inputs(CONFIG, 5, 11, seed=2)
 
 
 @pytest.fixture(scope="module")
 def reference(sides):
-    return listen(sides[0], sides[2], call_torch, tier="C")
+    return record_torch(sides[0], sides[2], call_torch, tier="C")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ print(report.verdict)
 
 
 def test_a_tier_that_was_not_dumped(sides, tmp_path):
-    save(listen(sides[0], sides[2], call_torch, tier="A"), tmp_path / "a")
+    save(record_torch(sides[0], sides[2], call_torch, tier="A"), tmp_path / "a")
     report = check(load(tmp_path / "a"), sides[1], call_jax=call_jax, rules=TWIN, checks=("weights",), tier="B")
     assert report.verdict == (
         "COULD NOT COMPARE: float32: torch's output in float32 was not dumped; dump it with --tier B, or check a lower tier"

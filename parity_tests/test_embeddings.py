@@ -90,9 +90,9 @@ def test_torch_gives_the_padding_row_a_gradient_from_a_tied_head_alone(tied):
 
 
 def test_a_given_table_is_no_tensor_of_either_side():
-    reference, subject = embedding_twins(GIVEN, False, "one row")
+    reference, candidate = embedding_twins(GIVEN, False, "one row")
     assert set(reference.weights) == {"token.weight"}
-    assert len(jax.tree.leaves(subject.like)) == 1
+    assert len(jax.tree.leaves(candidate.like)) == 1
 
 
 RICH = gpt_config(position_offset=3, embedding_norm=True, embedding_scale=True)

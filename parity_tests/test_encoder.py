@@ -10,12 +10,12 @@ import torch
 
 import torch_ref.models as torch_models
 from jaxformer.models import Encoder
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins
 from torch_ref.nn import attention as torch_attention
@@ -50,12 +50,12 @@ def call_per_head(model, tokens, mask, token_types, bias):
 @functools.cache
 def model_twins(name):
     config = CONFIGS[name]
-    inputs = hostile_inputs(config, B, config.context, seed=2)
+    inputs = adversarial_inputs(config, B, config.context, seed=2)
     models = Encoder(config), torch_models.Encoder(config).eval()
     if name.endswith("of each head"):
         return twins(*models, inputs[0], per_head(B, T, T), inputs[2], bias_per_head(1, T, T), call=call_per_head)
-    reference, subject = twins(*models, *inputs, call=call_torch)
-    return reference, Subject(subject.like, call_jax)
+    reference, candidate = twins(*models, *inputs, call=call_torch)
+    return reference, Candidate(candidate.like, call_jax)
 
 
 @checks
@@ -91,11 +91,11 @@ def test_padding_has_no_influence_at_all(influence):
 
 
 @pytest.fixture(scope="module")
-def wide():
+def as_float64():
     """A BERT and its torch twin in float64, and their inputs."""
     with jax.enable_x64(True):
-        model = widen(excite(Encoder(BERT), seed=6))
-        return model, load_torch(torch_models.Encoder(BERT).double(), model).eval(), hostile_inputs(BERT, B, T, seed=7)
+        model = to_float64(excite(Encoder(BERT), seed=6))
+        return model, load_torch(torch_models.Encoder(BERT).double(), model).eval(), adversarial_inputs(BERT, B, T, seed=7)
 
 
 @pytest.mark.usefixtures("float64")

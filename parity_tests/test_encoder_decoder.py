@@ -16,12 +16,12 @@ from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.cache import empty_cache
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
 from torch_ref.decoding.translation import translate as torch_translate
@@ -84,13 +84,13 @@ def call_per_head(model, source, target, source_mask, target_mask, *biases):
 @functools.cache
 def model_twins(name):
     config = CONFIGS[name]
-    inputs = hostile_inputs(config, B, config.source.context, seed=2)
+    inputs = adversarial_inputs(config, B, config.source.context, seed=2)
     models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
     if name.endswith("of each head"):
         biases = bias_per_head(1, S, S), bias_per_head(B, T, T), bias_per_head(1, T, S)
         return twins(*models, inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T), *biases, call=call_per_head)
-    reference, subject = twins(*models, *inputs, call=call_torch)
-    return reference, Subject(subject.like, call_jax)
+    reference, candidate = twins(*models, *inputs, call=call_torch)
+    return reference, Candidate(candidate.like, call_jax)
 
 
 @checks
@@ -100,11 +100,11 @@ def test_equal(name, check):
 
 
 def test_a_source_longer_than_the_target_can_be_is_translated():
-    reference, subject = model_twins(LONGER)
+    reference, candidate = model_twins(LONGER)
     source = reference.inputs[0]
     assert source.shape == (B, 23)
-    twin = load_torch(torch_models.EncoderDecoder(CONFIGS[LONGER]), subject.model(reference)).eval()
-    ours = translate(subject.model(reference), source, 5, start=1, eos=2)
+    twin = load_torch(torch_models.EncoderDecoder(CONFIGS[LONGER]), candidate.model(reference)).eval()
+    ours = translate(candidate.model(reference), source, 5, start=1, eos=2)
     theirs = torch_translate(twin, torch.from_numpy(source), 5, start=1, eos=2)
     assert np.array_equal(ours, theirs)
 
@@ -162,13 +162,13 @@ def test_target_padding_has_no_influence_at_all(influence):
 
 
 @pytest.fixture(scope="module")
-def wide():
+def as_float64():
     """A model and its torch twin in float64, their inputs, and the twin's logits without a cache."""
     with jax.enable_x64(True):
         config = seq2seq_config(n_kv_heads=K, embedding_norm=True, position_offset=2, head_bias=True)
-        model = widen(excite(EncoderDecoder(config), seed=6))
+        model = to_float64(excite(EncoderDecoder(config), seed=6))
         twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
-        inputs = hostile_inputs(config, B, config.context, seed=7)
+        inputs = adversarial_inputs(config, B, config.context, seed=7)
         with torch.no_grad():
             return model, twin, inputs, call_torch(twin, *map(torch.from_numpy, inputs))
 

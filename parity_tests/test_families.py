@@ -14,7 +14,7 @@ from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.positions import sinusoid, sinusoid_blocks
 from jaxformer.parity.compare import compare
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients, same_bits
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
@@ -156,7 +156,7 @@ def check_family(name: str, inputs: tuple[np.ndarray, ...], call_torch, call_jax
             output = call_jax(model, *map(jnp.asarray, inputs))
             return (output * cotangent).sum(), output
 
-        gradients, output = jax.jit(jax.grad(loss, has_aux=True))(widen(ours))
+        gradients, output = jax.jit(jax.grad(loss, has_aux=True))(to_float64(ours))
         check_float64("output", output, reference)
         found = gradients_to_torch(gradients, family, dict(theirs.named_parameters()))
     wanted = {name: it.grad for name, it in theirs.named_parameters() if it.grad is not None}

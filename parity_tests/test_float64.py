@@ -138,7 +138,7 @@ def test_llama(llama):
 
 def test_a_cast_to_bfloat16_is_the_ports_own(llama):
     report = compared(llama, jnp.bfloat16)
-    assert [module.jax for module in report.guilty] == [f"model.layers.{i}.input_layernorm" for i in range(LAYERS)]
+    assert [module.jax for module in report.diverging] == [f"model.layers.{i}.input_layernorm" for i in range(LAYERS)]
 
 
 def test_where_no_cause_is_found_the_module_is_named(llama, monkeypatch):
@@ -146,7 +146,7 @@ def test_where_no_cause_is_found_the_module_is_named(llama, monkeypatch):
     other = 2 * np.asarray(turns())
     monkeypatch.setattr(f"{__name__}.turns", lambda: other)
     report = compared(llama)
-    assert [(module.jax, module.cause) for module in report.guilty] == [
+    assert [(module.jax, module.cause) for module in report.diverging] == [
         (f"model.layers.{i}.self_attn", "") for i in range(LAYERS)
     ]
 

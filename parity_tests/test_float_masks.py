@@ -122,7 +122,7 @@ def report_of(torch_way, jax_way, **how) -> Report:
 def test_another_number_or_sense_is_the_same_mask(torch_way, jax_way):
     report = report_of(torch_way, jax_way)
     assert report.status == "equal", str(report)
-    assert report.guilty == []
+    assert report.diverging == []
 
 
 BUGS = {
@@ -136,13 +136,13 @@ BUGS = {
 def test_another_mask_is_different(jax_way, bug):
     report = report_of("lowest", jax_way, hidden=BUGS[bug])
     assert report.status == "different"
-    assert report.guilty[0].jax == ("" if jax_way == "lowest" else "layers.0"), str(report)
+    assert report.diverging[0].jax == ("" if jax_way == "lowest" else "layers.0"), str(report)
 
 
 @pytest.mark.parametrize("jax_way", ["-1e9", "switches of what is hidden"])
 def test_a_bug_beside_is_named_alone(jax_way):
     report = report_of("lowest", jax_way, factors=(1.0, 0.5))
-    assert [module.jax for module in report.guilty] == ["layers.1"], str(report)
+    assert [module.jax for module in report.diverging] == ["layers.1"], str(report)
 
 
 MASK = np.where(np.random.default_rng(1).random((3, 4)) < 0.5, 0.3, -1e9)

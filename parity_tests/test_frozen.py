@@ -10,11 +10,11 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
 
@@ -168,7 +168,7 @@ def test_some_layers_of_a_stack(frozen):
 
 
 def test_a_dump_carries_it(frozen, tmp_path):
-    save(listen(frozen, (X,), tier="A", checks=("gradients",)), tmp_path / "said")
+    save(record_torch(frozen, (X,), tier="A", checks=("gradients",)), tmp_path / "said")
     for kind, says in ((Stops, "5 tensors, 0 null"), (Ours, TRAINS)):
         report = check(load(tmp_path / "said"), kind(frozen), checks=("gradients",), tier="A")
         assert report.stages[0].says.startswith(says), str(report)
@@ -195,7 +195,7 @@ COURSES: dict[str, tuple[type[Ours], Any, str]] = {
 @pytest.mark.parametrize("case", COURSES)
 def test_training_leaves_it_as_it_is(frozen, case):
     kind, optimizer, said = COURSES[case]
-    learning = Learning(
+    learning = TrainingSpec(
         batches=[(X, Y)] * 2,
         torch_loss=mean_square,
         jax_loss=mean_square,

@@ -11,7 +11,7 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, generate_beam, sampling
 from jaxformer.models import GPT
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
@@ -28,7 +28,7 @@ GREEDY = SamplingConfig(temperature=0.0)
 def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64):
     start = excite(GPT(CONFIG), seed=9)
     prompt = np.random.default_rng(prompt_length).integers(0, CONFIG.vocab_size, (3, prompt_length))
-    ours = generate(widen(start), prompt, 30, GREEDY)
+    ours = generate(to_float64(start), prompt, 30, GREEDY)
     theirs = torch_generate(load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, GREEDY)
     np.testing.assert_array_equal(ours, theirs.numpy())
     assert len(np.unique(ours)) > 3
@@ -45,7 +45,7 @@ def test_tied_sinusoid_model_too(float64):
     start = excite(GPT(config), seed=9)
     prompt = np.array([[5, 1, 2, 0]])
     theirs = torch_generate(load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, GREEDY)
-    np.testing.assert_array_equal(generate(widen(start), prompt, 20, GREEDY), theirs.numpy())
+    np.testing.assert_array_equal(generate(to_float64(start), prompt, 20, GREEDY), theirs.numpy())
 
 
 WAYS = {"left": lambda valid: valid, "right": lambda valid: valid[:, ::-1], "inside": lambda valid: np.roll(valid, 3, 1)}
@@ -70,7 +70,7 @@ def test_padded_prompts(padded, way, float64):
     moved = way(valid)
     prompt = np.zeros_like(text)
     prompt[moved] = text[valid]
-    ours = generate(widen(start), prompt, 24, GREEDY, valid=moved, eos=2)
+    ours = generate(to_float64(start), prompt, 24, GREEDY, valid=moved, eos=2)
     np.testing.assert_array_equal(ours, theirs)
     assert len(np.unique(theirs)) > 3
 
@@ -78,14 +78,14 @@ def test_padded_prompts(padded, way, float64):
 def test_padding_changes_nothing(padded, float64):
     start, _, text, valid, theirs = padded
     for row, real, said in zip(text, valid, theirs, strict=True):
-        np.testing.assert_array_equal(generate(widen(start), row[real][None], 24, GREEDY, eos=2)[0], said)
+        np.testing.assert_array_equal(generate(to_float64(start), row[real][None], 24, GREEDY, eos=2)[0], said)
 
 
 def test_a_row_ends_and_the_others_go_on(padded, float64):
     start, _, text, valid, _ = padded
-    free = generate(widen(start), text, 24, GREEDY, valid=valid)
+    free = generate(to_float64(start), text, 24, GREEDY, valid=valid)
     eos = int(free[0, 3])
-    ours = generate(widen(start), text, 24, GREEDY, valid=valid, eos=eos)
+    ours = generate(to_float64(start), text, 24, GREEDY, valid=valid, eos=eos)
     for said, before in zip(ours, free, strict=True):
         end = list(before).index(eos) if eos in before else 24
         np.testing.assert_array_equal(said[: end + 1], before[: end + 1])
@@ -97,7 +97,7 @@ def test_a_repetition_penalty_counts_the_prompt(padded, float64):
     start, twin, text, valid, _ = padded
     sampling = SamplingConfig(temperature=0.0, repetition_penalty=1.9)
     theirs = torch_generate(twin, torch.from_numpy(text), 24, sampling, valid=torch.from_numpy(valid))
-    np.testing.assert_array_equal(generate(widen(start), text, 24, sampling, valid=valid), theirs.numpy())
+    np.testing.assert_array_equal(generate(to_float64(start), text, 24, sampling, valid=valid), theirs.numpy())
 
 
 BEAMS = {
@@ -112,7 +112,7 @@ def test_beams_behind_padded_prompts(padded, beam, float64):
     """Up to the last place of the context, with two ends."""
     start, twin, text, valid, _ = padded
     room = CONFIG.context + 1 - text.shape[1]
-    ours = generate_beam(widen(start), text, room, beam, eos=(2, 7), pad=0, valid=valid)
+    ours = generate_beam(to_float64(start), text, room, beam, eos=(2, 7), pad=0, valid=valid)
     theirs = torch_generate_beam(twin, torch.from_numpy(text), room, beam, eos=(2, 7), valid=torch.from_numpy(valid))
     for tokens, scores, wanted in zip(ours.tokens, ours.scores, theirs, strict=True):
         assert tokens.tolist() == [[*sequence, *[0] * (room - len(sequence))] for sequence, _ in wanted]

@@ -13,7 +13,7 @@ from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.models import GPT
 from jaxformer.nn.cache import empty_cache
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
@@ -67,8 +67,8 @@ def gpt_twins(name):
     if name.endswith("of each head"):
         arrays = inputs[0], inputs[1][:, None, None], bias_per_head(1, config.context, config.context)
         return twins(GPT(config), torch_models.GPT(config).eval(), *arrays, call=call_per_head)
-    reference, subject = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
-    return reference, type(subject)(subject.like, call_jax)
+    reference, candidate = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
+    return reference, type(candidate)(candidate.like, call_jax)
 
 
 @checks
@@ -114,7 +114,7 @@ def cached():
     """A model with left padding, its torch twin in float64, and the twin's logits without a cache."""
     with jax.enable_x64(True):
         config = gpt_config(n_kv_heads=K, layers="rolled")
-        model = widen(excite(GPT(config), seed=6))
+        model = to_float64(excite(GPT(config), seed=6))
         twin = load_torch(torch_models.GPT(config).double(), model).eval()
         tokens, valid = probe(V, B, config.context, seed=7)
         with torch.no_grad():

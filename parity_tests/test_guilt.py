@@ -116,18 +116,18 @@ def test_work_may_stand_on_the_other_side_of_a_call(repeated):
     report = compared(Toy, repeated=repeated)
     assert report.status == "equal", str(report)
     names = "the model" if repeated else "places, the model"
-    assert f"0 of 5 modules guilty; {names} share" in said(report, "local") or repeated
+    assert f"0 of 5 modules diverging; {names} share" in said(report, "local") or repeated
 
 
-def test_what_makes_a_difference_is_guilty():
+def test_what_makes_a_difference_is_diverging():
     report = compared(Shifted)
     assert report.status == "different"
-    assert {"places", ""} == {module.jax for module in report.guilty}
+    assert {"places", ""} == {module.jax for module in report.diverging}
 
 
-def test_what_nobody_looks_at_is_guilty_too():
+def test_what_nobody_looks_at_is_diverging_too():
     report = compared(Dead)
-    assert report.guilty[0].jax == "inner"
+    assert report.diverging[0].jax == "inner"
     assert report.verdict.startswith("DIFFERENT: inner: ")
     assert max(report.modules[-1].propagated.relative, report.modules[-1].propagated.peak) < 1e-13
 

@@ -13,10 +13,10 @@ from jaxformer.convert.families.bert import BERT
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_jax
 from jaxformer.models import GPT, Encoder, EncoderDecoder
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.call_models import hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, K, L, N, V, bias_per_head, encoder_config, gpt_config, seq2seq_config
 
@@ -30,7 +30,7 @@ def gpt2():
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
     theirs = excite(transformers.GPT2LMHeadModel(config).eval(), seed=1).double()
     like = GPT(gpt_config(projections="fused", tied=True, activation="gelu_tanh", layers="rolled"))
-    return theirs.transformer, to_jax(dict(theirs.named_parameters()), widen(like), GPT2), torch_models.GPT(like.config)
+    return theirs.transformer, to_jax(dict(theirs.named_parameters()), to_float64(like), GPT2), torch_models.GPT(like.config)
 
 
 def bert():
@@ -39,7 +39,7 @@ def bert():
     theirs = excite(transformers.BertModel(config).eval(), seed=1).double()
     changes = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "token_types": 2, "pooler": True}
     like = Encoder(encoder_config(**changes))
-    return theirs, to_jax(dict(theirs.named_parameters()), widen(like), BERT), torch_models.Encoder(like.config)
+    return theirs, to_jax(dict(theirs.named_parameters()), to_float64(like), BERT), torch_models.Encoder(like.config)
 
 
 @pytest.fixture(scope="module", params=[gpt2, bert], ids=["gpt2", "bert"])
@@ -73,9 +73,9 @@ def test_equal_to_transformers(found, what):
 @pytest.mark.usefixtures("float64")
 def test_an_encoder_decoder_gives_those_of_both_stacks():
     config = seq2seq_config(n_kv_heads=K, position_offset=2)
-    model = widen(excite(EncoderDecoder(config), seed=6))
+    model = to_float64(excite(EncoderDecoder(config), seed=6))
     twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
-    source, valid, target, _ = hostile_inputs(config, B, T, seed=7)
+    source, valid, target, _ = adversarial_inputs(config, B, T, seed=7)
     t = target.shape[1]
     biases = {"source_bias": (1, T, T), "target_bias": (B, t, t), "memory_bias": (1, t, T)}
     given = {"source_mask": valid[:, None, None]} | {name: bias_per_head(*shape) for name, shape in biases.items()}

@@ -9,7 +9,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.record.reference import saying
 
 TABLE = torch.ones(5, 3)
-LINES = {
+TOLERANCES = {
     "a table": (
         lambda: torch.nn.functional.embedding(torch.tensor([5]), TABLE),
         "give smaller ids (on the command line --vocab), or shorter inputs (--length)",
@@ -22,9 +22,9 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("case", LINES)
+@pytest.mark.parametrize("case", TOLERANCES)
 def test_what_to_do_is_said_at_the_end(case):
-    fails, said = LINES[case]
+    fails, said = TOLERANCES[case]
     with pytest.raises(ParityError) as refused, saying("here"):
         fails()
     assert str(refused.value).startswith("here: ")

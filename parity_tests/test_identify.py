@@ -11,7 +11,7 @@ from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import CHECKS, weights_stage
 from jaxformer.parity.match.tensors import NO_RULES, identify
 from jaxformer.parity.record.reference import apply
-from jaxformer.parity.record.torch_state import Holding
+from jaxformer.parity.record.torch_state import TorchState
 from jaxformer.parity.report.report import Stage
 from parity_tests.helpers import D, F, V, noise
 
@@ -35,7 +35,7 @@ def no_run() -> Any:
     raise AssertionError("torch was run")
 
 
-def stage(held: Holding, tree: Any, rules: Family | None = None) -> Stage:
+def stage(held: TorchState, tree: Any, rules: Family | None = None) -> Stage:
     """What the comparison says of the weights."""
     return next(weights_stage(held, tree, rules, apply, CHECKS, "B", no_run))[0]
 
@@ -58,7 +58,7 @@ def test_a_wrong_tensor_is_told_and_torchs_is_used(case):
     weights, tree = blocks()
     name, kind, make, said = WRONG[case]
     tree["h"]["1"][name][kind] = make(tree["h"])
-    found = stage(Holding(weights), tree)
+    found = stage(TorchState(weights), tree)
     assert found.status == "different", found
     assert found.says.startswith("1 of 10 tensors differ, first t.h.1."), found
     assert said in found.says
@@ -68,7 +68,7 @@ def test_torchs_values_are_what_the_rest_runs_on():
     weights, tree = blocks()
     right = tree["h"]["1"]["out"]["kernel"]
     tree["h"]["1"]["out"]["kernel"] = 2 * right
-    steps = weights_stage(Holding(weights), tree, None, apply, CHECKS, "B", no_run)
+    steps = weights_stage(TorchState(weights), tree, None, apply, CHECKS, "B", no_run)
     next(steps)
     with pytest.raises(StopIteration) as done:
         next(steps)
@@ -81,7 +81,7 @@ def test_one_wrong_part_of_a_packed_tensor_and_one_wrong_layer_of_a_stack():
     q, k, v = (part.T for part in np.split(packed, 3))
     tree = {"att": {"q": {"kernel": q}, "k": {"kernel": 3 * k}, "v": {"kernel": v}}, "up": {"kernel": stack.transpose(0, 2, 1)}}
     tree["up"] = {"kernel": tree["up"]["kernel"] * np.array([1, 2, 1], np.float32)[:, None, None]}
-    family = identify(Holding(weights), tree, NO_RULES).family
+    family = identify(TorchState(weights), tree, NO_RULES).family
     assert family.rule("att.k.kernel").part == Part(1, 3)
     held = to_torch(tree, family)
     assert [name for name in weights if not np.array_equal(held[name], weights[name])] == ["in_proj", "layers.1.up.weight"]
@@ -93,13 +93,13 @@ def test_what_was_never_converted_is_refused_with_names_and_shapes():
     with pytest.raises(
         ConversionError, match=r"10 JAX tensors .* first h.0.key.kernel \[24, 24\] \(nearest: t.h.0.key.weight \["
     ):
-        identify(Holding(weights), fresh, NO_RULES)
+        identify(TorchState(weights), fresh, NO_RULES)
 
 
 def test_what_torch_has_not_is_told():
     weights, tree = blocks()
     tree["pooler"] = {"kernel": noise(D, F, seed=99)}
-    found = stage(Holding(weights), tree)
+    found = stage(TorchState(weights), tree)
     assert found.status == "different"
     assert found.says.endswith("bitwise equal; jax has pooler.kernel, torch has not: it is not 0 (rms 1.0e+00 off)"), found
 
@@ -110,7 +110,7 @@ def test_what_is_left_of_both_sides_and_may_be_the_same_is_refused():
     with pytest.raises(
         ConversionError, match=r"1 JAX tensors hold values .* first norm.bias \[20\] \(nearest: t.bias \[24\]\)"
     ):
-        identify(Holding(weights | {"t.bias": noise(D, seed=98)}), tree, NO_RULES)
+        identify(TorchState(weights | {"t.bias": noise(D, seed=98)}), tree, NO_RULES)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -119,7 +119,7 @@ def test_tensors_that_changed_places_are_told_by_their_names(layers):
     for i in range(layers):
         block = tree["h"][str(i)]
         block["query"], block["key"] = block["key"], block["query"]
-    found = stage(Holding(weights), tree)
+    found = stage(TorchState(weights), tree)
     assert found.status == "equal"
     assert (
         "; matched by value against their names: h.0.key.kernel holds what torch has in t.h.0.query.weight, h.0." in found.says
@@ -136,20 +136,20 @@ def packed(layers: int) -> tuple[dict[str, np.ndarray], Tree]:
 def test_parts_that_lie_otherwise_than_in_most_layers_are_told():
     weights, tree = packed(3)
     tree["2"]["q"], tree["2"]["k"] = tree["2"]["k"], tree["2"]["q"]
-    says = stage(Holding(weights), tree).says
+    says = stage(TorchState(weights), tree).says
     assert says.endswith(
         "against their names: 2.k.kernel holds what torch has in layers.2.att.in_proj (part 0), "
         "2.q.kernel holds what torch has in layers.2.att.in_proj (part 1)"
     ), says
     tree["2"]["q"], tree["2"]["k"] = tree["2"]["k"], tree["2"]["q"]
-    assert stage(Holding(weights), tree).says == "3 of 3 tensors used once, bitwise equal"
+    assert stage(TorchState(weights), tree).says == "3 of 3 tensors used once, bitwise equal"
 
 
 def test_of_a_packed_tensor_the_wrong_part_is_told():
     weights, tree = packed(2)
     tree["1"]["k"]["kernel"] = tree["1"]["k"]["kernel"].T
     said = "1 of 2 tensors differ, first layers.1.att.in_proj, in JAX 1.k.kernel (relL2 1.4e+00: JAX holds it transposed)"
-    assert stage(Holding(weights), tree).says.startswith(said)
+    assert stage(TorchState(weights), tree).says.startswith(said)
 
 
 @pytest.mark.parametrize("names", [("v", "q", "o", "k"), ("query", "foo", "key", "out")])
@@ -157,25 +157,25 @@ def test_other_names_are_not_against_names(names):
     weights, tree = blocks()
     other = dict(zip(NAMES, names, strict=True))
     tree = {"h": {i: {other.get(name, name): own for name, own in block.items()} for i, block in tree["h"].items()}}
-    assert stage(Holding(weights), tree).says == "10 of 10 tensors used once, bitwise equal"
+    assert stage(TorchState(weights), tree).says == "10 of 10 tensors used once, bitwise equal"
 
 
 def test_one_list_of_ours_may_be_more_than_one_of_torchs():
     weights = {"patch.weight": noise(D, D)} | {f"layer.{i}.weight": noise(D, D, seed=1 + i) for i in range(3)}
     tree = {"blocks": {str(i): {"kernel": array.T} for i, array in enumerate(weights.values())}}
-    assert stage(Holding(weights), tree).says == "4 of 4 tensors used once, bitwise equal"
+    assert stage(TorchState(weights), tree).says == "4 of 4 tensors used once, bitwise equal"
 
 
 def test_that_no_rule_fits_is_said():
     weights, tree = blocks()
     rules = Family("other", {}, (Rule("kernel", "w"), Rule("gain", "weight")))
-    assert stage(Holding(weights), tree, rules).says.endswith("bitwise equal; no rule fits; all matched by values")
+    assert stage(TorchState(weights), tree, rules).says.endswith("bitwise equal; no rule fits; all matched by values")
 
 
 def test_what_rules_leave_over_beside_a_start_that_is_another_name():
     weights, tree = blocks()
     rules = Family("mine", {"": "t."}, (Rule("kernel", "weight", "transposed"),))
-    assert stage(Holding(weights), tree, rules).says.endswith(
+    assert stage(TorchState(weights), tree, rules).says.endswith(
         "bitwise equal; 2 JAX tensors without a rule were matched by values"
     )
 
@@ -183,10 +183,10 @@ def test_what_rules_leave_over_beside_a_start_that_is_another_name():
 TABLE = noise(V, D, seed=50)
 
 
-def with_table(**tensors: np.ndarray) -> tuple[Holding, Tree]:
+def with_table(**tensors: np.ndarray) -> tuple[TorchState, Tree]:
     """The blocks, and a table that torch ties to its head."""
     weights, tree = blocks()
-    return Holding(weights | {"t.wte.weight": TABLE}, tied={"head.weight": "t.wte.weight"}), tree | tensors
+    return TorchState(weights | {"t.wte.weight": TABLE}, tied={"head.weight": "t.wte.weight"}), tree | tensors
 
 
 def test_copies_of_other_names_go_to_the_nearest_names():

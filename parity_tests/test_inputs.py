@@ -1,4 +1,4 @@
-"""Any model is excited, whatever its parameters are called, and hostile inputs are hostile."""
+"""Any model is excited, whatever its parameters are called, and adversarial inputs are adversarial."""
 
 import math
 

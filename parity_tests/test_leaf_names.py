@@ -116,7 +116,7 @@ def test_causes_whatever_the_leaves_are_called(theirs, names):
     ids = np.random.default_rng(0).integers(0, V, (B, T))
     calls = {"call_torch": lambda model, ids: model(ids.long()), "call_jax": partial(bugged, names=NAMES[names])}
     report = compare(theirs, ported(theirs, NAMES[names]), (ids,), checks=("weights", "forward"), tier="A", **calls)
-    found = {module.jax: module.cause.split(" (residual")[0] for module in report.guilty}
+    found = {module.jax: module.cause.split(" (residual")[0] for module in report.diverging}
     assert found == CAUSES, str(report)
 
 

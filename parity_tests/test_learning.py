@@ -18,7 +18,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import JaxformerError
 from jaxformer.parity.report.training_plot import plot_course
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.training.optimizers import clip
 
 B, T, V, D, WIDE, STEPS, PARTS, RATE, CLIP = 6, 5, 11, 8, 9, 20, 2, 0.02, 0.1
@@ -120,7 +120,7 @@ def linen_loss(parameters, ids, targets, key):
     return cross_entropy(LinenNet().apply({"params": parameters}, ids, rngs={"dropout": key}), targets)
 
 
-LEARNING = Learning(
+LEARNING = TrainingSpec(
     batches=batches(),
     torch_loss=lambda model, ids, targets: F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()),
     jax_loss=jax_loss,

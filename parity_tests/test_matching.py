@@ -22,7 +22,7 @@ from jaxformer.parity.match.tensors import identify
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.torch_state import Holding
+from jaxformer.parity.record.torch_state import TorchState
 from jaxformer.parity.run.pair_modules import parameter_pairs
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.ladder import load_torch
@@ -230,7 +230,7 @@ def test_what_rules_leave_over_is_matched_by_values():
     weights = {f"layers.{i}.up.weight": kernels[i].T for i in range(2)}
     weights |= {f"layers.{i}.scale": extra[i] for i in range(2)}
     weights |= {"out.weight": tree["head"]["kernel"].T, "out.offset": tree["shift"]}
-    held = to_torch(tree, identify(Holding(weights), tree, rules).family)
+    held = to_torch(tree, identify(TorchState(weights), tree, rules).family)
     assert set(held) == set(weights)
     assert all(same_bits(held[name], array) for name, array in weights.items())
 
@@ -240,7 +240,7 @@ def test_what_places_leave_over_too_is_refused_with_the_nearest_name():
     weights = {name: tree[own]["kernel"].T for name, own in (("a.weight", "a"), ("other.weight", "b"), ("cc.weight", "c"))}
     weights["cc.weight"] = np.append(weights["cc.weight"], weights["cc.weight"], 0)
     with pytest.raises(ConversionError, match=r"1 missing, first c.weight \(is it cc.weight\?\); 1 left over"):
-        to_jax(weights, tree, identify(Holding(weights), tree, Family("mine", {}, LEAVES)).family)
+        to_jax(weights, tree, identify(TorchState(weights), tree, Family("mine", {}, LEAVES)).family)
 
 
 def test_a_match_never_overrules_a_rule():
@@ -248,7 +248,7 @@ def test_a_match_never_overrules_a_rule():
     tree = {"gain": noise(D), "norm": {"gain": noise(D, seed=1)}}
     weights = {"g": tree["gain"], "norm.weight": tree["norm"]["gain"]}
     rules = Family("mine", {}, (Rule("norm.gain", "norm.weight"),))
-    assert identify(Holding(weights), tree, rules).family == rules
+    assert identify(TorchState(weights), tree, rules).family == rules
 
 
 def test_one_bit_less_is_no_match_and_the_nearest_name_is_told():

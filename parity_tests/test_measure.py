@@ -93,10 +93,10 @@ def test_a_mask_of_another_number_is_seen(mask):
 
 @pytest.mark.parametrize("size", [1.0, 1e8, 1e12])
 def test_it_is_never_less_than_that_of_all_entries(size):
-    theirs, gap = T64 * size, spoiled(3, 2.0, T64 * 1e-3)
-    found, norm = difference("x", theirs + gap, theirs), np.linalg.norm
-    assert found.relative >= norm(theirs + gap - theirs) / norm(theirs) * (1 - 1e-9)
-    assert found.peak >= np.abs(theirs + gap - theirs).max() / norm(theirs) * np.sqrt(T64.size) * (1 - 1e-9)
+    theirs, mismatch = T64 * size, spoiled(3, 2.0, T64 * 1e-3)
+    found, norm = difference("x", theirs + mismatch, theirs), np.linalg.norm
+    assert found.relative >= norm(theirs + mismatch - theirs) / norm(theirs) * (1 - 1e-9)
+    assert found.peak >= np.abs(theirs + mismatch - theirs).max() / norm(theirs) * np.sqrt(T64.size) * (1 - 1e-9)
 
 
 def test_rounding_beside_masks_is_that_of_the_others():
@@ -107,7 +107,7 @@ def test_rounding_beside_masks_is_that_of_the_others():
 
 @pytest.mark.parametrize("others", [T64, T64 * 0], ids=["numbers", "zeros"])
 def test_rounding_of_huge_numbers_counts_too(others):
-    """Gradients of 1e25 are no masks: their rounding excuses what it moves, whatever stands beside them."""
+    """Gradients of 1e25 are no masks: their rounding relaxed_tolerances what it moves, whatever stands beside them."""
     theirs = spoiled(3, 1e25, others)
     noise = Noise.between(spoiled(3, 1e25 * (1 + 1e-6), others), theirs)
     assert noise.of(theirs) == pytest.approx((1e-6, 1e-6 * np.sqrt(T64.size)), rel=1e-6)

@@ -34,7 +34,7 @@ def test_mutants_of_models_are_killed_and_named(capsys, every):
     with capsys.disabled():
         print(f"\n{verdict(outcomes)}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
-    assert [line(outcome) for outcome in outcomes if outcome.mutant.guilty and not outcome.module_right] == []
+    assert [line(outcome) for outcome in outcomes if outcome.mutant.diverging and not outcome.module_right] == []
     assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
     assert passed(outcomes)
 
@@ -81,7 +81,7 @@ def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("guilty", "cause", "module_right", "cause_right"),
+    ("diverging", "cause", "module_right", "cause_right"),
     [
         ("feed_forward|norm", "quick gelu", False, False),  # a module that is not named
         (r"blocks\.0\.feed_forward", "quick gelu", False, False),  # one that is named too much
@@ -90,8 +90,8 @@ def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for():
         ("feed_forward", "", True, False),
     ],
 )
-def test_what_is_declared_wrongly_is_not_right(guilty, cause, module_right, cause_right):
-    outcome = replace(try_mutant(QUICK), mutant=replace(QUICK, guilty=guilty, cause=cause))
+def test_what_is_declared_wrongly_is_not_right(diverging, cause, module_right, cause_right):
+    outcome = replace(try_mutant(QUICK), mutant=replace(QUICK, diverging=diverging, cause=cause))
     assert (outcome.module_right, outcome.cause_right) == (module_right, cause_right)
     assert not passed([outcome])
     assert ("WRONG" in line(outcome)) == (not module_right or not cause_right)

@@ -21,5 +21,5 @@ def test_mutants_of_training_and_decoding_are_killed(capsys, every):
     with capsys.disabled():
         print(f"\n{verdict(outcomes).splitlines()[-1]}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
-    assert not any(outcome.guilty or outcome.mutant.guilty for outcome in outcomes)
+    assert not any(outcome.diverging or outcome.mutant.diverging for outcome in outcomes)
     assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []

@@ -15,7 +15,7 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
 
@@ -86,7 +86,7 @@ def test_what_jax_leaves_out_is_a_verdict_and_its_module_is_named(full, rules, h
     assert report.stages[0].status == "different"
     assert report.stages[0].says == f"8 of 9 tensors used once, bitwise equal; {said}"
     assert report.verdict == f"DIFFERENT: {module}: {said}"
-    assert [row.jax or "the model" for row in report.guilty] == [module], str(report)
+    assert [row.jax or "the model" for row in report.diverging] == [module], str(report)
 
 
 def test_shapes_alone_leave_it_out_too(full):
@@ -139,8 +139,8 @@ def mean_square(model: Any, x: Any, y: Any) -> Any:
     return ((model(x) - y) ** 2).mean()
 
 
-def learning(optimizer: Any) -> Learning:
-    return Learning(
+def learning(optimizer: Any) -> TrainingSpec:
+    return TrainingSpec(
         batches=[(X, Y)] * 2,
         torch_loss=mean_square,
         jax_loss=mean_square,

@@ -14,7 +14,7 @@ from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.models import GPT
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import ONE_STEP
@@ -47,7 +47,7 @@ def test_three_updates_and_the_moments(config, float64):
     model = load_torch(TORCH_GPT(CONFIG), start).double()
     theirs, _ = make_torch_optimizer(model, config, ScheduleConfig())
     ours = make_optimizer(config, ScheduleConfig())
-    state = train_state(widen(start), ours)
+    state = train_state(to_float64(start), ours)
     params, moments = state.model, state.moments
     rng = np.random.default_rng(1)
     for size in (1.0, 1e-8, 0.0):

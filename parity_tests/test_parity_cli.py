@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import torch
 from jaxformer.models import GPT
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import gpt_config
@@ -44,7 +44,7 @@ WRITERS = (
     lambda model: model(torch.from_numpy(IDS)).argmax(-1).numpy(),
     lambda model: np.asarray(model(IDS).argmax(-1)),
 )
-LEARNING = Learning(
+LEARNING = TrainingSpec(
     batches=[(IDS,)],
     torch_loss=lambda model, ids: model(ids).square().mean(),
     jax_loss=lambda model, ids: (model(ids) ** 2).mean(),

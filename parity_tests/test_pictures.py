@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run import isolated as isolate
+from jaxformer.parity.run import isolated
 
 C = 4
 SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)
@@ -77,8 +77,8 @@ def report_of(theirs, shape, stem=nnx.Conv):
 
 
 def test_as_much_is_traced_where_all_sizes_coincide(theirs, monkeypatch):
-    laid, traced = isolate.laid, []
-    monkeypatch.setattr(isolate, "laid", lambda *given: traced.append(given[1]) or laid(*given))
+    original, traced = isolated.to_jax_axes, []
+    monkeypatch.setattr(isolated, "to_jax_axes", lambda *given: traced.append(given[1]) or original(*given))
     counts = []
     for shape in (SQUARE, OBLONG):
         assert (report := report_of(theirs, shape)).status == "equal", str(report)
@@ -89,7 +89,7 @@ def test_as_much_is_traced_where_all_sizes_coincide(theirs, monkeypatch):
 
 def test_garbage_in_square_pictures_is_where_it_is(theirs):
     report = report_of(theirs, SQUARE, Garbage)
-    assert [module.jax for module in report.guilty] == ["stem"]
+    assert [module.jax for module in report.diverging] == ["stem"]
 
 
 def test_an_order_that_a_sample_does_not_tell_is_told_by_all_entries():

@@ -14,13 +14,14 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.models import build
 from jaxformer.nn import attention, feedforward
 from jaxformer.parity import compare as comparison
-from jaxformer.parity.compare import check, compare, listen
+from jaxformer.parity.capture.call_sites import ArrayKey
+from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.rounding import Rounding, Spot
+from jaxformer.parity.record.rounding import Rounding
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config, noise
 
@@ -34,7 +35,7 @@ def twins(factor: float) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
     config = gpt_config(n_layers=1, layers="unrolled", norm="none")
     model = excite(build(config), seed=1)
     model = map_named(lambda name, leaf: leaf * factor if name.endswith("query.kernel") else leaf, model)
-    return load_torch(torch_ref.models.build(config), model).eval(), model, hostile_inputs(config, 5, 9, seed=2)
+    return load_torch(torch_ref.models.build(config), model).eval(), model, adversarial_inputs(config, 5, 9, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def report(steep):
 
 def test_it_is_said_where_rounding_decides(report):
     assert report.status == "equal", str(report)
-    assert report.guilty == []
+    assert report.diverging == []
     assert [SAID in stage.says for stage in report.stages] == [False, False, True, True]
     (query,) = [module for module in report.modules if module.jax == "stack.blocks.0.attention.query"]
     assert query.gradient.peak > 1e-12
@@ -69,7 +70,7 @@ def test_the_lines_alone_would_call_it_different(steep, monkeypatch):
 
 def test_of_a_well_conditioned_model_nothing_is_said():
     sides = twins(1.0)
-    assert listen(sides[0], sides[2], call_torch, tier="A", checks=CHECKS).rounding == Rounding()
+    assert record_torch(sides[0], sides[2], call_torch, tier="A", checks=CHECKS).rounding == Rounding()
     assert SAID not in str(report_of(sides))
 
 
@@ -87,18 +88,18 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_found_all_the_same(steep, monkeypatch, bug):
-    owner, name, make, guilty = BUGS[bug]
+    owner, name, make, diverging = BUGS[bug]
     if isinstance(owner, dict):
         monkeypatch.setitem(owner, name, make(owner[name]))
     else:
         monkeypatch.setattr(owner, name, make(getattr(owner, name)))
     report = report_of(steep)
     assert report.exit_code == 1
-    assert [module.jax for module in report.guilty] == [f"stack.blocks.0.{guilty}"]
+    assert [module.jax for module in report.diverging] == [f"stack.blocks.0.{diverging}"]
 
 
 def test_a_dump_keeps_it(steep, report, tmp_path):
-    save(listen(steep[0], steep[2], call_torch, tier="A", checks=CHECKS), tmp_path / "dump")
+    save(record_torch(steep[0], steep[2], call_torch, tier="A", checks=CHECKS), tmp_path / "dump")
     later = check(load(tmp_path / "dump"), steep[1], rules=TWIN, call_jax=call_jax, checks=CHECKS, tier="A")
     assert str(later) == str(report)
 
@@ -139,7 +140,7 @@ def test_what_float64_cannot_tell_is_not_called_equal():
     report = sine_report(1e11, 1e11)
     assert report.exit_code == 2
     assert "torch's own rounding moves the output by" in report.stages[0].says
-    assert "layer.weight (torch's own rounding moves it by" in ", ".join(report.unnoticed)
+    assert "layer.weight (torch's own rounding moves it by" in ", ".join(report.not_covered)
 
 
 def moved(compute: Callable[[torch.Tensor], torch.Tensor]) -> Rounding:
@@ -147,11 +148,11 @@ def moved(compute: Callable[[torch.Tensor], torch.Tensor]) -> Rounding:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return compute(x)
 
-    return listen(Computing(), (X,), tier="A", checks=("forward",)).rounding
+    return record_torch(Computing(), (X,), tier="A", checks=("forward",)).rounding
 
 
 def test_what_cancels_is_measured():
-    (found,) = {moved(lambda x: (x + 1e8) - 1e8).run[Spot("", 0, "output", 0)].peak}
+    (found,) = {moved(lambda x: (x + 1e8) - 1e8).run[ArrayKey("", 0, "output", 0)].peak}
     assert 2**-26 <= found <= 2**-25  # a bit or two of 1e8
 
 

@@ -42,4 +42,4 @@ def test_a_scalar(factor):
 
     report = compare(theirs, ours, (noise(3, 5, D, seed=1),), call_jax=call)
     assert report.status == ("equal" if factor == 1 else "different"), str(report)
-    assert report.unnoticed == ["scale.spare"]
+    assert report.not_covered == ["scale.spare"]

@@ -73,5 +73,5 @@ def test_a_right_port_is_equal_and_its_layers_are_named_as_not_compared():
 
 def test_a_bug_in_a_layer_is_what_is_done_in_the_model():
     report = report_of(1.1)
-    assert [module.jax for module in report.guilty] == [""]
+    assert [module.jax for module in report.diverging] == [""]
     assert report.verdict.startswith("DIFFERENT: the model: input of head: relL2 ")

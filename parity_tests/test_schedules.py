@@ -1,4 +1,4 @@
-"""Learning-rate factors: against the twin, and against torch's own schedulers, which work by recurrence."""
+"""TrainingSpec-rate factors: against the twin, and against torch's own schedulers, which work by recurrence."""
 
 import math
 

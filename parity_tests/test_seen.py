@@ -207,7 +207,7 @@ def test_masks_may_be_of_other_numbers(theirs, ours):
 @pytest.mark.parametrize("number", [-1e3, -1e9])
 def test_another_mask_is_named_whatever_its_number(number):
     report = report_of(str(number), valid=SOME, fill=-math.inf, flip=1)
-    assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.guilty}, str(report)
+    assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.diverging}, str(report)
 
 
 class Twice(TorchAttention):
@@ -256,11 +256,11 @@ BUGS = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_the_guilty_one_and_the_cause(bug):
+def test_the_diverging_one_and_the_cause(bug):
     how, name, cause = BUGS[bug]
     report = report_of(**how)
-    assert [module.jax for module in report.guilty] == [f"layers.{i}.{name}" for i in range(2)], str(report)
-    assert all(module.cause.startswith(cause) for module in report.guilty), [module.cause for module in report.guilty]
+    assert [module.jax for module in report.diverging] == [f"layers.{i}.{name}" for i in range(2)], str(report)
+    assert all(module.cause.startswith(cause) for module in report.diverging), [module.cause for module in report.diverging]
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])
@@ -268,12 +268,12 @@ def test_weights_that_underflow_are_no_masks(monkeypatch, scale):
     monkeypatch.setitem(globals(), "X", X * 20)
     report = report_of(valid=np.ones((B, T), bool), scale=scale, tapped=("weights",))
     assert "keys" not in report.verdict
-    assert report.guilty[0].cause.startswith(f"jax's weights are the softmax of {scale:g} times torch's scores")
+    assert report.diverging[0].cause.startswith(f"jax's weights are the softmax of {scale:g} times torch's scores")
 
 
 def test_a_bug_in_one_head_shows_in_that_head():
     report = report_of(bug=lambda weights: weights.at[:, 1].multiply(1.5))
-    assert [module.heads[0] < 1e-13 < module.heads[1] for module in report.guilty] == [True, True]
+    assert [module.heads[0] < 1e-13 < module.heads[1] for module in report.diverging] == [True, True]
     assert [len(module.heads) for module in report.modules if module.jax.endswith("scores")] == [N, N]
 
 
@@ -284,12 +284,12 @@ LOWEST = str(torch.finfo(torch.float64).min)
 def test_rows_without_a_key_are_a_cause(tapped):
     """torch gives them the mean of all values, ours 0."""
     report = report_of(LOWEST, tapped=tapped, checks=CHECKS[:3])
-    assert [module.jax for module in report.guilty] == ["layers.0", "layers.1"], str(report)
+    assert [module.jax for module in report.diverging] == ["layers.0", "layers.1"], str(report)
     says = "only in rows where every key is masked: torch masked scores large and negative; jax masked scores -inf, rows "
-    assert all(module.cause.startswith(says) for module in report.guilty), str(report)
+    assert all(module.cause.startswith(says) for module in report.diverging), str(report)
 
 
 def test_a_bug_in_other_rows_is_another_cause():
     report = report_of(LOWEST, tapped=(), scale=0.5, checks=CHECKS[:3])
-    assert [module.jax for module in report.guilty] == ["layers.0", "layers.1"], str(report)
+    assert [module.jax for module in report.diverging] == ["layers.0", "layers.1"], str(report)
     assert "only in rows" not in str(report)

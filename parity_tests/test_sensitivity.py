@@ -12,7 +12,7 @@ from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.report.summarize import ranges
-from jaxformer.selfcheck.call_models import call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config, noise, seq2seq_config
 
@@ -293,7 +293,7 @@ def test_a_gpt_notices_everything_but_key_biases():
 def test_an_encoder_decoder_with_padding():
     config = seq2seq_config()
     model = load_torch(torch_ref.models.build(config), excite(build(config), seed=0))
-    inputs = hostile_inputs(config, B, config.context, seed=2)
+    inputs = adversarial_inputs(config, B, config.context, seed=2)
     found = [phrase for phrase in sensitivity(model, inputs, call_torch) if "table" not in phrase and "embed" not in phrase]
     assert [phrase for phrase in found if not phrase.endswith("key.bias")] == [
         f"input 0: {(~inputs[1]).sum()} positions masked by input 1"

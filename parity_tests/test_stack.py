@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.nn.stack import Stack
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import named_leaves
@@ -64,7 +64,7 @@ def test_with_biases(check):
 @pytest.mark.usefixtures("float64")
 def test_each_layer_equals_torchs_layer():
     config = block_config()
-    stack = widen(excite(Stack(config), seed=2))
+    stack = to_float64(excite(Stack(config), seed=2))
     theirs = load_torch(TorchStack(config).double(), stack)
     for i in (*range(L), -1):
         reference = theirs[i](torch.from_numpy(X).double(), torch.from_numpy(MASK))
@@ -91,8 +91,8 @@ def test_every_leaf_has_the_layer_axis():
 @functools.cache
 def wide_stacks():
     """A stack with a memory and torch's, in float64, and the arrays that both take."""
-    reference, subject = cross_twins()
-    stack = widen(subject.model(reference))
+    reference, candidate = cross_twins()
+    stack = to_float64(candidate.model(reference))
     theirs = load_torch(TorchStack(CROSS, cross=True).double(), stack)
     return stack, theirs, [array if array.dtype == bool else array.astype(np.float64) for array in reference.inputs]
 

@@ -11,7 +11,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
 T, D = 7, 10
@@ -133,7 +133,7 @@ def test_timescales_are_one_over_frequencies():
 
 def training(call):
     x, y = noise(3, T, D, seed=1), noise(3, T, D // 2, seed=2)
-    return Learning(
+    return TrainingSpec(
         batches=[(x, y)] * 2,
         torch_loss=lambda model, x, y: ((model(x) - y) ** 2).mean(),
         jax_loss=lambda params, x, y: ((call(params, x) - y) ** 2).mean(),

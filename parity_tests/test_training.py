@@ -14,7 +14,7 @@ from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.models import build
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
@@ -94,7 +94,7 @@ def test_the_train_steps_of_recipes_are_equal(float64):
         return 3 * learning.jax_loss(model, *batch, key=key), jnp.float64(3)
 
     advance = jax.jit(partial(train_step, loss=jax_loss, optimizer=learning.jax_optimizer))
-    state, given = train_state(widen(start), learning.jax_optimizer), {"optimizer": optimizer, "scheduler": scheduler}
+    state, given = train_state(to_float64(start), learning.jax_optimizer), {"optimizer": optimizer, "scheduler": scheduler}
     for batch in learning.batches:
         tensors = *map(torch.from_numpy, batch[:-1]), torch.from_numpy(batch[-1]).long()
         theirs = torch_train_step(twin, tensors, loss=torch_loss, clip_norm=training.optimizer.clip_norm, **given)

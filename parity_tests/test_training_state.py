@@ -15,7 +15,7 @@ from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
 B, D, WIDE = 6, 8, 9
@@ -44,7 +44,7 @@ def test_what_training_does_not_compare_is_told():
         "0": {"kernel": array["0.weight"].T, "bias": array["0.bias"]},
         "1": {"scale": array["1.weight"], "bias": array["1.bias"]},
     }
-    learning = Learning(
+    learning = TrainingSpec(
         batches=[(X,)] * 2,
         torch_loss=lambda model, x: (model(x) ** 3).mean(),
         jax_loss=lambda params, x: (normalised(params, x) ** 3).mean(),
@@ -53,7 +53,7 @@ def test_what_training_does_not_compare_is_told():
     )
     report = compare(theirs, ours, (X,), checks=("weights",), call_jax=normalised, training=learning, tier="A")
     assert report.status == "equal", str(report)
-    assert report.unnoticed == [
+    assert report.not_covered == [
         "0.bias in training: null gradients",
         "1.running_mean in training: a buffer, not compared there",
         "1.running_var in training: a buffer, not compared there",
@@ -92,7 +92,7 @@ class Paced(nnx.Module):
 @pytest.mark.parametrize("decay", [0.9, 0.8])
 def test_what_a_model_keeps_for_itself_goes_from_step_to_step(decay):
     draw = np.random.default_rng(4)
-    learning = Learning(
+    learning = TrainingSpec(
         batches=[(draw.standard_normal((B, D)).astype(np.float32),) for _ in range(3)],
         torch_loss=lambda model, x: (model(x) ** 2).mean(),
         jax_loss=lambda model, x: (model(x) ** 2).mean(),

@@ -17,7 +17,7 @@ from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
 from jaxformer.models import GPT, EncoderDecoder
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.parameters import excite
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
@@ -43,7 +43,7 @@ def held(theirs, ours, family):
     weights = to_torch(ours, family, like=theirs.state_dict())
     theirs.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()}, strict=True)
     theirs.generation_config = transformers.GenerationConfig()
-    return theirs.double().eval(), widen(ours)
+    return theirs.double().eval(), to_float64(ours)
 
 
 @functools.cache

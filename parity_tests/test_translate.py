@@ -20,11 +20,11 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.prepare import bucket
 from jaxformer.models import build, init
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.recipes.translate import PRESETS, Translate, make_buckets
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import pairs
@@ -84,7 +84,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
     """With dropout in its four places, by shared masks, on batches of two shapes."""
     rate = replace(RECIPE.optimizer, learning_rate=1.0 if schedule == "noam" else 1e-2)
     config = RECIPE.schedule if schedule == "cosine" else ScheduleConfig(name=schedule, warmup=10, d_model=12)
-    learning = Learning(
+    learning = TrainingSpec(
         batches=[tuple(BUCKETS.batch(0, step)) for step in range(STEPS if schedule == "cosine" else 15)],
         torch_loss=lambda model, *batch: torch_losses.mean(*torch_pairs.pair_loss(model, batch, **RULES)),
         jax_loss=lambda model, *batch, key: mean(*pairs.pair_loss(model, Pairs(*batch), key, **RULES)),
@@ -110,7 +110,7 @@ def test_a_batch_in_parts_is_the_whole_batch(float64, parts):
     batch = Pairs(*(side[:6] for side in BUCKETS.batch(0, 0)))
     loss = partial(pairs.pair_loss, **RULES)
     state, ours = jax.jit(partial(train_step, loss=loss, optimizer=optimizer, parts=parts))(
-        train_state(widen(model), optimizer), batch, None
+        train_state(to_float64(model), optimizer), batch, None
     )
     expected = torch_train_step(
         twin,
@@ -140,7 +140,7 @@ def trained():
 def test_the_same_measures(trained, float64):
     twin = load_torch(torch_ref.models.build(trained.config), trained).double().eval()
     batch = BUCKETS.batch(0, 0)
-    ours = pairs.measure_pairs(widen(trained), Pairs(*map(jnp.asarray, batch)), pad=BUCKETS.pad)
+    ours = pairs.measure_pairs(to_float64(trained), Pairs(*map(jnp.asarray, batch)), pad=BUCKETS.pad)
     theirs = torch_pairs.pair_sums(twin, tuple(torch.from_numpy(side).long() for side in batch), pad=BUCKETS.pad)
     check_float64("loss", ours[0], theirs[0], "loss")
     assert [int(n) for n in ours[1:]] == [int(n) for n in theirs[1:]]
@@ -151,7 +151,7 @@ def test_the_same_translations(trained, float64):
     """Greedily and by a beam, of sentences that training has not seen."""
     texts = sentences(12, 1).sources
     twin = load_torch(torch_ref.models.build(trained.config), trained).double().eval()
-    translator = Translator(widen(trained), TOKENIZER)
+    translator = Translator(to_float64(trained), TOKENIZER)
     greedy, beams = translator.greedy(texts), translator.beam(texts, beam := BeamConfig(width=3, n_best=2))
     start, end, _ = TOKENIZER.frame
     for text, ours, found in zip(texts, greedy, beams, strict=True):

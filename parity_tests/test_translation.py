@@ -17,7 +17,7 @@ from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.masks import padding_mask
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
@@ -77,7 +77,7 @@ def case(name):
         start = excite(EncoderDecoder(config), seed=SEEDS[name])
         twin = load_torch(TorchEncoderDecoder(config), start).double().eval()
         source, valid = probe(config.source_ids, 6, 11, seed=5)
-        return widen(start), twin, source[:-1], valid[:-1]
+        return to_float64(start), twin, source[:-1], valid[:-1]
 
 
 def trimmed(tokens):

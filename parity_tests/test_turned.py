@@ -62,11 +62,11 @@ def _as_users_run_it():
         yield
 
 
-def test_a_relative_bias_of_the_wrong_sign_is_guilty_itself():
+def test_a_relative_bias_of_the_wrong_sign_is_diverging_itself():
     theirs, ours = excite(TorchAttention().eval(), seed=1), Attention(sign=-1)
     ours.bias.table.embedding[...] = jnp.asarray(theirs.bias.table.weight.detach().numpy())
     for mine, its in ((ours.qkv, theirs.qkv), (ours.out, theirs.out)):
         mine.kernel[...], mine.bias[...] = (jnp.asarray(array.detach().numpy().T) for array in (its.weight, its.bias))
     report = compare(theirs, ours, (noise(B, T, D),), checks=("weights", "forward", "local"), tier="A")
-    assert [module.jax for module in report.guilty] == ["bias"], str(report)
-    assert report.guilty[0].cause.startswith("jax gives torch's axes in the order 1, 0 (residual ")
+    assert [module.jax for module in report.diverging] == ["bias"], str(report)
+    assert report.diverging[0].cause.startswith("jax gives torch's axes in the order 1, 0 (residual ")

@@ -114,20 +114,20 @@ def report_of(theirs, ours, call=call_jax):
 def test_modules_without_parameters_are_compared_by_themselves(theirs, activation):
     """By their names, or as the only ones on both sides that are left."""
     report = report_of(theirs, Net(first={"act": Tanh}, activation=activation))
-    assert [(module.jax, module.torch) for module in report.guilty] == [(f"first.{activation}", "first.act")], str(report)
-    assert report.guilty[0].cause.startswith("torch activation gelu; jax activation gelu by tanh")
+    assert [(module.jax, module.torch) for module in report.diverging] == [(f"first.{activation}", "first.act")], str(report)
+    assert report.diverging[0].cause.startswith("torch activation gelu; jax activation gelu by tanh")
 
 
 def test_one_name_with_two_meanings_is_no_pair(theirs):
     report = report_of(theirs, Net(first={"turn": Swapped}, second={"act": Tanh}))
-    assert [module.jax for module in report.guilty] == ["second.act"], str(report)
+    assert [module.jax for module in report.diverging] == ["second.act"], str(report)
     assert "first.turn" in report.jax_only
 
 
 def test_a_head_that_the_users_function_calls_is_not_accused(theirs):
     report = report_of(theirs, Net(), lambda model, x: call_jax(model, x, at=2))
-    assert [module.jax for module in report.guilty] == ["(call)"], str(report)
-    assert report.guilty[0].what == "input of head"
+    assert [module.jax for module in report.diverging] == ["(call)"], str(report)
+    assert report.diverging[0].what == "input of head"
 
 
 class TorchShort(torch.nn.Module):

@@ -23,7 +23,7 @@ def equal() -> Report:
     """Nothing differs."""
     names = ("weights", "forward", "local", "gradients", "float32")
     stages = [Stage(name, "equal", "all of it") for name in names]
-    return Report("A", 1e-13, stages, calls(), unnoticed=["stack.*.attention.key.bias"], environment=ENVIRONMENT)
+    return Report("A", 1e-13, stages, calls(), not_covered=["stack.*.attention.key.bias"], environment=ENVIRONMENT)
 
 
 def found(report: Report, *statuses: Status) -> Report:
@@ -49,8 +49,8 @@ def different() -> Report:
         if not module.jax.endswith("query"):
             module = replace(module, positions=[off * place / 40 if place > 4 else 1e-16 for place in range(66)])
         modules.append(module)
-    modules[7] = replace(modules[7], local=Error(1.7e-4, 2e-3), guilty=True, cause=EPSILON)
-    modules[63] = replace(modules[63], local=Error(0.3, 1.9), guilty=True, what="input of stack.blocks.10.attention.out")
+    modules[7] = replace(modules[7], local=Error(1.7e-4, 2e-3), diverging=True, cause=EPSILON)
+    modules[63] = replace(modules[63], local=Error(0.3, 1.9), diverging=True, what="input of stack.blocks.10.attention.out")
     found_now = found(report, "equal", "different", "different", "different", "different")
     return replace(found_now, modules=modules, jax_only=["rope"], taps=["rope"], torch_only=["drop", "drop (call 1)"])
 
@@ -61,10 +61,10 @@ def backward() -> Report:
     modules = [replace(module, gradient=quiet, local_gradient=quiet) for module in report.modules]
     for i in range(15):
         modules[i] = replace(modules[i], gradient=Error(2e-3, 3e-3))
-    modules[14] = replace(modules[14], local_gradient=Error(2e-3, 3.1e-3), guilty=True)
+    modules[14] = replace(modules[14], local_gradient=Error(2e-3, 3.1e-3), diverging=True)
     stages = [
-        Stage("local", "equal", "0 guilty"),
-        Stage("activation gradients", "different", "1 guilty"),
+        Stage("local", "equal", "0 diverging"),
+        Stage("activation gradients", "different", "1 diverging"),
         Stage("gradients", "different", "x"),
     ]
     return replace(report, modules=modules, stages=stages)
@@ -85,7 +85,7 @@ def trained() -> Report:
 
 
 def infinite() -> Report:
-    """Shapes do not agree, a loss is lost, and names are hostile."""
+    """Shapes do not agree, a loss is lost, and names are adversarial."""
     report = different()
     wrong = Error(math.inf, math.nan)
     positions = [1e-16, math.inf, math.nan, 0.0]

@@ -267,7 +267,7 @@ def test_split_and_merged_axes_are_the_same_array(factor):
             call_jax=lambda tree, x, unpack=unpack: General(factor).apply({"params": unpack(tree)}, x),
             tier="A",
         )
-        assert [module.jax for module in report.guilty] == ([] if factor == 1 else [""]), str(report)
+        assert [module.jax for module in report.diverging] == ([] if factor == 1 else [""]), str(report)
         assert {"q", "o"} <= {module.jax for module in report.modules}
 
 
@@ -313,4 +313,4 @@ class OurOuter(nnx.Module):
 
 def test_what_dataclasses_carry_is_seen():
     report = compare(Outer(), OurOuter(), (X,), rules=RULES, tier="A")
-    assert [module.jax for module in report.guilty] == ["inner"], str(report)
+    assert [module.jax for module in report.diverging] == ["inner"], str(report)

@@ -224,10 +224,10 @@ class AsksWrong(Asks):
     factor = 2.0
 
 
-@pytest.mark.parametrize(("kind", "guilty"), [(Asks, []), (AsksWrong, ["the model"])])
-def test_what_jit_cannot_trace_runs_without_it(theirs, kind, guilty):
+@pytest.mark.parametrize(("kind", "diverging"), [(Asks, []), (AsksWrong, ["the model"])])
+def test_what_jit_cannot_trace_runs_without_it(theirs, kind, diverging):
     report = compared(theirs, kind(), tier="B")
-    assert [module.jax or "the model" for module in report.guilty] == guilty, str(report)
+    assert [module.jax or "the model" for module in report.diverging] == diverging, str(report)
     assert f"{HERE}:{Asks.between.__code__.co_firstlineno + 1}, so it ran without" in report.stages[0].says
 
 

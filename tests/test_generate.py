@@ -16,7 +16,7 @@ from tests.tiny import quick_key, tiny_config
 GREEDY = SamplingConfig(temperature=0.0)
 KEY = quick_key(0)
 LOGITS = jnp.log(jnp.array([[0.1, 0.4, 0.05, 0.3, 0.15]]))
-SEEN = 3
+ATTENTION = 3
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_few_programs(model):
 
 def frequencies(n: int = 20_000, **sampling) -> np.ndarray:
     chosen = SamplingConfig(**sampling)
-    drawn = next_tokens(jnp.tile(LOGITS, (n, 1)), jnp.zeros((n, 5), bool).at[:, SEEN].set(True), KEY, *numbers(chosen))
+    drawn = next_tokens(jnp.tile(LOGITS, (n, 1)), jnp.zeros((n, 5), bool).at[:, ATTENTION].set(True), KEY, *numbers(chosen))
     assert drawn.dtype == jnp.int32
     return np.bincount(drawn, minlength=5) / n
 

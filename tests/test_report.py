@@ -69,7 +69,7 @@ def test_json_of_something_else(text, said):
     assert "\n" not in str(refused.value)
 
 
-def test_text_has_guilty_modules_below_their_check():
+def test_text_has_diverging_modules_below_their_check():
     lines = str(different()).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["weights", "forward", "local"]
     assert lines[3] == f"  stack.blocks.1.attention_norm   {EPSILON}"
@@ -83,8 +83,8 @@ def of_every_layer(cause: str, name: str = "layers.{}.norm") -> Report:
     """A bug in each of 52 layers, and one in another module."""
     wrong = Error(1e-3, 2e-3)
     rows = [Module(name.format(i), f"h.{i}.ln", wrong, wrong, "output", True, cause.format(i)) for i in range(52)]
-    rows.append(Module("head", "head", wrong, wrong, "output", guilty=True))
-    return Report("A", 1e-13, [Stage("local", "different", "53 of 53 modules guilty")], rows)
+    rows.append(Module("head", "head", wrong, wrong, "output", diverging=True))
+    return Report("A", 1e-13, [Stage("local", "different", "53 of 53 modules diverging")], rows)
 
 
 LAYERS = {
@@ -129,14 +129,14 @@ def test_text_names_modules_that_are_wrong_backwards_only():
     assert lines[-1] == "DIFFERENT: " + says.format(": ")
 
 
-def test_guilty_modules_are_told_of_without_their_check():
+def test_diverging_modules_are_told_of_without_their_check():
     report = replace(backward(), stages=[Stage("gradients", "different", "wte")])
     assert "stack.blocks.2.attention.query   gradient" in str(report)
 
 
 def test_a_module_may_be_wrong_both_ways():
     report = different()
-    both = replace(report.guilty[0], local_gradient=Error(1e-3, 2e-3))
+    both = replace(report.diverging[0], local_gradient=Error(1e-3, 2e-3))
     assert [found.where for found in report.findings(both)] == ["output", "gradient"]
     right = replace(both, local_gradient=Error(1e-14, 1e-13))
     assert [found.where for found in report.findings(right)] == ["output"]
@@ -172,7 +172,7 @@ def test_in_a_pipe_it_is_the_plain_text():
     assert shown(infinite(), terminal=False, width=20) == f"{infinite()}\n"
 
 
-def test_in_a_terminal_the_guilty_are_a_table():
+def test_in_a_terminal_the_diverging_are_a_table():
     lines = shown(different(), terminal=True, width=160).splitlines()
     header = next(i for i, line in enumerate(lines) if line.split() == ["module", "where", "local", "line", "cause"])
     assert "taps not compared: rope" in lines
@@ -198,12 +198,13 @@ def test_markdown_has_all_of_it():
     assert text.startswith("# DIFFERENT: stack.blocks.1.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06")
     titles = re.findall(r"^## (.*)", text, re.M)
     assert titles == [
-        *("Checks", "Guilty modules", "All modules", "Training", "Taps not compared", "Not noticed by this run"),
+        *("Checks", "Diverging modules", "All modules", "Training", "Taps not compared", "Not noticed by this run"),
         *("JAX calls not compared by themselves", "torch calls not compared by themselves", "Environment"),
     ]
     assert f"| `stack.blocks.1.attention_norm` | output | relL2 1.7e-04 | 1e-13 | {EPSILON} |" in text
     assert (
-        "| **guilty** | `stack.blocks.1.attention_norm` | `torch.stack.blocks.1.attention_norm` | 3.3e-07 | 1.7e-04 |" in text
+        "| **diverging** | `stack.blocks.1.attention_norm` | `torch.stack.blocks.1.attention_norm` | 3.3e-07 | 1.7e-04 |"
+        in text
     )
     assert re.findall(r"^\| (first|worst|last) \| (\d+) ", text, re.M) == [("first", "0"), ("worst", "17"), ("last", "39")]
 
@@ -231,6 +232,6 @@ def test_markdown_has_gradients_where_there_are_some():
 @pytest.mark.parametrize("hinted", [True, False])
 def test_a_difference_that_float32_may_explain_is_said_to_be_one(hinted):
     off = Error(2e-8, 2e-8)
-    local = Module("norm", "norm", off, off, "output", guilty=True, float32=hinted)
-    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules guilty")], [local])
+    local = Module("norm", "norm", off, off, "output", diverging=True, float32=hinted)
+    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverging")], [local])
     assert ("(float32's size: does a side hold a constant in float32" in report.verdict) == hinted

@@ -176,18 +176,18 @@ def test_the_cause_is_told_in_words(opened):
     chrome = opened("backward")
     says = "the gradient that it sends back is off by max/rms 3.1e-03; up to 1e-12 counts as equal."
     assert says in chrome.find_element(By.CLASS_NAME, "reason").text
-    assert len(chrome.find_elements(By.CSS_SELECTOR, "#gradients .call.guilty")) == 1
-    assert len(chrome.find_elements(By.CSS_SELECTOR, "#depth .call.guilty")) == 0
+    assert len(chrome.find_elements(By.CSS_SELECTOR, "#gradients .call.diverging")) == 1
+    assert len(chrome.find_elements(By.CSS_SELECTOR, "#depth .call.diverging")) == 0
 
 
 def test_a_click_on_a_heading_sorts_by_size(opened):
     chrome = opened("infinite")
     report = infinite()
     by_call = [module.jax or "the model" for module in report.modules]
-    assert [name.removesuffix(" guilty") for name in column(chrome, "module")] == by_call
+    assert [name.removesuffix(" diverging") for name in column(chrome, "module")] == by_call
     heading(chrome, "propagated").click()
     falling = sorted(report.modules, key=lambda module: -module.propagated.relative)
-    assert [name.removesuffix(" guilty") for name in column(chrome, "module")] == [
+    assert [name.removesuffix(" diverging") for name in column(chrome, "module")] == [
         module.jax or "the model" for module in falling
     ]
     figures = column(chrome, "propagated")
@@ -218,27 +218,27 @@ def test_names_are_sorted_by_their_numbers_and_causes_before_none(opened):
 def test_gradients_that_are_missing_come_last(opened):
     chrome = opened("backward")
     heading(chrome, "local gradient").click()
-    assert column(chrome, "module")[0] == "stack.blocks.2.attention.query guilty"
+    assert column(chrome, "module")[0] == "stack.blocks.2.attention.query diverging"
     assert column(chrome, "where")[0] == "gradient"
 
 
-def test_guilty_only(opened):
+def test_diverging_only(opened):
     chrome = opened("different")
     assert len(column(chrome, "module")) == len(different().modules)
-    chrome.find_element(By.CSS_SELECTOR, "label[for=guilty-only]").click()
-    guilty = ["stack.blocks.1.attention_norm guilty", "stack.blocks.10.attention guilty"]
-    assert column(chrome, "module") == guilty
+    chrome.find_element(By.CSS_SELECTOR, "label[for=diverging-only]").click()
+    diverging = ["stack.blocks.1.attention_norm diverging", "stack.blocks.10.attention diverging"]
+    assert column(chrome, "module") == diverging
     heading(chrome, "local").click()
-    assert column(chrome, "module") == guilty[::-1]
+    assert column(chrome, "module") == diverging[::-1]
     chrome.execute_script("location.hash = '#call-3'")
     assert len(column(chrome, "module")) == len(different().modules)
-    assert not opened("equal").find_elements(By.ID, "guilty-only")
+    assert not opened("equal").find_elements(By.ID, "diverging-only")
 
 
 def test_positions_of_another_module(opened):
     chrome = opened("different")
     choice = Select(chrome.find_element(By.ID, "position-module"))
-    assert choice.first_selected_option.text == "stack.blocks.1.attention_norm (guilty)"
+    assert choice.first_selected_option.text == "stack.blocks.1.attention_norm (diverging)"
     assert shown_figures(chrome) == [
         "stack.blocks.1.attention_norm Largest 5.4e-07 at position 65; 61 of 66 positions are over the line, first position 5."
     ]
@@ -256,7 +256,7 @@ def shown_figures(chrome: webdriver.Chrome) -> list[str]:
 def test_the_plot_says_what_one_points_at(opened):
     chrome = opened("different")
     says = chrome.find_element(By.ID, "depth-says")
-    assert says.text.startswith("stack.blocks.1.attention_norm: propagated 3.3e-07, local 1.7e-04 · guilty")
+    assert says.text.startswith("stack.blocks.1.attention_norm: propagated 3.3e-07, local 1.7e-04 · diverging")
     webdriver.ActionChains(chrome).move_to_element(chrome.find_elements(By.CSS_SELECTOR, "#depth .call")[3]).perform()
     assert says.text == "stack.blocks.0.attention: propagated 3.0e-16, local 3.0e-16"
     plot = chrome.find_element(By.CSS_SELECTOR, "#depth .plot")
@@ -287,7 +287,7 @@ def test_training(opened):
 def test_what_was_not_noticed_and_what_it_ran_on(opened):
     chrome = opened("different")
     assert "rope" in chrome.find_element(By.ID, "taps").text
-    assert "stack.*.attention.key.bias" in chrome.find_element(By.ID, "unnoticed").text
+    assert "stack.*.attention.key.bias" in chrome.find_element(By.ID, "not_covered").text
     assert "jax highest, torch highest" in chrome.find_element(By.ID, "environment").text
     closed = chrome.find_elements(By.CSS_SELECTOR, "#modules summary")
     assert [summary.text for summary in closed] == [

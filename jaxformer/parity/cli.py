@@ -28,7 +28,7 @@ class Inputs:
     """What both models are fed."""
 
     inputs: str | None = None
-    """package.module:function that gives a tuple of numpy arrays. None: hostile token ids, from --vocab."""
+    """package.module:function that gives a tuple of numpy arrays. None: adversarial token ids, from --vocab."""
     vocab: int | None = None
     """Number of token ids."""
     length: int = 66
@@ -69,7 +69,7 @@ class Compare(Inputs, Judging, Writing):
     jax: Name
     """The JAX side."""
     training: str | None = None
-    """package.module:name of a `Learning`: train copies of both, step beside step."""
+    """package.module:name of a `TrainingSpec`: train copies of both, step beside step."""
     generate: str | None = None
     """package.module:name of two functions of a model that write ids: torch's and JAX's."""
 
@@ -130,10 +130,10 @@ def dump(arguments: list[str]) -> int:
     """The torch side."""
     flags = parse(Dump, arguments, prog="jaxformer parity dump")
     model, call = _model(flags.torch)
-    from jaxformer.parity.compare import listen
+    from jaxformer.parity.compare import record_torch
     from jaxformer.parity.record.archive import save
 
-    reference = listen(model, _inputs(flags), call, tier=flags.tier)
+    reference = record_torch(model, _inputs(flags), call, tier=flags.tier)
     save(reference, flags.folder)
     said = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
     print(f"{said} · saved to {flags.folder}")

@@ -11,12 +11,12 @@ import numpy as np
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch, to_jax
 from jaxformer.errors import InputError, JaxformerError, ParityError
-from jaxformer.parity.capture.attention_calls import is_seen
-from jaxformer.parity.capture.call_sites import SEEN
+from jaxformer.parity.capture.attention_calls import is_attention
+from jaxformer.parity.capture.call_sites import ATTENTION
 from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.capture.source_lines import line_of, whole
 from jaxformer.parity.generation import compare_generation
-from jaxformer.parity.judge.blame import settled
+from jaxformer.parity.judge.blame import resolved
 from jaxformer.parity.judge.divided_work import with_open_borders
 from jaxformer.parity.judge.low_precision import check_output16, check_output32
 from jaxformer.parity.judge.module_table import table
@@ -31,26 +31,26 @@ from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.match.one_sided import Side, told
 from jaxformer.parity.match.tensors import NO_RULES, identify, identify_shapes
 from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, most_off, say_rounded
-from jaxformer.parity.numerics.metrics import LINES, difference, same_bits
+from jaxformer.parity.numerics.metrics import TOLERANCES, difference, same_bits
 from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.record.rounding_error import measure_rounding
-from jaxformer.parity.record.torch_state import Holding, holding, without_ignored
+from jaxformer.parity.record.torch_state import TorchState, torch_state, without_ignored
 from jaxformer.parity.report.report import Report, Stage
 from jaxformer.parity.report.summarize import say_names
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.trace import Traced, trace
 from jaxformer.parity.run.unread_parameters import with_idle
 from jaxformer.parity.run.unusual_orders import resolve
 from jaxformer.parity.training.compare import compare_training
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.validate import abstract, checked_jax, checked_sides, evaluating, filled
 from jaxformer.pytree import named_weights
 from jaxformer.validation.fields import check_choice
 
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients", "sensitivity")
 """In float64, in the order in which they run."""
-NARROW = {"A": {}, "B": {"float32": check_output32}, "C": {"float32": check_output32, "bfloat16": check_output16}}
+LOW_PRECISION = {"A": {}, "B": {"float32": check_output32}, "C": {"float32": check_output32, "bfloat16": check_output16}}
 """What else each tier judges."""
 
 Found = Iterator[tuple[Stage, dict[str, Any]]]
@@ -67,7 +67,7 @@ def compare(
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECKS,
     tier: Tier = "B",
-    training: Learning | None = None,
+    training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
 ) -> Report:
     """A torch module against a JAX model on the same `inputs`.
@@ -85,15 +85,15 @@ def compare(
     family, arrays = checked_sides(torch_model, jax_model, inputs, rules, call_jax)
 
     def stages() -> Found:
-        reference = cache(lambda: listen(torch_model, arrays, call_torch, tier=tier, checks=checks))
-        loaded = yield from weights_stage(holding(torch_model), jax_model, family, call_jax, checks, tier, reference)
-        unnoticed: list[str] = []
+        reference = cache(lambda: record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks))
+        loaded = yield from weights_stage(torch_state(torch_model), jax_model, family, call_jax, checks, tier, reference)
+        not_covered: list[str] = []
         for stage, more in judge(reference(), loaded, checks, tier, later=training is not None):
-            unnoticed = more.get("unnoticed", unnoticed)
+            not_covered = more.get("not_covered", not_covered)
             yield stage, more
         if training is not None:
             course = compare_training(torch_model, loaded.like, training, loaded.family, Tables(loaded.tables), loaded.alone)
-            more = {"steps": course.steps, "unnoticed": [*unnoticed, *course.unnoticed]}
+            more = {"steps": course.steps, "not_covered": [*not_covered, *course.not_covered]}
             yield from ((stage, more) for stage in course.stages)
         if generate is not None:
             yield compare_generation(torch_model, loaded.like, *generate, loaded.family), {}
@@ -102,7 +102,7 @@ def compare(
     return _collected(stages(), checks, tier, later)
 
 
-def listen(
+def record_torch(
     torch_model: Any, inputs: tuple[np.ndarray, ...], call: Call = apply, *, tier: Tier = "B", checks: tuple[str, ...] = CHECKS
 ) -> Reference:
     """All that the checks want to know of torch: the half of `compare` that needs it. ParityError where it cannot say."""
@@ -110,8 +110,8 @@ def listen(
         backward = any("gradients" in name for name in checks)
         reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients=backward)
         reference = replace(reference, rounding=measure_rounding(torch_model, reference, call))
-        unnoticed = tuple(sensitivity(torch_model, inputs, call)) if "sensitivity" in checks else None
-    return replace(reference, unnoticed=unnoticed)
+        not_covered = tuple(sensitivity(torch_model, inputs, call)) if "sensitivity" in checks else None
+    return replace(reference, not_covered=not_covered)
 
 
 def check(
@@ -128,7 +128,7 @@ def check(
     family = checked_jax(jax_model, rules, call_jax)
 
     def stages() -> Found:
-        held = Holding(reference.weights, reference.buffers, reference.tied, reference.frozen)
+        held = TorchState(reference.weights, reference.buffers, reference.tied, reference.frozen)
         loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier, lambda: reference)
         yield from judge(reference, loaded, checks, tier)
 
@@ -144,13 +144,13 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
     for name in checks:
         check_choice("checks", name, CHECKS)
     check_choice("tier", tier, get_args(Tier))
-    report = Report(tier=tier, line=LINES["activation"][0], environment=environment())
+    report = Report(tier=tier, line=TOLERANCES["activation"][0], environment=environment())
     try:
         for stage, more in stages:
             report = replace(report, stages=[*report.stages, stage], **more)
     except Exception as error:
         done = {stage.name for stage in report.stages}
-        planned = [*(name for name in CHECKS if name in checks), *NARROW[tier], *later]
+        planned = [*(name for name in CHECKS if name in checks), *LOW_PRECISION[tier], *later]
         name = next((name for name in planned if name not in done), planned[-1])
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
         at = f" (at {place})" if (place := line_of(error)) else ""
@@ -160,14 +160,14 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
 
 
 def weights_stage(
-    held: Holding,
+    held: TorchState,
     jax_model: Any,
     rules: Family | None,
     call: Call,
     checks: tuple[str, ...],
     tier: Tier,
     reference: Callable[[], Reference],
-) -> Generator[tuple[Stage, dict[str, Any]], None, Subject]:
+) -> Generator[tuple[Stage, dict[str, Any]], None, Candidate]:
     """Whether the JAX model holds torch's weights, bit for bit; returns it with torch's."""
     jax_model, rules = filled(jax_model), rules or NO_RULES
     held = without_ignored(held, rules)
@@ -177,7 +177,7 @@ def weights_stage(
     found = with_idle(found, reference, call)
     loaded = to_jax(held.weights, found.model, found.family)
     alone = tier == "A" and set(checks) <= {"weights", "sensitivity"}
-    stage = judged_weights(held, Subject(jax_model, call, found.family), alone=alone)
+    stage = judged_weights(held, Candidate(jax_model, call, found.family), alone=alone)
     if stage.status != "failed":
         every: dict[Side, list[str]] = {"torch": list(held.weights), "jax": list(named_weights(jax_model))}
         stage = replace(stage, says="; ".join([stage.says, *told(found.alone, every), *found.notes]))
@@ -185,24 +185,24 @@ def weights_stage(
         stage = replace(stage, status="different")
     if "weights" in checks:
         yield stage, {}
-    return Subject(loaded, call, found.family, found.tables, found.alone)
+    return Candidate(loaded, call, found.family, found.tables, found.alone)
 
 
-def judged_weights(held: Holding, subject: Subject, *, alone: bool) -> Stage:
+def judged_weights(held: TorchState, candidate: Candidate, *, alone: bool) -> Stage:
     """Bit for bit; `alone` if nothing else will be judged."""
-    if abstract(subject.like) and alone:
+    if abstract(candidate.like) and alone:
         return Stage("weights", "failed", "the JAX model has shapes alone; give one with weights, or check more than weights")
     weights = held.weights
-    used = sum(subject.family.why_ignored(name) is None for name in weights)
-    if abstract(subject.like):
+    used = sum(candidate.family.why_ignored(name) is None for name in weights)
+    if abstract(candidate.like):
         return Stage("weights", "equal", f"{used} tensors, each used once; the JAX model had none of its own")
-    ours = tensors_to_torch(subject.like, subject.family)
-    theirs = {name: weights[subject.family.tied.get(name, name)] for name in ours}
+    ours = tensors_to_torch(candidate.like, candidate.family)
+    theirs = {name: weights[candidate.family.tied.get(name, name)] for name in ours}
     changed = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
     still = {name for name in changed if name in held.frozen and is_rounded(ours[name], theirs[name])}
     changed = [name for name in changed if name not in still]
     if changed:
-        own = places(subject.like, subject.family)
+        own = places(candidate.like, candidate.family)
         said = ", ".join(how_off(name, own[name], ours[name], theirs) for name in changed[:LISTED])
         return Stage(
             "weights", "different", f"{len(changed)} of {len(ours)} tensors differ, first {said}; torch's are used below"
@@ -232,55 +232,55 @@ def how_off(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: M
     return f"{called} ({says})"
 
 
-def judge(reference: Reference, subject: Subject, checks: tuple[str, ...], tier: Tier, *, later: bool = False) -> Found:
+def judge(reference: Reference, candidate: Candidate, checks: tuple[str, ...], tier: Tier, *, later: bool = False) -> Found:
     """Everything that needs the JAX model to run; it holds torch's weights. `later`: training says what is trained.
 
     The call is another function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
     """
-    call = subject.call
-    subject = replace(subject, call=wraps(call)(lambda *given: call(*given)))
+    call = candidate.call
+    candidate = replace(candidate, call=wraps(call)(lambda *given: call(*given)))
     nulls: list[str] = []
-    blurred: list[str] = []
+    inconclusive: list[str] = []
     backward = [name for name in checks if "gradients" in name]
     if {"forward", "local", *backward} & set(checks):
         wanted = {"local": "local" in checks, "gradients": bool(backward)}
-        traced = with_open_borders(trace(reference, subject, **wanted))
-        rows = settled(traced, table(traced))
-        alone = {} if later else trained_alone(reference, traced, subject)
+        traced = with_open_borders(trace(reference, candidate, **wanted))
+        rows = resolved(traced, table(traced))
+        alone = {} if later else trained_alone(reference, traced, candidate)
         more = {
-            "modules": blamed(rows, subject, alone),
+            "modules": blamed(rows, candidate, alone),
             **unpaired(traced),
             "taps": lone_taps(traced),
             "environment": environment() | dict(reference.environment),
         }
         if "forward" in checks:
             stage, found = forward_stage(traced, rows)
-            yield stage, more | {"unnoticed": (blurred := found)}
+            yield stage, more | {"not_covered": (inconclusive := found)}
         if "local" in checks:
             stage, found = local_stage(traced, rows)
-            yield stage, more | {"unnoticed": (blurred := [*blurred, *found])}
+            yield stage, more | {"not_covered": (inconclusive := [*inconclusive, *found])}
         if "gradients" in checks:
             stage, nulls, found = gradients_stage(traced, rows, list(alone.values()))
-            yield stage, {"unnoticed": [*nulls, *(blurred := [*blurred, *found])]}
+            yield stage, {"not_covered": [*nulls, *(inconclusive := [*inconclusive, *found])]}
         if "activation gradients" in checks:
             stage, found = activation_gradients_stage(traced, rows)
-            blurred = [*blurred, *found]
-            yield stage, more | {"unnoticed": [*nulls, *blurred]}
-    if "sensitivity" in checks and reference.unnoticed is not None:
+            inconclusive = [*inconclusive, *found]
+            yield stage, more | {"not_covered": [*nulls, *inconclusive]}
+    if "sensitivity" in checks and reference.not_covered is not None:
         says = (
-            f"{len(reference.unnoticed)} without influence, so not judged"
-            if reference.unnoticed
+            f"{len(reference.not_covered)} without influence, so not judged"
+            if reference.not_covered
             else "everything has influence"
         )
-        yield Stage("sensitivity", "equal", says), {"unnoticed": [*reference.unnoticed, *blurred]}
-    for name, judged in NARROW[tier].items():
-        if name not in reference.narrow:
+        yield Stage("sensitivity", "equal", says), {"not_covered": [*reference.not_covered, *inconclusive]}
+    for name, judged in LOW_PRECISION[tier].items():
+        if name not in reference.low_precision:
             raise InputError(f"torch's output in {name} was not dumped; dump it with --tier {tier}, or check a lower tier")
         if not np.isfinite(reference.output).any():
             raise InputError(NOTHING_FINITE)
         try:
             with saying(f"jax in {name}"):
-                ratio = judged(reference, subject)
+                ratio = judged(reference, candidate)
             yield Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"), {}
         except ParityError as error:
             if error.__cause__ is not None:
@@ -294,7 +294,7 @@ def unpaired(traced: Traced) -> dict[str, list[str]]:
     return {
         "jax_only": [str(site) for site in traced.ours.outputs if site not in traced.pairs],
         "torch_only": [
-            str(site) for site, record in traced.reference.calls.items() if site not in known and not is_seen(site, record)
+            str(site) for site, record in traced.reference.calls.items() if site not in known and not is_attention(site, record)
         ],
     }
 
@@ -303,8 +303,8 @@ def lone_taps(traced: Traced) -> list[str]:
     """Taps without a pair, in words; where some are attention's, torch's softmaxes without one too."""
     known, taps = set(traced.pairs.values()), [site for site in traced.ours.taps if site not in traced.pairs]
     said = say_names([str(site) for site in taps], [str(site) for site in traced.ours.taps])
-    if any(last(site.path) in SEEN for site in taps):
-        shown = [str(site) for site, record in traced.reference.calls.items() if is_seen(site, record)]
+    if any(last(site.path) in ATTENTION for site in taps):
+        shown = [str(site) for site, record in traced.reference.calls.items() if is_attention(site, record)]
         free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in known]
         said.append(f"where torch has {', '.join(say_names(free, shown)) or 'no softmax'}")
     return said

@@ -1,4 +1,4 @@
-"""Every model with the same kind of hostile inputs, called in the same way on both sides."""
+"""Every model with the same kind of adversarial inputs, called in the same way on both sides."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SHORTER = 3
 """A target is this much shorter than its source."""
 
 
-def hostile_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
+def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
     """Ids and which of them are real; for an encoder their types too, for an encoder-decoder the same of the target. Of source
     and target, one with a shorter context has no more tokens than that."""
     if isinstance(config, EncoderDecoderConfig):

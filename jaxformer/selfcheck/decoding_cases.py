@@ -12,7 +12,7 @@ from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, t
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
 from jaxformer.models import Model, build
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
@@ -58,7 +58,7 @@ def jax_search(search: Search) -> Hypotheses:
     """What JAX finds, in float64; a greedy sequence has the score 0."""
     choose, choose_beam = (generate, generate_beam) if search.start is None else (translate, translate_beam)
     with jax.enable_x64(True):
-        model, (source, valid) = widen(search.weights()), search.sources()
+        model, (source, valid) = to_float64(search.weights()), search.sources()
         given: dict[str, Any] = {**search.ends(), "pad": search.pad, "valid": valid}
         if search.beam is not None:
             return choose_beam(model, source, search.n_tokens, search.beam, **given)

@@ -1,6 +1,6 @@
 """Ways to put a bug into the JAX side of a comparison, and into nothing else.
 
-An injection is a context manager: it takes the subject of the comparison and gives the mutated one. It calls `reached`
+An injection is a context manager: it takes the candidate of the comparison and gives the mutated one. It calls `reached`
 when the mutated code runs, or at once where the mutation lies in data.
 """
 
@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.convert.rules import Rule
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.pytree import named_leaves
 
 Reached = Callable[[], None]
-Injection = Callable[[Subject, Reached], AbstractContextManager[Subject]]
+Injection = Callable[[Candidate, Reached], AbstractContextManager[Candidate]]
 Weights = dict[str, Any]
 
 
@@ -30,7 +30,7 @@ class Mutant:
     name: str
     inject: Injection
     case: str = "plain"
-    guilty: str = ""
+    diverging: str = ""
     """The last parts of the paths of the modules it lies in, which have to be named, and no others; '' where there is not one
     kind of module. A regular expression, as `cause` is."""
     cause: str = ""
@@ -42,11 +42,11 @@ def config(**fields: Any) -> Injection:
     """The JAX model is built with other settings."""
 
     @contextmanager
-    def inject(subject: Subject, reached: Reached) -> Iterator[Subject]:
-        changed = replace(subject.like.config, **fields)
-        if changed != subject.like.config:
+    def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
+        changed = replace(candidate.like.config, **fields)
+        if changed != candidate.like.config:
             reached()
-        yield replace(subject, like=jax.eval_shape(lambda: type(subject.like)(changed)))
+        yield replace(candidate, like=jax.eval_shape(lambda: type(candidate.like)(changed)))
 
     return inject
 
@@ -59,13 +59,13 @@ def patch(owner: Any, **replacements: Callable[..., Callable[..., Any]]) -> Inje
     table = owner if isinstance(owner, dict) else owner.__dict__
 
     @contextmanager
-    def inject(subject: Subject, reached: Reached) -> Iterator[Subject]:
+    def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
         mutated = {name: _noticing(make(table[name]), reached) for name, make in replacements.items()}
         with ExitStack() as stack:
             for name, f in mutated.items():
                 in_table = isinstance(owner, dict)
                 stack.enter_context(mock.patch.dict(owner, {name: f}) if in_table else mock.patch.object(owner, name, f))
-            yield subject
+            yield candidate
 
     return inject
 
@@ -79,15 +79,15 @@ def weights(change: Callable[[Weights], Weights]) -> Injection:
     """The JAX code reads its tensors, by name, as change(tensors)."""
 
     @contextmanager
-    def inject(subject: Subject, reached: Reached) -> Iterator[Subject]:
+    def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
         def call(model: Any, *inputs: Any) -> Any:
             tensors = named_leaves(model)
             changed = change(tensors)
             if any(changed[name] is not tensors[name] for name in tensors):
                 reached()
-            return subject.call(jax.tree.unflatten(jax.tree.structure(model), [changed[name] for name in tensors]), *inputs)
+            return candidate.call(jax.tree.unflatten(jax.tree.structure(model), [changed[name] for name in tensors]), *inputs)
 
-        yield replace(subject, call=call)
+        yield replace(candidate, call=call)
 
     return inject
 
@@ -122,12 +122,12 @@ def without(path: str) -> Injection:
     parent, name = path.rsplit(".", 1)
 
     @contextmanager
-    def inject(subject: Subject, reached: Reached) -> Iterator[Subject]:
-        like = jax.tree.map(lambda leaf: leaf, subject.like)
+    def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
+        like = jax.tree.map(lambda leaf: leaf, candidate.like)
         setattr(attrgetter(parent)(like), name, None)
-        if jax.tree.structure(like) != jax.tree.structure(subject.like):
+        if jax.tree.structure(like) != jax.tree.structure(candidate.like):
             reached()
-        yield replace(subject, like=like)
+        yield replace(candidate, like=like)
 
     return inject
 
@@ -136,10 +136,10 @@ def rule(first: Rule) -> Injection:
     """The conversion has this rule before its own."""
 
     @contextmanager
-    def inject(subject: Subject, reached: Reached) -> Iterator[Subject]:
-        if any(name.endswith(first.jax) for name in named_leaves(subject.like)):
+    def inject(candidate: Candidate, reached: Reached) -> Iterator[Candidate]:
+        if any(name.endswith(first.jax) for name in named_leaves(candidate.like)):
             reached()
-        yield replace(subject, family=replace(subject.family, rules=(first, *subject.family.rules)))
+        yield replace(candidate, family=replace(candidate.family, rules=(first, *candidate.family.rules)))
 
     return inject
 

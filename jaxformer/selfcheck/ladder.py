@@ -1,7 +1,7 @@
 """One comparison of a JAX module with its PyTorch twin: weights, output, gradients, and float32 accuracy.
 
     reference = run_torch(torch_module, inputs)
-    compare(reference, Subject(jax_module))
+    compare(reference, Candidate(jax_module))
 
 Each check alone raises ConversionError or ParityError; `CHECKS` lists them, cheapest first.
 """
@@ -18,7 +18,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.low_precision import check_output32
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import (
     Difference,
     check_float64,
@@ -26,7 +26,7 @@ from jaxformer.parity.numerics.metrics import (
     same_bits,
 )
 from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 
 
 def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
@@ -38,45 +38,45 @@ def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
     return module
 
 
-def check_weights(reference: Reference, subject: Subject) -> None:
+def check_weights(reference: Reference, candidate: Candidate) -> None:
     """Every tensor is used exactly once, and comes back bit for bit."""
-    back = to_torch(subject.model(reference), subject.family)
+    back = to_torch(candidate.model(reference), candidate.family)
     changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
     if changed:
         raise ParityError(f"weights change on the way to JAX and back: {', '.join(changed)}")
 
 
-def check_output(reference: Reference, subject: Subject) -> Difference:
+def check_output(reference: Reference, candidate: Candidate) -> Difference:
     """Tier A."""
     with jax.enable_x64(True):
-        model = widen(subject.model(reference))
-        output = jax.jit(subject.call)(model, *(jnp.asarray(_widened(array)) for array in reference.inputs))
+        model = to_float64(candidate.model(reference))
+        output = jax.jit(candidate.call)(model, *(jnp.asarray(_widened(array)) for array in reference.inputs))
         return check_float64("output", output, reference.output)
 
 
-def jax_gradients(reference: Reference, subject: Subject) -> dict[str, Any]:
+def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
     """The gradients of the sum of output * cotangent in float64, under the names that the reference has."""
 
     def objective(model, floats, others):
         inputs = floats | others
-        output = subject.call(model, *(inputs[f"input {i}"] for i in range(len(inputs))))
+        output = candidate.call(model, *(inputs[f"input {i}"] for i in range(len(inputs))))
         return (output * jnp.asarray(reference.cotangent)).sum()
 
     with jax.enable_x64(True):
         inputs = {f"input {i}": jnp.asarray(_widened(array)) for i, array in enumerate(reference.inputs)}
         floats = {name: array for name, array in inputs.items() if jnp.issubdtype(array.dtype, jnp.floating)}
         others = {name: array for name, array in inputs.items() if name not in floats}
-        model = widen(subject.model(reference))
+        model = to_float64(candidate.model(reference))
         weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
-        return gradients_to_torch(weights, subject.family, reference.weights) | arrays
+        return gradients_to_torch(weights, candidate.family, reference.weights) | arrays
 
 
-def check_all_gradients(reference: Reference, subject: Subject) -> list[str]:
+def check_all_gradients(reference: Reference, candidate: Candidate) -> list[str]:
     """Tier A, for every weight and every float input; returns the null gradients' names."""
-    return check_gradients(jax_gradients(reference, subject), reference.gradients)
+    return check_gradients(jax_gradients(reference, candidate), reference.gradients)
 
 
-CHECKS: dict[str, Callable[[Reference, Subject], Any]] = {
+CHECKS: dict[str, Callable[[Reference, Candidate], Any]] = {
     "weights, bitwise": check_weights,
     "output, float64": check_output,
     "gradients, float64": check_all_gradients,
@@ -84,10 +84,10 @@ CHECKS: dict[str, Callable[[Reference, Subject], Any]] = {
 }
 
 
-def compare(reference: Reference, subject: Subject) -> None:
+def compare(reference: Reference, candidate: Candidate) -> None:
     """Every check in turn."""
     for check in CHECKS.values():
-        check(reference, subject)
+        check(reference, candidate)
 
 
 def _widened(array: np.ndarray) -> np.ndarray:

@@ -31,26 +31,26 @@ class Outcome:
         return self.killed_by is not None and self.reached
 
     @property
-    def guilty(self) -> list[Module]:
+    def diverging(self) -> list[Module]:
         """The modules that were named."""
-        return [module for module in self.modules if module.guilty]
+        return [module for module in self.modules if module.diverging]
 
     @property
     def module_right(self) -> bool:
         """Whether every module that the bug lies in was named, and no other."""
-        named = {path(module) for module in self.guilty}
+        named = {path(module) for module in self.diverging}
         return bool(named) and named == {path(module) for module in self.modules if self._declared(module)}
 
     @property
     def cause_right(self) -> bool:
         """Whether all of them, or the whole run, were named with the bug's cause."""
         wanted = self.mutant.cause
-        if not self.mutant.guilty:
+        if not self.mutant.diverging:
             return bool(wanted and re.search(wanted, self.why))
-        return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.guilty)
+        return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.diverging)
 
     def _declared(self, module: Module) -> bool:
-        return re.fullmatch(rf"(.*\.)?({self.mutant.guilty})", path(module)) is not None
+        return re.fullmatch(rf"(.*\.)?({self.mutant.diverging})", path(module)) is not None
 
 
 def path(module: Module) -> str:
@@ -71,12 +71,12 @@ def noticed(report: Report) -> str | None:
 def line(outcome: Outcome) -> str:
     """One row of the table: the bug, the module named, the cause named, and what noticed."""
     fate = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
-    kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.guilty))
+    kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.diverging))
     more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""
-    module, cause = (f"{kinds[0]}{more}", outcome.guilty[0].cause or "-") if kinds else ("-", outcome.why or "-")
-    if outcome.mutant.guilty:
+    module, cause = (f"{kinds[0]}{more}", outcome.diverging[0].cause or "-") if kinds else ("-", outcome.why or "-")
+    if outcome.mutant.diverging:
         module = module if outcome.module_right else f"WRONG: {module}"
-    if outcome.mutant.guilty or outcome.mutant.cause:
+    if outcome.mutant.diverging or outcome.mutant.cause:
         cause = cause if outcome.cause_right or cause == "-" else f"WRONG: {cause}"
     return f"{outcome.mutant.name:{NAME}}  {fate:22}  {module:{MODULE}}  {cause}"
 
@@ -95,12 +95,12 @@ def passed(outcomes: Sequence[Outcome]) -> bool:
 
 def with_modules(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those whose module is declared."""
-    return [outcome for outcome in outcomes if outcome.mutant.guilty]
+    return [outcome for outcome in outcomes if outcome.mutant.diverging]
 
 
 def with_causes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those, and whole runs whose cause is."""
-    return [outcome for outcome in outcomes if outcome.mutant.guilty or outcome.mutant.cause]
+    return [outcome for outcome in outcomes if outcome.mutant.diverging or outcome.mutant.cause]
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:

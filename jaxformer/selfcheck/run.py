@@ -20,14 +20,14 @@ from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import build
 from jaxformer.nn.positions import sinusoid
-from jaxformer.parity.compare import check, listen
+from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
 from jaxformer.parity.report.report import Module
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import SAME, check_course
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.decoding_cases import Search, check_search, jax_search, torch_search
 from jaxformer.selfcheck.inject import Mutant
 from jaxformer.selfcheck.ladder import load_torch
@@ -152,23 +152,23 @@ CASES = (*CONFIGS, *TRAININGS, *SEARCHES)
 
 @functools.cache
 def reference(case: str) -> Reference:
-    """torch's answers for a case: excited weights, hostile tokens."""
+    """torch's answers for a case: excited weights, adversarial tokens."""
     import torch_ref.models
 
     config = CONFIGS[case]
     model = excite(build(config), seed=1)
     if case == "shifted":
         model = map_named(lambda name, leaf: leaf + 100 if name == "embed.token.table" else leaf, model)
-    inputs = hostile_inputs(config, BATCH, LENGTH, seed=2)
+    inputs = adversarial_inputs(config, BATCH, LENGTH, seed=2)
     everything = tuple(name for names, _ in STEPS for name in names)
-    return listen(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything)
+    return record_torch(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything)
 
 
-def subject(case: str) -> Subject:
+def candidate(case: str) -> Candidate:
     """The JAX side of a case, without a bug."""
     whole = TRAININGS | SEARCHES
     config = whole[case].model if case in whole else CONFIGS[case]
-    return Subject(jax.eval_shape(lambda: build(config)), call_jax)
+    return Candidate(jax.eval_shape(lambda: build(config)), call_jax)
 
 
 @functools.cache
@@ -177,7 +177,7 @@ def reference_search(case: str) -> Hypotheses:
     return torch_search(SEARCHES[case])
 
 
-Checks = dict[str, Callable[[Subject], Any]]
+Checks = dict[str, Callable[[Candidate], Any]]
 Judged = tuple[str | None, list[Module], str]
 """What is red first, None for nothing; the modules that were compared; the cause that a whole run named."""
 
@@ -200,14 +200,14 @@ def checks(case: str) -> Checks:
     return {"A tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
 
 
-def comparison(case: str) -> Callable[[Subject], Judged]:
+def comparison(case: str) -> Callable[[Candidate], Judged]:
     """What judges the JAX side of a case, with torch's answers at hand."""
     if case in CONFIGS:
         return functools.partial(judged_model, reference(case))
     return functools.partial(judged_run, checks(case))
 
 
-def judged_model(theirs: Reference, ours: Subject) -> Judged:
+def judged_model(theirs: Reference, ours: Candidate) -> Judged:
     """Step by step."""
     for names, tier in STEPS:
         report = check(theirs, ours.like, rules=ours.family, call_jax=ours.call, checks=names, tier=tier)
@@ -216,7 +216,7 @@ def judged_model(theirs: Reference, ours: Subject) -> Judged:
     return None, [], ""
 
 
-def judged_run(checks: Checks, ours: Subject) -> Judged:
+def judged_run(checks: Checks, ours: Candidate) -> Judged:
     """Training or decoding, which has no modules to name."""
     for name, run in checks.items():
         try:
@@ -229,7 +229,7 @@ def judged_run(checks: Checks, ours: Subject) -> Judged:
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
     judge, reached = comparison(mutant.case), []
-    with jax.disable_jit(), mutant.inject(subject(mutant.case), lambda: reached.append(True)) as mutated:
+    with jax.disable_jit(), mutant.inject(candidate(mutant.case), lambda: reached.append(True)) as mutated:
         killed_by, modules, why = judge(mutated)
     return Outcome(mutant, killed_by, bool(reached), modules, why)
 
@@ -238,7 +238,7 @@ def red_without_a_bug(case: str) -> str | None:
     """What the comparison says against the JAX side as it is: nothing."""
     judge = comparison(case)
     with jax.disable_jit():
-        return judge(subject(case))[0]
+        return judge(candidate(case))[0]
 
 
 def main() -> int:

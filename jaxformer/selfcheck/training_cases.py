@@ -9,11 +9,11 @@ from jaxformer.config.models import ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.models import Model, build
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.training.compare import Course, compare_training
+from jaxformer.parity.training.compare import TrainingResult, compare_training
 from jaxformer.parity.training.float32 import check_training32
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch, hostile_inputs
+from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import losses, optimizers, schedules
 
@@ -46,7 +46,7 @@ class Training:
         """A model's inputs, and targets `B T` behind them; every third target is not counted."""
         rng, batches = np.random.default_rng(0), []
         for number in range(self.steps):
-            inputs = hostile_inputs(self.model, self.batch, self.model.context, seed=number)
+            inputs = adversarial_inputs(self.model, self.batch, self.model.context, seed=number)
             targets = rng.integers(0, self.model.vocab_size, inputs[-1].shape, np.int32)
             if self.sure:
                 targets = np.zeros_like(targets)
@@ -54,7 +54,7 @@ class Training:
             batches.append((*inputs, targets))
         return batches
 
-    def learning(self) -> Learning:
+    def learning(self) -> TrainingSpec:
         """The same training of a JAX model and of its twin."""
         from torch.optim.lr_scheduler import LambdaLR
 
@@ -73,7 +73,7 @@ class Training:
             logits = call_torch(model, *tensors[:-1])
             return torch_losses.mean(*torch_losses.cross_entropy(logits, tensors[-1], **rules))
 
-        return Learning(
+        return TrainingSpec(
             batches=self.batches(),
             torch_loss=torch_loss,
             jax_loss=jax_loss,
@@ -85,7 +85,7 @@ class Training:
         )
 
 
-def compare_twins(training: Training) -> Course:
+def compare_twins(training: Training) -> TrainingResult:
     """Train a model and its twin from the same excited weights."""
     return compare_training(*twins(training), training.learning())
 

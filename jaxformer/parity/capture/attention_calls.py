@@ -3,31 +3,33 @@
 import numpy as np
 
 from jaxformer.parity.capture.call_records import Record, Trace
-from jaxformer.parity.capture.call_sites import SEEN, Site
+from jaxformer.parity.capture.call_sites import ATTENTION, Site
 from jaxformer.parity.capture.module_paths import last
-from jaxformer.parity.numerics.axis_order import as_theirs, order_of
+from jaxformer.parity.numerics.axis_order import order_of, to_torch_axes
 from jaxformer.parity.numerics.float_masks import MASKED
 
 TINY = float(np.finfo(np.float32).tiny)
 """A weight above does not underflow, in float32 neither."""
 
 
-def is_seen(site: Site, record: Record) -> bool:
+def is_attention(site: Site, record: Record) -> bool:
     """Whether torch's call is no module's, but scores or weights."""
-    return last(site.path) in SEEN and not record.inputs
+    return last(site.path) in ATTENTION and not record.inputs
 
 
-def counted(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
+def valid_entries(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
     """Which entries of torch's scores or weights are compared, `ours` being what is tapped for them along the normal run.
 
     Where each side's own softmax gives a key nothing, with whatever number it masks, their scores are not.
     """
     scores = theirs[scores_of(site)].output[0]
     keys = scores > MASKED
-    if last(site.path) != SEEN[0]:
+    if last(site.path) != ATTENTION[0]:
         return np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
     order = order_of(scores, ours, counts=keys)
-    return keys if order is None else keys & ~(without_weight(scores) & without_weight(as_theirs(ours, order, scores.shape)))
+    return (
+        keys if order is None else keys & ~(without_weight(scores) & without_weight(to_torch_axes(ours, order, scores.shape)))
+    )
 
 
 def without_weight(scores: np.ndarray) -> np.ndarray:
@@ -37,4 +39,4 @@ def without_weight(scores: np.ndarray) -> np.ndarray:
 
 def scores_of(site: Site) -> Site:
     """The scores beside a call that is scores or weights."""
-    return Site(f"{site.path.removesuffix(last(site.path))}{SEEN[0]}", site.call)
+    return Site(f"{site.path.removesuffix(last(site.path))}{ATTENTION[0]}", site.call)

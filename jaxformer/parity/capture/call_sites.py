@@ -24,6 +24,21 @@ class Site(NamedTuple):
         return (self.path or "the model") + (f" (call {self.call})" if self.call else "")
 
 
+class ArrayKey(NamedTuple):
+    """One array of one call."""
+
+    site: Site
+    part: str
+    """Of its record: 'inputs', 'output', 'input_gradients' or 'output_gradients'; 'gradient' of a weight or input."""
+    number: int
+    """Among torch's."""
+
+    @classmethod
+    def gradient(cls, name: str) -> "ArrayKey":
+        """Of a weight or input."""
+        return cls(Site(name, 0), "gradient", 0)
+
+
 @runtime_checkable
 class Observer(Protocol):
     """Is told of calls; what it gives back is used instead."""
@@ -37,7 +52,7 @@ class Observer(Protocol):
         ...
 
 
-SEEN = ("scores", "weights")
+ATTENTION = ("scores", "weights")
 """Below the path of what runs a softmax stand what goes into it and what comes out of it."""
 
 CALL = Site("(call)", 0)
@@ -100,7 +115,7 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
     def seen(*arrays: Any) -> None:
         """A softmax outside of the model is nobody's."""
         if visits.open:
-            for name, array in zip(SEEN, arrays, strict=True):
+            for name, array in zip(ATTENTION, arrays, strict=True):
                 visits.tell(name, array)
 
     with ExitStack() as stack:

@@ -3,13 +3,13 @@
 import numpy as np
 
 from jaxformer.parity.capture.attention_calls import TINY
-from jaxformer.parity.capture.call_sites import SEEN
+from jaxformer.parity.capture.call_sites import ATTENTION
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance
 from jaxformer.parity.run.pair_attention import EXPLAINED
 
 
-def explain_seen(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.ndarray, *, forced: bool) -> str:
+def explain_attention(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.ndarray, *, forced: bool) -> str:
     """What is plain about scores or weights that differ: a factor, or other masked keys; zeros stand where nothing counts.
 
     `scores` are torch's. `forced` if our weights were made of these: then they are 0 elsewhere only where we mask. Else that
@@ -20,7 +20,7 @@ def explain_seen(ours: np.ndarray, theirs: np.ndarray, what: str, scores: np.nda
         return ""
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return ""
-    if what == SEEN[0]:
+    if what == ATTENTION[0]:
         factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
         residual = distance(ours, factor * theirs)
         return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""

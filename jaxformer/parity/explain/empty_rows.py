@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_seen
+from jaxformer.parity.capture.attention_calls import is_attention
 from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import CALL, SEEN, Site
+from jaxformer.parity.capture.call_sites import ATTENTION, CALL, Site
 from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance
@@ -38,8 +38,8 @@ def explain_empty_rows(ours: np.ndarray, theirs: np.ndarray, scores: Sequence[np
 def scores_before(until: Site, owner: Site, theirs: Trace) -> list[np.ndarray]:
     """Of the softmaxes that torch's `owner` ran before its call `until` was over."""
     before = list(theirs)[: list(theirs).index(until)]
-    inside = [site for site in before if is_seen(site, theirs[site]) and (owner == CALL or below(site.path, owner.path))]
-    return [theirs[site].output[0] for site in inside if last(site.path) == SEEN[0]]
+    inside = [site for site in before if is_attention(site, theirs[site]) and (owner == CALL or below(site.path, owner.path))]
+    return [theirs[site].output[0] for site in inside if last(site.path) == ATTENTION[0]]
 
 
 def laid_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray]:

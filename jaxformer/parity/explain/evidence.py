@@ -5,25 +5,27 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_seen
+from jaxformer.parity.capture.attention_calls import is_attention
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.formulas import Evidence
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
-from jaxformer.parity.run.isolated import Gap
+from jaxformer.parity.run.isolated import Mismatch
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
 """Other names of a bias in torch."""
 
 
-def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], weights: Parameters, names: Mapping[str, str]) -> Evidence:
+def evidence(
+    mismatch: Mismatch, theirs: Trace, pairs: Mapping[Site, Site], weights: Parameters, names: Mapping[str, str]
+) -> Evidence:
     """Its inputs, its children's outputs so far, and its weights. `weights` are torch's by name, `names` leads from the torch
     modules that hold some to ours."""
-    owner = pairs[gap.owner]
-    calls = list(theirs)[: list(theirs).index(pairs[gap.child] if gap.child else owner)]
-    calls = [site for site in calls if not is_seen(site, theirs[site])]
+    owner = pairs[mismatch.owner]
+    calls = list(theirs)[: list(theirs).index(pairs[mismatch.child] if mismatch.child else owner)]
+    calls = [site for site in calls if not is_attention(site, theirs[site])]
     inside = [site for site in calls if owner == CALL or (site.path != owner.path and below(site.path, owner.path))]
     children = [site for site in inside if not any(other != site and below(site.path, other.path) for other in inside)]
     given = theirs[owner].inputs
@@ -37,10 +39,10 @@ def evidence(gap: Gap, theirs: Trace, pairs: Mapping[Site, Site], weights: Param
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for name, array in weights.items():
         modules[name.rpartition(".")[0]][name.rpartition(".")[2]] = array
-    rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), gap.theirs)
+    rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.theirs)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}
     own, shown = roles.pop(owner.path, {}), {names.get(path, path): each for path, each in roles.items()}
-    return Evidence(before, masks, own, nearest_first(shown, gap.owner.path))
+    return Evidence(before, masks, own, nearest_first(shown, mismatch.owner.path))
 
 
 def roles_of(own: Parameters, *, rows_in: bool) -> dict[str, np.ndarray]:

@@ -8,23 +8,22 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.capture.call_sites import CALL
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey
 from jaxformer.parity.numerics.axis_order import orders_for, repeated
 from jaxformer.parity.numerics.metrics import EXACT, Noise, check_gradients
-from jaxformer.parity.record.rounding import Spot
 from jaxformer.parity.report.report import Error, Module
 from jaxformer.parity.run.trace import Traced, over
 
 
-def settled(traced: Traced, rows: list[Module]) -> list[Module]:
-    """The table's rows, guilty or not by what comes of it."""
+def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
+    """The table's rows, diverging or not by what comes of it."""
     ours, theirs = traced.ours.outputs[CALL][0], traced.reference.output
     if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
         unlike = other_shapes(traced)
         return [replace(row, **unlike.get(row.torch, {})) for row in rows]
     if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows) or wrong_gradients(traced)[1]:
         return rows
-    return [replace(row, guilty=False, shared=row.shared or row.guilty) for row in rows]
+    return [replace(row, diverging=False, shared=row.shared or row.diverging) for row in rows]
 
 
 def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
@@ -38,7 +37,7 @@ def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
         ours, theirs = traced.ours.outputs[mine][0], traced.reference.calls[other].output[0]
         if not orders_for(theirs.shape, ours.shape) and not repeated(ours, theirs):
             says = f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
-            found[str(other)] = {"local": Error(np.inf, np.inf), "guilty": True, "cause": says}
+            found[str(other)] = {"local": Error(np.inf, np.inf), "diverging": True, "cause": says}
     return found
 
 
@@ -54,4 +53,4 @@ def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
 
 def roundings(traced: Traced) -> Mapping[str, Noise]:
     """How far rounding moves torch's."""
-    return {name: traced.reference.rounding.run.get(Spot.gradient(name), EXACT) for name in traced.reference.gradients}
+    return {name: traced.reference.rounding.run.get(ArrayKey.gradient(name), EXACT) for name in traced.reference.gradients}

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.judge.blame import wrong_gradients
 from jaxformer.parity.judge.module_table import noise_of, returned
-from jaxformer.parity.run.isolated import Gap, Isolated, Place
+from jaxformer.parity.run.isolated import Isolated, Mismatch
 from jaxformer.parity.run.trace import Traced, over
 
 MOST_ROUNDS = 16
@@ -44,13 +44,13 @@ def _is_harmless(traced: Traced) -> bool:
 class _Trial:
     """Borders that are tried open together."""
 
-    seeds: frozenset[Place]
-    opened: set[Place]
+    seeds: frozenset[ArrayKey]
+    opened: set[ArrayKey]
     makers: set[Site]
     """Whose code makes what stays."""
     readers: set[Site]
     """Whose code gets it."""
-    gone: set[Place] = field(default_factory=set)
+    gone: set[ArrayKey] = field(default_factory=set)
     """Where differences were."""
     failed: bool = False
 
@@ -65,17 +65,25 @@ class _Search:
     def __init__(self, traced: Traced):
         self.traced = traced
         self.isolated = traced.isolated
-        self.places = [gap.place for gap in traced.isolated.gaps if gap.place and gap.place.site != CALL]
-        gaps = [gap for gap in traced.isolated.gaps if gap.place]
-        self.around = {gap.place.site: gap.owner if gap.child else gap.reader for gap in gaps if gap.place}
-        self.giving = {gap.place.site for gap in gaps if gap.place and gap.child is None}
+        self.places = [
+            mismatch.place for mismatch in traced.isolated.mismatches if mismatch.place and mismatch.place.site != CALL
+        ]
+        mismatches = [mismatch for mismatch in traced.isolated.mismatches if mismatch.place]
+        self.around = {
+            mismatch.place.site: mismatch.owner if mismatch.child else mismatch.reader
+            for mismatch in mismatches
+            if mismatch.place
+        }
+        self.giving = {mismatch.place.site for mismatch in mismatches if mismatch.place and mismatch.child is None}
         """Calls in the place of whose output torch's stands."""
-        self.wrong = {gap.place: gap for found, gap in traced.values if gap.place and over(found, "activation")}
+        self.wrong = {
+            mismatch.place: mismatch for found, mismatch in traced.values if mismatch.place and over(found, "activation")
+        }
         """What is not explained."""
-        self.opened: set[Place] = set()
+        self.opened: set[ArrayKey] = set()
         self.owners: set[Site] = set()
 
-    def seeds(self) -> list[Place]:
+    def seeds(self) -> list[ArrayKey]:
         """Differences behind which there is another one, of the code that goes on with the first or of what is around it."""
         places = list(self.wrong)
         owners = [self.wrong[place].owner for place in places]
@@ -99,12 +107,12 @@ class _Search:
             found.add(site := self.around.get(site, CALL))
         return found
 
-    def _readers(self, gaps: Iterable[Gap]) -> set[Site]:
-        return {site for gap in gaps for site in self._behind(gap.reader)}
+    def _readers(self, mismatches: Iterable[Mismatch]) -> set[Site]:
+        return {site for mismatch in mismatches for site in self._behind(mismatch.reader)}
 
     def run(self) -> None:
         """One border after the other, then all that one call reads."""
-        tried: set[frozenset[Place]] = set()
+        tried: set[frozenset[ArrayKey]] = set()
         for _ in range(MOST_ROUNDS):
             left = self.seeds()
             sets = [frozenset({place}) for place in left]
@@ -117,12 +125,12 @@ class _Search:
         if self.opened:
             self._off(self.opened)
 
-    def _try(self, sets: Iterable[frozenset[Place]]) -> list[frozenset[Place]]:
+    def _try(self, sets: Iterable[frozenset[ArrayKey]]) -> list[frozenset[ArrayKey]]:
         """Those sets at once that different calls read; the accepted ones stay open. What was tried."""
         trials: list[_Trial] = []
         for each in sets:
-            gaps = [self.wrong[place] for place in each]
-            trial = _Trial(each, set(each), {gap.owner for gap in gaps}, self._readers(gaps))
+            mismatches = [self.wrong[place] for place in each]
+            trial = _Trial(each, set(each), {mismatch.owner for mismatch in mismatches}, self._readers(mismatches))
             if not any(map(trial.meets, trials)):
                 trials.append(trial)
         tried = self._grow(trials)
@@ -138,9 +146,9 @@ class _Search:
             found = self._off(self.opened.union(*(trial.opened for trial in trials if not trial.failed)))
             going = False
             for trial in (trial for trial in trials if not trial.failed):
-                own = {place: gap for place, gap in found.items() if gap.owner in trial.readers}
+                own = {place: mismatch for place, mismatch in found.items() if mismatch.owner in trial.readers}
                 new = {place for place in own if place not in self.wrong and place not in trial.opened | self.opened}
-                trial.gone = {p for p, gap in self.wrong.items() if gap.owner in trial.readers and p not in found}
+                trial.gone = {p for p, mismatch in self.wrong.items() if mismatch.owner in trial.readers and p not in found}
                 trial.failed = bool(new) and (step == FARTHEST or any(place.site == CALL for place in new))
                 trial.opened |= new
                 trial.makers |= {own[place].owner for place in new}
@@ -163,15 +171,15 @@ class _Search:
     def _accept(self, trial: _Trial) -> None:
         self.opened |= trial.opened
         done = {place: self.wrong.pop(place) for place in (trial.gone | trial.opened) & self.wrong.keys()}
-        self.owners |= {gap.owner for gap in done.values()}
+        self.owners |= {mismatch.owner for mismatch in done.values()}
 
-    def _off(self, opened: set[Place]) -> dict[Place, Gap]:
+    def _off(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
         """Where ours differ with these borders open."""
         self.isolated = self._pass({place: place in opened for place in self.places})
-        found = ((self.traced.off(gap), gap) for gap in self.isolated.gaps)
-        return {gap.place: gap for error, gap in found if gap.place and over(error, "activation")}
+        found = ((self.traced.off(mismatch), mismatch) for mismatch in self.isolated.mismatches)
+        return {mismatch.place: mismatch for error, mismatch in found if mismatch.place and over(error, "activation")}
 
     @cached_property
-    def _pass(self) -> Callable[[Mapping[Place, bool]], Isolated]:
+    def _pass(self) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         """Compiled once it is needed."""
         return self.traced.again()

@@ -1,4 +1,4 @@
-"""The table of modules: how far each one is off, which are guilty, and why."""
+"""The table of modules: how far each one is off, which are diverging, and why."""
 
 import math
 from collections.abc import Mapping
@@ -10,23 +10,22 @@ import numpy as np
 from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.capture.attention_calls import scores_of
 from jaxformer.parity.capture.call_records import Record
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below, last
-from jaxformer.parity.explain.attention import explain_seen
+from jaxformer.parity.explain.attention import explain_attention
 from jaxformer.parity.explain.axis_order import explain_turned
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows, scores_before
 from jaxformer.parity.explain.evidence import evidence
 from jaxformer.parity.explain.search import cause_of, explain, explain_gradient, explain_sum, is_rounded_constant
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
-from jaxformer.parity.record.rounding import Spot
 from jaxformer.parity.report.report import Error, Module
-from jaxformer.parity.run.isolated import Gap, Place
+from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
 from jaxformer.parity.run.trace import EQUAL, Traced, error, over
 
-Worst = dict[Site, tuple[Error, Gap]]
+Worst = dict[Site, tuple[Error, Mismatch]]
 
 
 def table(traced: Traced) -> list[Module]:
@@ -39,12 +38,12 @@ def table(traced: Traced) -> list[Module]:
     behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
     for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
-        local, gap = forwards.get(site, (EQUAL, None))
+        local, mismatch = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
         along = traced.normal[site] or EQUAL
-        blamed, cause = gap, cause_of(why, traced, gap) if forward and gap else ""
+        blamed, cause = mismatch, cause_of(why, traced, mismatch) if forward and mismatch else ""
         if backward and not forward and sent:
             blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
         spread = (over(along, "activation") and site not in traced.counted) or not site.path
@@ -55,10 +54,10 @@ def table(traced: Traced) -> list[Module]:
                 propagated=along,
                 local=local,
                 what=blamed.what if blamed else "",
-                guilty=forward or backward,
+                diverging=forward or backward,
                 shared=site in shared and not forward,
                 cause=cause,
-                float32=bool(forward and gap and not cause and rounded(traced, gap)),
+                float32=bool(forward and mismatch and not cause and rounded(traced, mismatch)),
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
@@ -76,26 +75,29 @@ def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     """
     worst: Worst = {}
     shared = set(traced.divided)
-    for found, gap in traced.values:
-        outcome = gap.place and traced.normal[gap.place.site]
+    for found, mismatch in traced.values:
+        outcome = mismatch.place and traced.normal[mismatch.place.site]
         if outcome and not over(outcome, "activation") and over(found, "activation"):
-            shared.add(gap.owner)
-        elif gap.owner not in worst or found.off("activation") > worst[gap.owner][0].off("activation"):
-            worst[gap.owner] = found, gap
+            shared.add(mismatch.owner)
+        elif mismatch.owner not in worst or found.off("activation") > worst[mismatch.owner][0].off("activation"):
+            worst[mismatch.owner] = found, mismatch
     return worst, shared
 
 
 def worst_gradients(traced: Traced, noise: float) -> Worst:
     """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
     worst: Worst = {}
-    found = [(error(gap.ours, gap.theirs, noise, traced.moved(gap)), gap) for gap in traced.isolated.gradient_gaps]
-    for one, gap in found + weight_gradients(traced):
-        if gap.owner not in worst or one.off("gradient") > worst[gap.owner][0].off("gradient"):
-            worst[gap.owner] = one, gap
+    found = [
+        (error(mismatch.ours, mismatch.theirs, noise, traced.moved(mismatch)), mismatch)
+        for mismatch in traced.isolated.gradient_mismatches
+    ]
+    for one, mismatch in found + weight_gradients(traced):
+        if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
+            worst[mismatch.owner] = one, mismatch
     return worst
 
 
-def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
+def weight_gradients(traced: Traced) -> list[tuple[Error, Mismatch]]:
     """Of every weight, from the code of the module that has it."""
     if traced.isolated.weights is None:
         return []
@@ -104,47 +106,49 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Gap]]:
     still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     own = traced.isolated.weights
     with jax.enable_x64(True):
-        theirs = layer_arrays(to_jax(still | reference, widen(traced.model), traced.rules), traced.rules)
+        theirs = layer_arrays(to_jax(still | reference, to_float64(traced.model), traced.rules), traced.rules)
         if traced.rules.tied:
             own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
     ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
     names = parameter_pairs(traced.model, traced.rules)
-    gaps = []
+    mismatches = []
     for name, array in theirs.items():
         if names.get(name) in traced.reference.frozen:
             continue
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
-        gap = Gap(owner[0], None, f"gradient of {name}", ours[name], array)
-        moved = traced.rounding_of(gap.owner).get(Spot.gradient(names.get(name, name)), EXACT)
-        gaps.append((error(gap.ours, gap.theirs, noise, moved), gap))
-    return gaps
+        mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
+        moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
+        mismatches.append((error(mismatch.ours, mismatch.theirs, noise, moved), mismatch))
+    return mismatches
 
 
-def why(traced: Traced, gap: Gap) -> str:
+def why(traced: Traced, mismatch: Mismatch) -> str:
     """The cause, where there is a plain one."""
-    if gap.ours.dtype != gap.theirs.dtype and np.issubdtype(gap.theirs.dtype, np.floating):
-        return f"jax gives {gap.ours.dtype} in a {gap.theirs.dtype} run: something casts"
-    if gap.owner in traced.counted:
-        scores = traced.reference.calls[scores_of(traced.pairs[gap.owner])].output[0]
-        forced = scores_of(gap.owner) in traced.counted
-        return explain_seen(gap.ours, gap.theirs, last(gap.owner.path), scores, forced=forced)
-    found = evidence(gap, traced.reference.calls, traced.pairs, traced.weights, traced.names)
-    made = {name: array for name, array in found.before.items() if not np.array_equal(array, gap.theirs)}
-    cause = explain_turned(gap.ours, gap.theirs) or explain(replace(found, before=made), gap.ours, gap.theirs, traced.hints)
-    cause = cause or explain_sum(found, gap.ours, gap.theirs)  # torch may have handed an array on as it was
-    owner, calls = traced.pairs[gap.owner], traced.reference.calls
-    scores = scores_before(traced.pairs[gap.child] if gap.child else owner, owner, calls)
-    rows = cause_of(explain_empty_rows, gap.ours, gap.theirs, scores, found.masks)
+    if mismatch.ours.dtype != mismatch.theirs.dtype and np.issubdtype(mismatch.theirs.dtype, np.floating):
+        return f"jax gives {mismatch.ours.dtype} in a {mismatch.theirs.dtype} run: something casts"
+    if mismatch.owner in traced.counted:
+        scores = traced.reference.calls[scores_of(traced.pairs[mismatch.owner])].output[0]
+        forced = scores_of(mismatch.owner) in traced.counted
+        return explain_attention(mismatch.ours, mismatch.theirs, last(mismatch.owner.path), scores, forced=forced)
+    found = evidence(mismatch, traced.reference.calls, traced.pairs, traced.weights, traced.names)
+    made = {name: array for name, array in found.before.items() if not np.array_equal(array, mismatch.theirs)}
+    cause = explain_turned(mismatch.ours, mismatch.theirs) or explain(
+        replace(found, before=made), mismatch.ours, mismatch.theirs, traced.hints
+    )
+    cause = cause or explain_sum(found, mismatch.ours, mismatch.theirs)  # torch may have handed an array on as it was
+    owner, calls = traced.pairs[mismatch.owner], traced.reference.calls
+    scores = scores_before(traced.pairs[mismatch.child] if mismatch.child else owner, owner, calls)
+    rows = cause_of(explain_empty_rows, mismatch.ours, mismatch.theirs, scores, found.masks)
     return f"{ONLY}: {cause or rows}" if rows else cause
 
 
-def rounded(traced: Traced, gap: Gap) -> bool:
+def rounded(traced: Traced, mismatch: Mismatch) -> bool:
     """Whether a constant in float32 may be why."""
-    own = traced.weights.items() if gap.child is None else ()
-    path = traced.pairs[gap.owner].path
-    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == gap.theirs.shape[-1:]]
-    return all(is_rounded_constant(gap.ours, gap.theirs, bias) for bias in (0.0, *biases))
+    own = traced.weights.items() if mismatch.child is None else ()
+    path = traced.pairs[mismatch.owner].path
+    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == mismatch.theirs.shape[-1:]]
+    return all(is_rounded_constant(mismatch.ours, mismatch.theirs, bias) for bias in (0.0, *biases))
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
@@ -155,14 +159,14 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
     orders, found = traced.isolated.orders, []
     for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
-        if theirs is not None and Place(site, "output", i) not in traced.opened:
-            laid_out = aligned(theirs, ours, orders.get(Place(site, "output", i)))
+        if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
+            laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
             if ours.shape != laid_out.shape:
                 if not repeated(ours, laid_out):
                     continue
                 few = min(ours.shape, laid_out.shape, key=math.prod)
                 ours, laid_out = added_up(ours, few), added_up(laid_out, few)
-            found.append(error(ours, laid_out, noise, moved.get(Spot.of(other, "output_gradients", i), EXACT)))
+            found.append(error(ours, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
     return max(found, key=lambda each: each.off("gradient"), default=None)
 
 
@@ -170,10 +174,20 @@ def by_head(traced: Traced, site: Site) -> list[float]:
     """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
     and weights `B N T S`, their own."""
     if site in traced.counted:
-        gaps = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.theirs.ndim == 4]
-        return [error(gap.ours[:, n], gap.theirs[:, n]).relative for gap in gaps for n in range(gap.theirs.shape[1])]
+        mismatches = [
+            mismatch for mismatch in traced.isolated.mismatches if mismatch.owner == site and mismatch.theirs.ndim == 4
+        ]
+        return [
+            error(mismatch.ours[:, n], mismatch.theirs[:, n]).relative
+            for mismatch in mismatches
+            for n in range(mismatch.theirs.shape[1])
+        ]
     n = traced.reference.heads.get(traced.pairs[site].path, 0)
-    handed = [gap for gap in traced.isolated.gaps if gap.owner == site and gap.child is not None and gap.theirs.ndim == 3]
+    handed = [
+        mismatch
+        for mismatch in traced.isolated.mismatches
+        if mismatch.owner == site and mismatch.child is not None and mismatch.theirs.ndim == 3
+    ]
     if not n or not handed or handed[-1].theirs.shape[-1] % n:
         return []
     ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].ours, handed[-1].theirs))
@@ -183,7 +197,7 @@ def by_head(traced: Traced, site: Site) -> list[float]:
 def by_position(traced: Traced, site: Site) -> list[float]:
     """relL2 along axis 1 of ours, where both sides have one in the middle."""
     ours, theirs = traced.ours.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
-    theirs = aligned(theirs, ours, traced.isolated.orders.get(Place(site, "output", 0)))
+    theirs = aligned(theirs, ours, traced.isolated.orders.get(ArrayKey(site, "output", 0)))
     if ours.shape != theirs.shape or ours.ndim < 3:
         return []
     return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]

@@ -8,16 +8,16 @@ import numpy as np
 
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
-from jaxformer.parity.numerics.metrics import LINES, Kind
+from jaxformer.parity.numerics.metrics import TOLERANCES, Kind
 from jaxformer.parity.report.report import Error, Module, Stage
 from jaxformer.parity.run.trace import Traced, error, over
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
-BLURRED = 1e-6
+INCONCLUSIVE = 1e-6
 """What torch's own rounding moves by more than that is not judged by float64."""
 
 
-class Excuse(NamedTuple):
+class Relaxed(NamedTuple):
     """An array over tier A's line that counts as equal, since torch's own rounding may be why."""
 
     name: str
@@ -27,23 +27,23 @@ class Excuse(NamedTuple):
     """What it is judged against instead."""
 
 
-def is_excused(found: Error, kind: Kind) -> bool:
+def is_relaxed(found: Error, kind: Kind) -> bool:
     """Whether it would be over the line, if torch did not round."""
     return over(replace(found, rounding=0.0, rounding_peak=0.0), kind) and not over(found, kind)
 
 
-def excuses(found: Iterable[tuple[str, Error | None]], kind: Kind) -> list[Excuse]:
+def relaxed_tolerances(found: Iterable[tuple[str, Error | None]], kind: Kind) -> list[Relaxed]:
     """All of those, the largest first."""
-    excused = [(name, each) for name, each in found if each is not None and is_excused(each, kind)]
-    by_size = [each.relative > LINES[kind][0] for _, each in excused]
+    excused = [(name, each) for name, each in found if each is not None and is_relaxed(each, kind)]
+    by_size = [each.relative > TOLERANCES[kind][0] for _, each in excused]
     figures = [
-        Excuse(name, each.rounding if size else each.rounding_peak, each.allowed(kind)[0 if size else 1])
+        Relaxed(name, each.rounding if size else each.rounding_peak, each.allowed(kind)[0 if size else 1])
         for (name, each), size in zip(excused, by_size, strict=True)
     ]
     return sorted(figures, key=lambda excuse: -excuse.line)
 
 
-def noted(found: list[Excuse]) -> str:
+def noted(found: list[Relaxed]) -> str:
     """Behind what a stage says; '' where the lines alone decide."""
     if not found:
         return ""
@@ -52,9 +52,9 @@ def noted(found: list[Excuse]) -> str:
     return f"; ill-conditioned: torch's own rounding moves {name} by {moved:.1e}, judged against {line:.1e}{more}"
 
 
-def blurred(found: Iterable[Excuse]) -> list[str]:
+def inconclusive(found: Iterable[Relaxed]) -> list[str]:
     """What could not be noticed for that."""
-    return [f"{name} (torch's own rounding moves it by {moved:.0e})" for name, moved, _ in found if not moved <= BLURRED]
+    return [f"{name} (torch's own rounding moves it by {moved:.0e})" for name, moved, _ in found if not moved <= INCONCLUSIVE]
 
 
 def name_of(row: Module) -> str:
@@ -73,23 +73,25 @@ def forward_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]
     if any(over(row.propagated, "activation") for row in rows):
         says = "; ".join((f"output {output.relative:.1e}", _first(rows), *untraced(traced)))
         return Stage("forward", "different", says), []
-    if is_excused(output, "activation") and not output.rounding <= BLURRED:
+    if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"), []
-    found = excuses(((name_of(row), row.propagated) for row in rows), "activation")
-    says = f"relL2 {output.relative:.1e} (line {LINES['activation'][0]:.0e}){noted(found)}"
-    return Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced)))), blurred(found)
+    found = relaxed_tolerances(((name_of(row), row.propagated) for row in rows), "activation")
+    says = f"relL2 {output.relative:.1e} (line {TOLERANCES['activation'][0]:.0e}){noted(found)}"
+    return Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced)))), inconclusive(found)
 
 
 def local_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
     """How many modules' own code differs; and what of it could not be judged."""
-    guilty = [row for row in rows if row.guilty and over(row.local, "activation")]
-    if not guilty and not np.isfinite(traced.reference.output).any():
+    diverging = [row for row in rows if row.diverging and over(row.local, "activation")]
+    if not diverging and not np.isfinite(traced.reference.output).any():
         return Stage("local", "failed", NOTHING_FINITE), []
-    found = excuses(((name_of(row), row.local) for row in rows), "activation")
+    found = relaxed_tolerances(((name_of(row), row.local) for row in rows), "activation")
     shared = [name_of(row) for row in rows if row.shared]
     says = f"; {', '.join(shared)} share their work otherwise than torch's do, to the same end" if shared else ""
-    return Stage("local", "different" if guilty else "equal", f"{_count(guilty, rows)}{says}{noted(found)}"), blurred(found)
+    return Stage(
+        "local", "different" if diverging else "equal", f"{_count(diverging, rows)}{says}{noted(found)}"
+    ), inconclusive(found)
 
 
 def untraced(traced: Traced) -> list[str]:
@@ -102,7 +104,7 @@ def gradients_stage(traced: Traced, rows: list[Module], alone: Sequence[str] = (
     trains and the other does not."""
     ours, rounding = traced.gradients, roundings(traced)
     blind = [name for name, array in traced.reference.gradients.items() if not np.isfinite(array).all()]
-    if blind and not any(row.guilty for row in rows):
+    if blind and not any(row.diverging for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} of {len(ours)} tensors, first {blind[0]}"
         return Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [], []
     nulls, wrong = wrong_gradients(traced)
@@ -115,8 +117,8 @@ def gradients_stage(traced: Traced, rows: list[Module], alone: Sequence[str] = (
         for name, theirs in traced.reference.gradients.items()
         if name not in nulls
     }
-    found = excuses(errors.items(), "gradient")
-    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null{noted(found)}"), nulls, blurred(found)
+    found = relaxed_tolerances(errors.items(), "gradient")
+    return Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null{noted(found)}"), nulls, inconclusive(found)
 
 
 def activation_gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stage, list[str]]:
@@ -125,45 +127,45 @@ def activation_gradients_stage(traced: Traced, rows: list[Module]) -> tuple[Stag
 
     Gradients that are equal where values are not are no proof: a module whose values differ is different here too.
     """
-    local = [row for row in rows if row.guilty and row.local_gradient is not None and over(row.local_gradient, "gradient")]
+    local = [row for row in rows if row.diverging and row.local_gradient is not None and over(row.local_gradient, "gradient")]
     propagated = [row for row in rows if row.gradient is not None and over(row.gradient, "gradient")]
     blind = [
         site
         for site, record in traced.reference.calls.items()
         if not all(np.isfinite(array).all() for array in record.output_gradients if array is not None)
     ]
-    if blind and not any(row.guilty for row in rows):
+    if blind and not any(row.diverging for row in rows):
         says = f"torch's own are NaN or infinite in {len(blind)} calls of modules, first {blind[0]}"
         says += "; give inputs and weights without, or leave the activation gradients out"
         return Stage("activation gradients", "failed", says), []
-    if not any(row.guilty for row in rows) and not propagated:
+    if not any(row.diverging for row in rows) and not propagated:
         peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
         both = [(f"what comes back to {name_of(row)}", row.gradient) for row in rows]
         both += [(f"what {name_of(row)} sends back", row.local_gradient) for row in rows]
-        found = excuses(both, "gradient")
-        says = f"max/rms {peak:.1e} (line {LINES['gradient'][1]:.0e}){noted(found)}"
-        return Stage("activation gradients", "equal", says), blurred(found)
+        found = relaxed_tolerances(both, "gradient")
+        says = f"max/rms {peak:.1e} (line {TOLERANCES['gradient'][1]:.0e}){noted(found)}"
+        return Stage("activation gradients", "equal", says), inconclusive(found)
     says = _count(local, rows) if local else _first(rows)
     return Stage("activation gradients", "different", says), []
 
 
-def _count(guilty: list[Module], rows: list[Module]) -> str:
-    """How many modules are guilty; what is done around them is the call's, which is none."""
+def _count(diverging: list[Module], rows: list[Module]) -> str:
+    """How many modules are diverging; what is done around them is the call's, which is none."""
     modules = [row for row in rows if row.jax != CALL.path]
-    named = [row for row in modules if row in guilty]
-    if len(named) == len(guilty):
-        return f"{len(named)} of {len(modules)} modules guilty" if modules else "no module was compared by itself"
-    return f"{CALL.path} guilty, and {len(named)} of {len(modules)} modules" if modules else f"{CALL.path} guilty"
+    named = [row for row in modules if row in diverging]
+    if len(named) == len(diverging):
+        return f"{len(named)} of {len(modules)} modules diverging" if modules else "no module was compared by itself"
+    return f"{CALL.path} diverging, and {len(named)} of {len(modules)} modules" if modules else f"{CALL.path} diverging"
 
 
 def _first(rows: list[Module]) -> str:
     """The earliest module in torch's order whose own code gives other values, or else sends back others."""
     for row in rows:
-        if row.guilty and over(row.local, "activation"):
+        if row.diverging and over(row.local, "activation"):
             line = row.local.allowed("activation")[0]
             return f"first at {name_of(row)} (local {row.local.relative:.1e}, line {line:.0e})"
     for row in rows:
-        if row.guilty and row.local_gradient is not None and over(row.local_gradient, "gradient"):
+        if row.diverging and row.local_gradient is not None and over(row.local_gradient, "gradient"):
             line = row.local_gradient.allowed("gradient")[1]
             return f"first at {name_of(row)} (local gradient {row.local_gradient.peak:.1e}, line {line:.0e})"
     return "no module's own code differs: what is between them does"

@@ -11,7 +11,7 @@ from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, rms
 from jaxformer.parity.record.reference import Reference
 from jaxformer.parity.report.report import Error, Module
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.pair_modules import parameter_pairs
 from jaxformer.parity.run.trace import Traced
 from jaxformer.pytree import map_named, named_leaves
@@ -19,16 +19,16 @@ from jaxformer.pytree import map_named, named_leaves
 INFINITE = Error(float("inf"), float("inf"))
 
 
-def trained_alone(reference: Reference, traced: Traced, subject: Subject) -> dict[str, str]:
+def trained_alone(reference: Reference, traced: Traced, candidate: Candidate) -> dict[str, str]:
     """Their names, torch's where it has some, and what is said of each; gradients of rounding noise train nothing."""
     if not reference.gradients or traced.ours.weights is None:
         return {}
-    noise, static = NULL_GRADIENT * rms(reference.gradients.values()), typed_constants(subject.like)
+    noise, static = NULL_GRADIENT * rms(reference.gradients.values()), typed_constants(candidate.like)
     own = named_leaves(traced.ours.weights)
     varied = map_named(lambda name, leaf: np.zeros(leaf.shape) if name in static else leaf, traced.ours.weights)
-    ours = gradients_to_torch(varied, subject.family, reference.weights) if reference.frozen else {}
+    ours = gradients_to_torch(varied, candidate.family, reference.weights) if reference.frozen else {}
     found = {name: (ours[name], FREEZES) for name in sorted(reference.frozen & set(ours))}
-    for each in subject.alone:
+    for each in candidate.alone:
         theirs = reference.gradients.get(each.name)
         if each.side == "jax":
             found[each.name] = np.asarray(own[each.name]), HAS
@@ -37,18 +37,18 @@ def trained_alone(reference: Reference, traced: Traced, subject: Subject) -> dic
     return {name: says.format(name) for name, (array, says) in found.items() if np.abs(array).max(initial=0.0) > noise}
 
 
-def blamed(rows: list[Module], subject: Subject, trained: Mapping[str, str]) -> list[Module]:
+def blamed(rows: list[Module], candidate: Candidate, trained: Mapping[str, str]) -> list[Module]:
     """The table's rows, in which the innermost module that both sides have around each such parameter, and around each that
-    changes what it computes, is guilty of it."""
-    owners = {theirs: ours for ours, theirs in parameter_pairs(subject.like, subject.family).items()}
+    changes what it computes, is diverging of it."""
+    owners = {theirs: ours for ours, theirs in parameter_pairs(candidate.like, candidate.family).items()}
     said: dict[int, list[str]] = {}
     sent: set[int] = set()
-    for each in subject.alone:
+    for each in candidate.alone:
         if not each.is_neutral:
             said.setdefault(_around(rows, each.name, each.side == "torch"), []).append(each.says())
     for name, why in trained.items():
         ours = owners.get(name)
-        theirs = ours is None and not any(each.side == "jax" and each.name == name for each in subject.alone)
+        theirs = ours is None and not any(each.side == "jax" and each.name == name for each in candidate.alone)
         sent.add(place := _around(rows, ours or name, theirs))
         if not said.get(place):
             said.setdefault(place, []).append(why)
@@ -59,7 +59,7 @@ def blamed(rows: list[Module], subject: Subject, trained: Mapping[str, str]) -> 
         cause = "; ".join(filter(None, (*said[number], module.cause)))
         back = INFINITE if number in sent else module.local_gradient
         what = module.what or "gradient of a parameter"
-        return replace(module, guilty=True, cause=cause, local_gradient=back, what=what)
+        return replace(module, diverging=True, cause=cause, local_gradient=back, what=what)
 
     return [row(number, module) for number, module in enumerate(rows)]
 

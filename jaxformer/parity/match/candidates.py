@@ -1,7 +1,7 @@
 """Rules that nobody has to write: which tensor is which, found by the values that both sides hold.
 
 The JAX tree already holds torch's weights, converted by whatever code its author has. Tensors of which the values tell are
-matched by them alone. What the values leave open, constants and tied weights, is settled by names, where these are plain:
+matched by them alone. What the values leave open, constants and tied weights, is resolved by names, where these are plain:
 in the module whose other tensors are known, or by the nearest name on both sides. What stays open is listed, not guessed.
 """
 

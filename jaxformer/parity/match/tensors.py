@@ -1,7 +1,7 @@
 """Which tensor of a JAX model is which of torch's: by rules, by values, by names and places, in this order.
 
 The values may differ all the same. What is a weight, a copy of one that torch ties, a buffer, or the model's own constant is
-settled, so that everything else can be compared on torch's values.
+resolved, so that everything else can be compared on torch's values.
 """
 
 from collections.abc import Container, Mapping
@@ -21,7 +21,7 @@ from jaxformer.parity.match.candidates import Ours, Search, Theirs, matching, on
 from jaxformer.parity.match.names import nearest_names, twins
 from jaxformer.parity.match.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.match.placement import crossed, place, straighten
-from jaxformer.parity.record.torch_state import Arrays, Holding
+from jaxformer.parity.record.torch_state import Arrays, TorchState
 from jaxformer.pytree import named_weights
 
 Names = Mapping[str, tuple[str, ...]]
@@ -46,7 +46,7 @@ class Identified:
     """Parameters that one side does not have."""
 
 
-def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
+def identify(held: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     """ConversionError where it is not sure which tensor is which."""
     leaves, typed = on_host(named_weights(jax_model)), typed_constants(jax_model)
     ruled = by_rules(held, leaves, rules)
@@ -85,7 +85,7 @@ def identify(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
     return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing, alone)
 
 
-def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identified:
+def identify_shapes(held: TorchState, jax_model: PyTree, rules: Family) -> Identified:
     """The same of a model that has shapes alone: rules say it all."""
     leaves = named_weights(jax_model)
     ruled = by_rules(held, leaves, rules)
@@ -101,7 +101,7 @@ def identify_shapes(held: Holding, jax_model: PyTree, rules: Family) -> Identifi
     return Identified(family, constants.put(jax_model), notes, wrong=False, tables=constants.missing, alone=alone)
 
 
-def unused(held: Holding, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
+def unused(held: TorchState, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
     """torch's weights that JAX has none of, but for those that the rules ignore; and apart, those that torch does not train:
     our code may compute them."""
     free = [name for name in held.weights if name not in used and rules.why_ignored(name) is None]
@@ -109,7 +109,7 @@ def unused(held: Holding, rules: Family, used: Container[str]) -> tuple[list[str
     return [name for name in free if name not in still], still
 
 
-def by_rules(held: Holding, leaves: Mapping[str, Any], rules: Family) -> Names:
+def by_rules(held: TorchState, leaves: Mapping[str, Any], rules: Family) -> Names:
     """Of the JAX tensors that rules lead to one of torch's; of two that they lead to the same one, the first."""
     known, ruled, taken = {*held.weights, *held.tied, *held.buffers}, {}, set()
     for name, leaf in leaves.items():
@@ -121,7 +121,7 @@ def by_rules(held: Holding, leaves: Mapping[str, Any], rules: Family) -> Names:
     return ruled
 
 
-def ruled_buffers(held: Holding, leaves: Mapping[str, Any], rules: Family, ruled: Names) -> Constants:
+def ruled_buffers(held: TorchState, leaves: Mapping[str, Any], rules: Family, ruled: Names) -> Constants:
     """What rules lead to torch's buffers is no weight."""
     constants = Constants()
     for name, names in ruled.items():
@@ -139,7 +139,7 @@ def _torch_names(rules: Family, name: str, leaf: Any) -> tuple[str, ...]:
         return ()
 
 
-def _prefill(search: Search, held: Holding, rules: Family, ruled: Names) -> None:
+def _prefill(search: Search, held: TorchState, rules: Family, ruled: Names) -> None:
     """What rules say is known: it tells where the rest lies."""
     for name, names in ruled.items():
         if set(names) <= {*held.weights, *held.tied}:
@@ -152,7 +152,7 @@ def _prefill(search: Search, held: Holding, rules: Family, ruled: Names) -> None
                 search.used[it].add(rule.part)
 
 
-def _search(search: Search, held: Holding, leaves: Mapping[str, np.ndarray], typed: set[str]) -> None:
+def _search(search: Search, held: TorchState, leaves: Mapping[str, np.ndarray], typed: set[str]) -> None:
     """Weights with weights first; then with what is none by its type; then buffers, and what differs in values."""
     search.by_values()
     _untie(search, held)
@@ -178,7 +178,7 @@ def _search(search: Search, held: Holding, leaves: Mapping[str, np.ndarray], typ
         place(search, {*typed, *held.buffers})
 
 
-def _untie(search: Search, held: Holding) -> None:
+def _untie(search: Search, held: TorchState) -> None:
     """Where JAX has more than one tensor of the values of one that torch ties, all names of torch's count."""
     tied = {search.print_of(Theirs(first)): first for first in set(held.tied.values())}
     count: dict[str, int] = {first: int(bool(search.used[first])) for first in tied.values()}
@@ -188,7 +188,7 @@ def _untie(search: Search, held: Holding) -> None:
     search.torch |= {alias: held.weights[first] for alias, first in held.tied.items() if count[first] > 1}
 
 
-def _copies(search: Search, held: Holding, left: Mapping[str, np.ndarray]) -> dict[str, tuple[Rule, str]]:
+def _copies(search: Search, held: TorchState, left: Mapping[str, np.ndarray]) -> dict[str, tuple[Rule, str]]:
     """What holds the values of a weight that another JAX tensor has already, where torch has no name for it: the rule, by a
     name of its own, and torch's name."""
     copies = {}

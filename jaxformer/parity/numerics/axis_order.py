@@ -46,12 +46,12 @@ def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(few) < len(many) and len(few) > 1 and set(itertools.accumulate(few, operator.mul)) <= bounds
 
 
-def laid(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
+def to_jax_axes(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
     """torch's array as we have it."""
     return theirs.transpose(order).reshape(shape)
 
 
-def as_theirs(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
+def to_torch_axes(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
     """Our array as torch has it: `laid` undone."""
     return ours.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
 
@@ -73,7 +73,7 @@ def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, counts: np.
     """The usual order, unless torch's array is by far nearer to ours in another one that fits."""
     if (sampled := plain_order(theirs, ours, counts)) is not None:
         return sampled
-    if np.array_equal(laid(theirs, usual, ours.shape), ours):
+    if np.array_equal(to_jax_axes(theirs, usual, ours.shape), ours):
         return usual
     orders = orders_for(theirs.shape, ours.shape)
     gaps = distances(theirs, ours, orders, counts)
@@ -95,7 +95,7 @@ def plain_order(theirs: np.ndarray, ours: np.ndarray, counts: np.ndarray | None 
 def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) -> np.ndarray:
     """torch's array as we have it; as it is where it does not fit."""
     order = order_of(theirs, ours, known)
-    return theirs if order is None else laid(theirs, order, ours.shape)
+    return theirs if order is None else to_jax_axes(theirs, order, ours.shape)
 
 
 def repeated(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -125,7 +125,7 @@ def distances(
     def here(array: np.ndarray, order: Order) -> np.ndarray:
         """torch's entries, or whether they count, where ours stand."""
         if places is None:
-            return laid(array, order, ours.shape)
+            return to_jax_axes(array, order, ours.shape)
         found = np.unravel_index(places, [theirs.shape[axis] for axis in order])
         return array[tuple(found[order.index(axis)] for axis in range(theirs.ndim))]
 

@@ -21,11 +21,11 @@ from jaxformer.pytree import is_weight
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
 """JAX's operations that are told the type of what they give."""
-NARROW, WIDE = np.dtype(np.float32), np.dtype(np.float64)
+LOW_PRECISION, WIDE = np.dtype(np.float32), np.dtype(np.float64)
 INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
 SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
 """How many arrays stand before the indices, whose types are their own."""
-WIDER = {NARROW: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
+WIDER = {LOW_PRECISION: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
 
 
 @contextmanager
@@ -47,8 +47,8 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
-        if {NARROW, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
-            args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == NARROW else arg for arg in args)
+        if {LOW_PRECISION, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
+            args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == LOW_PRECISION else arg for arg in args)
         if tables.held:
             args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
         if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
@@ -98,7 +98,7 @@ def torch_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def widen(tree: PyTree) -> PyTree:
+def to_float64(tree: PyTree) -> PyTree:
     """Every float leaf as float64 (under `jax.enable_x64(True)`)."""
     return cast(tree, jnp.float64)
 

@@ -36,7 +36,7 @@ class Difference:
         return f"{self.name}: relL2 {self.relative:.1e}, max/rms {self.peak:.1e}"
 
 
-LINES: dict[Kind, tuple[float, float]] = {
+TOLERANCES: dict[Kind, tuple[float, float]] = {
     "activation": (1e-13, 1e-12),
     "gradient": (np.inf, 1e-12),
     "loss": (1e-13, 1e-13),
@@ -62,7 +62,7 @@ class Noise:
 
         Huge ones that move more, for their size, than the others do are no masks: they stand for as much of the others.
         """
-        sides = wide(reference), wide(moved)
+        sides = as_float64(reference), as_float64(moved)
         usual, *others = (
             [part(side, those & counted) for side in sides] for those in (usual_entries(reference), *judged(reference)[:-1])
         )
@@ -91,8 +91,8 @@ EXACT = Noise(0.0, 0.0)
 
 
 def allowed(kind: Kind, relative: float = 0.0, peak: float = 0.0) -> tuple[float, float]:
-    """The largest relative and peak difference in tier A: its lines, or what rounding of that size excuses."""
-    return max(LINES[kind][0], FACTOR * relative), max(LINES[kind][1], 2 * FACTOR * peak)
+    """The largest relative and peak difference in tier A: its lines, or what rounding of that size relaxed_tolerances."""
+    return max(TOLERANCES[kind][0], FACTOR * relative), max(TOLERANCES[kind][1], 2 * FACTOR * peak)
 
 
 def host(array: Any) -> np.ndarray:
@@ -100,7 +100,7 @@ def host(array: Any) -> np.ndarray:
     return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
 
 
-def wide(array: np.ndarray) -> np.ndarray:
+def as_float64(array: np.ndarray) -> np.ndarray:
     """As float64, or complex128: what is true is 1."""
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
 
@@ -127,7 +127,7 @@ def difference(name: str, ours: Any, reference: Any) -> Difference:
     j, t = host(ours), host(reference)
     if j.shape != t.shape:
         raise ParityError(f"{name}: shape {j.shape} against {t.shape}")
-    j, t = wide(j), wide(t)
+    j, t = as_float64(j), as_float64(t)
     finite = np.isfinite(t)
     if not np.array_equal(finite, np.isfinite(j)) or not np.array_equal(j[~finite], t[~finite], equal_nan=True):
         raise ParityError(
@@ -161,7 +161,7 @@ def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
 
 
 def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Difference:
-    """Tier A: raise ParityError unless both sides are float64 and within the line of their kind, or what `noise` excuses."""
+    """Tier A: raise ParityError unless both sides are float64 and within the line of their kind, or what `noise` explains."""
     for side, array in (("jax", host(ours)), ("torch", host(reference))):
         if array.dtype != np.float64:
             raise ParityError(f"{name}: {side} gave {array.dtype}, tier A compares float64")
@@ -187,7 +187,7 @@ def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
 
 
 def _check_rounding(name: str, ours: Any, theirs: Any, truth: Any, *, factor: float, least: float, tier: str) -> float:
-    sides = [wide(host(array)) for array in (truth, ours, theirs)]
+    sides = [as_float64(host(array)) for array in (truth, ours, theirs)]
     difference(name, ours, theirs)
     worst = 0.0
     for those in judged(sides[0]):
@@ -241,7 +241,7 @@ def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
 
 
-PARAMETER = LINES["parameter"][1]
+PARAMETER = TOLERANCES["parameter"][1]
 
 
 LOSS = 1e-12

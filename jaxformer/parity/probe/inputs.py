@@ -10,7 +10,7 @@ from jaxformer.validation.fields import check_size
 def probe(
     vocab: int | None = None, batch: int = 5, length: int = 66, seed: int = 0, pad: int = 0, *, width: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hostile inputs `B T`, and which of their positions are real: `ids, valid = probe(vocab=50257)`.
+    """Adversarial inputs `B T`, and which of their positions are real: `ids, valid = probe(vocab=50257)`.
 
     Row 1 is padded on the right, row 2 on the left, the last one everywhere. With `vocab`, int32 ids below it; the id `pad`
     is where padding is and inside the text too, and ids are repeated. With `width`, float32 hidden states `B T width`, those

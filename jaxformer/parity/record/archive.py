@@ -6,6 +6,7 @@ reference.safetensors   every array, by the name that the manifest gives
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,15 +18,17 @@ import safetensors.numpy
 
 from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.capture.call_records import Record
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.record.rounding import Moved, Rounding, Spot
+from jaxformer.parity.record.rounding import Perturbed, Rounding
 
-FORMAT = 3
+FORMAT = 4
+OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
+"""Names of format 3, which differs in nothing else."""
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
-NAMED = ("weights", "gradients", "buffers", "narrow")
+NAMED = ("weights", "gradients", "buffers", "low_precision")
 """Of a reference: arrays by name."""
 ROUNDING = ("run", "alone")
 """What is noted of it."""
@@ -53,9 +56,11 @@ def load(folder: Path) -> Reference:
     """What `save` wrote; InputError for a folder that does not hold it."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        if manifest["format"] != FORMAT:
-            raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
         arrays = safetensors.numpy.load_file(folder / "reference.safetensors")
+        if manifest["format"] == 3:
+            manifest, arrays = renamed(manifest), renamed(arrays)
+        elif manifest["format"] != FORMAT:
+            raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
         return _reference(manifest, arrays)
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
@@ -63,6 +68,11 @@ def load(folder: Path) -> Reference:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder} is damaged, or no dump ({error}); dump it again") from None
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """By the names of today: what stands before a slash is meant."""
+    return {re.sub(r"^\w+", lambda found: OLDER.get(found[0], found[0]), name): value for name, value in values.items()}
 
 
 def _arrays(reference: Reference) -> dict[str, np.ndarray]:
@@ -87,20 +97,23 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"unnoticed": reference.unnoticed}
+    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"not_covered": reference.not_covered}
     rest |= {"frozen": sorted(reference.frozen)}
     rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
 
-def _rows(moved: Moved) -> list[list[Any]]:
+def _rows(moved: Perturbed) -> list[list[Any]]:
     """JSON knows no infinity: null stands for it."""
-    return [[*spot, *(each if np.isfinite(each) else None for each in (n.size, n.peak))] for spot, n in moved.items()]
+    return [
+        [*key.site, key.part, key.number, *(each if np.isfinite(each) else None for each in (n.size, n.peak))]
+        for key, n in moved.items()
+    ]
 
 
-def _moved(rows: list[list[Any]]) -> Moved:
+def _moved(rows: list[list[Any]]) -> Perturbed:
     sizes = [[np.inf if each is None else each for each in row[4:]] for row in rows]
-    return {Spot(*row[:4]): Noise(*both) for row, both in zip(rows, sizes, strict=True)}
+    return {ArrayKey(Site(*row[:2]), *row[2:4]): Noise(*both) for row, both in zip(rows, sizes, strict=True)}
 
 
 def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
@@ -120,6 +133,6 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         calls=calls,
         rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
         frozen=frozenset(manifest["frozen"]),
-        unnoticed=None if manifest["unnoticed"] is None else tuple(manifest["unnoticed"]),
+        not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),
         **{kind: manifest[kind] for kind in PLAIN},
     )

@@ -1,7 +1,7 @@
 """What a run on these inputs could not have noticed: parameters, positions and masks that its output does not depend on.
 
 A gradient of the output, times the size of what it belongs to, shows what is noticed, all of it in one backward pass. The rest
-is changed for real, in float64, and counts as unnoticed only if the output stays within the line. Where there is no
+is changed for real, in float64, and counts as not_covered only if the output stays within the line. Where there is no
 gradient, as behind a detach(), parameters are tried as a whole, and positions column by column in all rows of the batch at
 once; where rows reach one another, row by row too.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.numerics.metrics import LINES, host
+from jaxformer.parity.numerics.metrics import TOLERANCES, host
 from jaxformer.parity.record.perturb import Run, grid, size, spread
 from jaxformer.parity.record.reference import apply
 from jaxformer.parity.report.summarize import say_parameters, say_positions
@@ -21,7 +21,7 @@ def sensitivity(
     torch_model: Any,
     inputs: tuple[np.ndarray, ...],
     call: Callable[..., Any] = apply,
-    line: float = LINES["activation"][0],
+    line: float = TOLERANCES["activation"][0],
 ) -> list[str]:
     """Short phrases for all whose change leaves the output of `call(torch_model, *inputs)` within `line` (relL2), in float64.
 
@@ -33,13 +33,13 @@ def sensitivity(
     """
     run = Run(torch_model, inputs, call, line)
     proven, seen = run.gradients()
-    found = say_parameters(unnoticed_parameters(run, proven), list(proven))
+    found = say_parameters(uncovered_parameters(run, proven), list(proven))
     for i, positions in enumerate(seen):
-        found += unnoticed_inputs(run, i, positions)
+        found += uncovered_inputs(run, i, positions)
     return found
 
 
-def unnoticed_parameters(run: Run, proven: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def uncovered_parameters(run: Run, proven: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Entries of parameters that may have any value: whole tensors, rows and columns, and single entries of vectors."""
     suspects = {name: whole_slices(np.asarray(~noticed)) for name, noticed in proven.items()}
     suspects = {name: entries for name, entries in suspects.items() if entries.any()}
@@ -76,7 +76,7 @@ def moved_by(run: Run, changes: dict[str, np.ndarray]) -> bool:
     return found
 
 
-def unnoticed_inputs(run: Run, i: int, seen: np.ndarray) -> list[str]:
+def uncovered_inputs(run: Run, i: int, seen: np.ndarray) -> list[str]:
     """Rows and positions of one input that may hold anything, and whether their order counts; `seen` is proven already."""
     import torch
 
@@ -84,14 +84,14 @@ def unnoticed_inputs(run: Run, i: int, seen: np.ndarray) -> list[str]:
     integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
     if integers and bool((tensor == tensor.ravel()[:1]).all()):
         return [f"input {i}: holds {int(tensor.ravel()[0])} alone"] if tensor.numel() else []
-    found = unnoticed_positions(run, i, seen)
+    found = uncovered_positions(run, i, seen)
     said = say_positions(f"input {i}", found, hidden_by(run, i, found))
     if integers and not found.all() and not order_counts(run, i, found):
         said.append(f"input {i}: the order of neighbours")
     return said
 
 
-def unnoticed_positions(run: Run, i: int, seen: np.ndarray) -> np.ndarray:
+def uncovered_positions(run: Run, i: int, seen: np.ndarray) -> np.ndarray:
     """Of those not seen yet: which of them change without any effect."""
     found = ~seen
     if not found.any():
@@ -141,13 +141,13 @@ def changed(run: Run, i: int, positions: np.ndarray) -> list[Any]:
     return [torch.where(where, other, tensor) if j == i else given for j, given in enumerate(run.inputs)]
 
 
-def order_counts(run: Run, i: int, unnoticed: np.ndarray) -> bool:
+def order_counts(run: Run, i: int, not_covered: np.ndarray) -> bool:
     """Whether it shows that two neighbours with different ids changed places, other than by their places in the output."""
     if run.inputs[i].ndim != 2:
         return True
     ids = host(run.inputs[i])
     swapped, places = run.inputs[i].clone(), np.tile(np.arange(ids.shape[1]), (len(ids), 1))
-    for row, (values, skipped) in enumerate(zip(ids, unnoticed, strict=True)):
+    for row, (values, skipped) in enumerate(zip(ids, not_covered, strict=True)):
         pairs = np.flatnonzero((values[1:] != values[:-1]) & ~skipped[1:] & ~skipped[:-1])
         if pairs.size:
             places[row, pairs[0] + np.arange(2)] = pairs[0] + np.arange(2)[::-1]
@@ -161,13 +161,13 @@ def order_counts(run: Run, i: int, unnoticed: np.ndarray) -> bool:
     return not tried.any() or bool(noticed[tried].all() if len(noticed) == len(tried) else noticed.any())
 
 
-def hidden_by(run: Run, i: int, unnoticed: np.ndarray) -> tuple[np.ndarray, str]:
-    """Positions that a mask among the inputs hides, if all of them are unnoticed, and which input that is."""
+def hidden_by(run: Run, i: int, not_covered: np.ndarray) -> tuple[np.ndarray, str]:
+    """Positions that a mask among the inputs hides, if all of them are not_covered, and which input that is."""
     for j, tensor in enumerate(run.inputs):
         values = host(tensor)
-        if j != i and not tensor.is_floating_point() and grid(tensor)[0] == len(unnoticed) and len(np.unique(values)) == 2:
-            marked = (values != values.min()).reshape(len(unnoticed), -1, values.shape[-1])
+        if j != i and not tensor.is_floating_point() and grid(tensor)[0] == len(not_covered) and len(np.unique(values)) == 2:
+            marked = (values != values.min()).reshape(len(not_covered), -1, values.shape[-1])
             for hidden in (~marked.any(1), marked.all(1)):
-                if hidden.shape == unnoticed.shape and hidden.any() and not (hidden & ~unnoticed).any():
+                if hidden.shape == not_covered.shape and hidden.any() and not (hidden & ~not_covered).any():
                     return hidden, f"input {j}"
-    return np.zeros_like(unnoticed), ""
+    return np.zeros_like(not_covered), ""

@@ -17,7 +17,7 @@ from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.rounding import Rounding
-from jaxformer.parity.record.torch_state import holding, thawed
+from jaxformer.parity.record.torch_state import thawed, torch_state
 
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
@@ -70,7 +70,7 @@ class Reference:
     """Every further name of a weight -> the one that it goes by."""
     frozen: frozenset[str] = frozenset()
     """Weights that torch does not train."""
-    narrow: Mapping[str, np.ndarray] = field(default_factory=dict)
+    low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as far as the tier goes."""
     calls: Trace = field(default_factory=dict)
     """Every call of every module in float64, if it was watched."""
@@ -78,7 +78,7 @@ class Reference:
     """How many heads an attention module has, by its path, if it was watched."""
     rounding: Rounding = field(default_factory=Rounding)
     """How far rounding moves all that, where that is more than the lines leave room for."""
-    unnoticed: tuple[str, ...] | None = None
+    not_covered: tuple[str, ...] | None = None
     """What no comparison with this could notice, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,12 +105,12 @@ def run_torch(
             module, inputs, call, recorder if watch else None, seed=seed, gradients=gradients
         )
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
-    narrow = {}
+    low_precision = {}
     for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
         typed = getattr(copy.deepcopy(module), NARROWED[name])()
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
             given = call(typed, *_tensors(inputs, getattr(torch, name)))
-            narrow[name] = host(given if given.is_complex() else given.float())
+            low_precision[name] = host(given if given.is_complex() else given.float())
     calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
     environment = {
         "torch": str(torch.__version__),
@@ -119,11 +119,11 @@ def run_torch(
     }
     return Reference(
         inputs=inputs,
-        **vars(holding(module)),
+        **vars(torch_state(module)),
         output=output,
         cotangent=cotangent,
         gradients=found,
-        narrow=narrow,
+        low_precision=low_precision,
         calls=calls,
         heads=heads,
         environment=environment,

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import counted, is_seen
+from jaxformer.parity.capture.attention_calls import is_attention, valid_entries
 from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, rms
 from jaxformer.parity.record.reference import REFUSALS, Call, Reference, run_float64
-from jaxformer.parity.record.rounding import Moved, Rounding, Spot
+from jaxformer.parity.record.rounding import Perturbed, Rounding
 
 DRAWS = 4
 """One draw alone may move two close scores alike, and what hangs on their difference not at all."""
@@ -47,43 +47,43 @@ def holders(reference: Reference) -> set[Site]:
     return {site for site in reference.calls if site != CALL and any(below(name, site.path) for name in reference.weights)}
 
 
-def _matters(reference: Reference, moved: Moved) -> Iterable[bool]:
-    """Whether what rounding excuses is more than the line, array by array; null gradients are judged by none."""
+def _matters(reference: Reference, moved: Perturbed) -> Iterable[bool]:
+    """Whether what rounding relaxed_tolerances is more than the line, array by array; null gradients are judged by none."""
     nulls = [
         NULL_GRADIENT * rms(reference.gradients.values()),
         NULL_GRADIENT * rms(a for record in reference.calls.values() for a in record.output_gradients if a is not None),
     ]
-    for spot, noise in moved.items():
-        array, kind = _array(reference, spot)
-        null = kind == "gradient" and is_null(array, array, nulls[spot.part != "gradient"])
+    for key, noise in moved.items():
+        array, kind = _array(reference, key)
+        null = kind == "gradient" and is_null(array, array, nulls[key.part != "gradient"])
         yield not null and allowed(kind, *noise.of(array)) != allowed(kind)
 
 
-def _array(reference: Reference, spot: Spot) -> tuple[np.ndarray, Kind]:
+def _array(reference: Reference, key: ArrayKey) -> tuple[np.ndarray, Kind]:
     """What torch gave, and how it is judged."""
-    if spot.part == "gradient":
-        return reference.gradients[spot.path], "gradient"
-    record = reference.calls[spot.site]
-    return getattr(record, spot.part)[spot.number], "gradient" if spot.part.endswith("gradients") else "activation"
+    if key.part == "gradient":
+        return reference.gradients[key.site.path], "gradient"
+    record = reference.calls[key.site]
+    return getattr(record, key.part)[key.number], "gradient" if key.part.endswith("gradients") else "activation"
 
 
-def _largest(draws: Iterable[Moved]) -> Moved:
-    found: dict[Spot, Noise] = {}
+def _largest(draws: Iterable[Perturbed]) -> Perturbed:
+    found: dict[ArrayKey, Noise] = {}
     for moved in draws:
-        for spot, noise in moved.items():
-            before = found.get(spot, EXACT)
-            found[spot] = Noise(max(before.size, noise.size), max(before.peak, noise.peak))
+        for key, noise in moved.items():
+            before = found.get(key, EXACT)
+            found[key] = Noise(max(before.size, noise.size), max(before.peak, noise.peak))
     return found
 
 
-def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Moved:
+def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
     """One run; `alone`: each holder on torch's own arrays."""
     rerun = _Rerun(reference.calls, holders(reference) if alone else ())
     with _moving(seed):
         output, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
-    rerun.note(Spot.of(CALL, "output", 0), output, reference.output)
+    rerun.note(ArrayKey(CALL, "output", 0), output, reference.output)
     for name, gradient in gradients.items():
-        rerun.note(Spot.gradient(name), gradient, reference.gradients[name])
+        rerun.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
     return rerun.moved
 
 
@@ -117,7 +117,7 @@ class _Rerun:
 
     def __init__(self, records: Trace, fixed: Container[Site]):
         self.records, self.fixed = records, fixed
-        self.moved: dict[Spot, Noise] = {}
+        self.moved: dict[ArrayKey, Noise] = {}
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._each(site, "inputs", "input_gradients", arguments)
@@ -125,10 +125,10 @@ class _Rerun:
     def leave(self, site: Site, output: Any) -> Any:
         return self._each(site, "output", "output_gradients", output)
 
-    def note(self, spot: Spot, array: np.ndarray, reference: np.ndarray) -> None:
+    def note(self, key: ArrayKey, array: np.ndarray, reference: np.ndarray) -> None:
         """How far that array is off."""
-        seen = spot.site in self.records and is_seen(spot.site, self.records[spot.site])
-        self.moved[spot] = Noise.between(array, reference, counted(spot.site, self.records, reference) if seen else True)
+        seen = key.site in self.records and is_attention(key.site, self.records[key.site])
+        self.moved[key] = Noise.between(array, reference, valid_entries(key.site, self.records, reference) if seen else True)
 
     def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
         if site not in self.records:
@@ -139,23 +139,23 @@ class _Rerun:
             raise ValueError(f"{site} takes another way")
         copies = []
         for i, (tensor, array) in enumerate(zip(tensors, arrays, strict=True)):
-            copies.append(self._copy(tensor, array, Spot.of(site, part, i)) if tensor.is_floating_point() else tensor)
+            copies.append(self._copy(tensor, array, ArrayKey(site, part, i)) if tensor.is_floating_point() else tensor)
             if copies[-1].requires_grad and i < len(back) and back[i] is not None:
-                copies[-1].register_hook(partial(self._returned, Spot.of(site, gradients, i), back[i]))
+                copies[-1].register_hook(partial(self._returned, ArrayKey(site, gradients, i), back[i]))
         return replaced(value, tensors, copies)
 
-    def _copy(self, tensor: Any, array: np.ndarray, spot: Spot) -> Any:
+    def _copy(self, tensor: Any, array: np.ndarray, key: ArrayKey) -> Any:
         """Of its own, so that the gradient that comes back to it is too."""
-        self.note(spot, host(tensor), array)
+        self.note(key, host(tensor), array)
         copy = tensor.clone()
-        if spot.site in self.fixed:
+        if key.site in self.fixed:
             copy.data.copy_(again(array))
         return copy
 
-    def _returned(self, spot: Spot, reference: np.ndarray, gradient: Any) -> Any:
+    def _returned(self, key: ArrayKey, reference: np.ndarray, gradient: Any) -> Any:
         """What comes back there."""
-        self.note(spot, host(gradient), reference)
-        return again(reference) if spot.site in self.fixed else None
+        self.note(key, host(gradient), reference)
+        return again(reference) if key.site in self.fixed else None
 
 
 def again(array: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Holding:
+class TorchState:
     """Every tensor once; what has more names is told apart."""
 
     weights: Arrays
@@ -27,20 +27,20 @@ class Holding:
     """Weights that torch does not train, `requires_grad = False`."""
 
 
-def without_ignored(held: Holding, rules: Family) -> Holding:
+def without_ignored(held: TorchState, rules: Family) -> TorchState:
     """What rules ignore is no weight: it is a buffer, which the JAX model may compute."""
     ignored = {name: array for name, array in held.weights.items() if rules.why_ignored(name) is not None}
     weights = {name: array for name, array in held.weights.items() if name not in ignored}
     return replace(held, weights=weights, buffers={**held.buffers, **ignored})
 
 
-def holding(model: Any) -> Holding:
+def torch_state(model: Any) -> TorchState:
     """Of a torch module."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     names = model.named_parameters(remove_duplicate=False)
-    return Holding(
+    return TorchState(
         {name: host(parameter) for parameter, name in first.items()},
-        {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_narrow(buffer)},
+        {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_low_precision(buffer)},
         {name: first[parameter] for name, parameter in names if name != first[parameter]},
         frozen_in(model),
     )
@@ -51,6 +51,6 @@ def thawed(model: Any) -> Any:
     return model if any(parameter.requires_grad for parameter in model.parameters()) else model.requires_grad_()
 
 
-def is_narrow(tensor: Any) -> bool:
+def is_low_precision(tensor: Any) -> bool:
     """Whether it holds floats that have no more digits than float32's."""
     return tensor.is_floating_point() and tensor.element_size() <= np.dtype(np.float32).itemsize

@@ -41,7 +41,7 @@ def depth(
     columns = []
     for i, module in enumerate(modules):
         x = LEFT + (i + 0.5) * step
-        guilty = module.guilty and (value := own(module)) is not None and not value <= line
+        diverging = module.diverging and (value := own(module)) is not None and not value <= line
         columns.append(
             tag(
                 "a",
@@ -51,7 +51,7 @@ def depth(
                 _stem(x, own(module), axis),
                 href=f"#call-{i}",
                 tabindex="-1",
-                class_="call guilty" if guilty else "call",
+                class_="call diverging" if diverging else "call",
             )
         )
     known = [(LEFT + (i + 0.5) * step, value) for i, module in enumerate(modules) if (value := normal(module)) is not None]
@@ -182,10 +182,10 @@ def _stem(x: float, value: float | None, axis: LogAxis) -> Markup:
 def _first_name(
     modules: Sequence[Module], own: Callable[[Module], float | None], line: float, step: float, width: float
 ) -> Markup:
-    """The first guilty one's name, above its column."""
+    """The first diverging one's name, above its column."""
     for i, module in enumerate(modules):
         value = own(module)
-        if module.guilty and value is not None and not value <= line:
+        if module.diverging and value is not None and not value <= line:
             x = LEFT + (i + 0.5) * step
             anchor, by = ("start", 4) if x < width / 2 else ("end", -4)
             return together(

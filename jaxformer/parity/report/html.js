@@ -45,8 +45,8 @@ function readOut(plot) {
     here.classList.add("here");
     says.textContent = here.querySelector("title").textContent;
   };
-  const guilty = calls.find((call) => call.classList.contains("guilty"));
-  says.textContent = guilty ? guilty.querySelector("title").textContent : "Point at a module, or use the arrow keys.";
+  const diverging = calls.find((call) => call.classList.contains("diverging"));
+  says.textContent = diverging ? diverging.querySelector("title").textContent : "Point at a module, or use the arrow keys.";
   calls.forEach((call) => call.addEventListener("pointerenter", () => say(call)));
   plot.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -66,8 +66,8 @@ all(".plot.calls").forEach(readOut);
 // A row that one goes to is shown, whatever is filtered.
 window.addEventListener("hashchange", () => {
   const row = document.getElementById(location.hash.slice(1));
-  const filter = document.getElementById("guilty-only");
-  if (filter && row && row.matches("tr:not(.guilty)")) {
+  const filter = document.getElementById("diverging-only");
+  if (filter && row && row.matches("tr:not(.diverging)")) {
     filter.checked = false;
     row.scrollIntoView();
   }

@@ -5,7 +5,7 @@ import hashlib
 import math
 from importlib import resources
 
-from jaxformer.parity.numerics.metrics import LINES
+from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.report.charts import course, depth, heat_strips, position_words, positions
 from jaxformer.parity.report.format import count, figure, name_of, rank, worst_step
 from jaxformer.parity.report.html_elements import Markup, code, tag, together
@@ -13,7 +13,7 @@ from jaxformer.parity.report.html_table import call_words, modules_table
 from jaxformer.parity.report.report import Error, Finding, Group, Report, Step
 
 SHOWN = 8
-"""So many guilty modules are told of at once."""
+"""So many diverging modules are told of at once."""
 
 
 def page(report: Report) -> str:
@@ -66,7 +66,7 @@ def verdict(report: Report) -> Markup:
     output = next((module for module in report.modules if not module.jax), None)
     facts = [f"tier {report.tier}", f"relL2 up to {report.line:.0e} is equal"]
     if report.modules:
-        facts += [count(len(report.modules), "module call"), f"{len(report.guilty)} guilty"]
+        facts += [count(len(report.modules), "module call"), f"{len(report.diverging)} diverging"]
     if output:
         facts.append(f"output off by {figure(output.propagated.relative)}")
     if report.steps:
@@ -82,8 +82,8 @@ def verdict(report: Report) -> Markup:
 
 
 def reasons(report: Report) -> Markup:
-    """Every guilty module, where it is off, and why; layers alike once."""
-    told = [reason(report, group) for group in report.groups(report.guilty)]
+    """Every diverging module, where it is off, and why; layers alike once."""
+    told = [reason(report, group) for group in report.groups(report.diverging)]
     rest = told[SHOWN:]
     more = tag("details", tag("summary", f"{len(rest)} more"), *rest) if rest else Markup()
     return section("causes", "What differs", *told[:SHOWN], more) if told else Markup()
@@ -136,7 +136,7 @@ def error_over_depth(report: Report) -> Markup:
     chart = depth(
         report.modules,
         report.line,
-        label=f"Error of each module in torch's call order; {len(report.guilty)} of {len(report.modules)} guilty",
+        label=f"Error of each module in torch's call order; {len(report.diverging)} of {len(report.modules)} diverging",
         normal=lambda module: module.propagated.relative,
         own=lambda module: module.local.relative,
         says=call_words,
@@ -151,7 +151,7 @@ def gradient_over_depth(report: Report) -> Markup:
         return Markup()
     chart = depth(
         report.modules,
-        LINES["gradient"][1],
+        TOLERANCES["gradient"][1],
         label="Error of the gradient of each module in torch's call order",
         normal=lambda module: peak(module.gradient),
         own=lambda module: peak(module.local_gradient),
@@ -168,10 +168,10 @@ def error_over_position(report: Report) -> Markup:
     having = [module for module in report.modules if module.positions]
     if not having:
         return Markup()
-    chosen = max(having, key=lambda module: (module.guilty, rank(module.propagated.relative) > report.line))
+    chosen = max(having, key=lambda module: (module.diverging, rank(module.propagated.relative) > report.line))
     options, figures = [], []
     for i, module in enumerate(having):
-        mark = " (guilty)" if module.guilty else ""
+        mark = " (diverging)" if module.diverging else ""
         options.append(tag("option", f"{name_of(module)}{mark}", value=f"position-{i}", selected=module is chosen))
         figures.append(
             tag(
@@ -225,8 +225,10 @@ def all_modules(report: Report) -> Markup:
     """The table, and its filter, which needs no script."""
     if not report.modules:
         return Markup()
-    box = tag("input", type="checkbox", id="guilty-only")
-    filtering = (box, tag("label", f"guilty only ({len(report.guilty)})", for_="guilty-only")) if report.guilty else ()
+    box = tag("input", type="checkbox", id="diverging-only")
+    filtering = (
+        (box, tag("label", f"diverging only ({len(report.diverging)})", for_="diverging-only")) if report.diverging else ()
+    )
     table = scrolling("All modules", modules_table(report), class_="tall")
     return section(
         "modules", "Modules", *filtering, table, uncompared("JAX", report.jax_only), uncompared("torch", report.torch_only)
@@ -251,10 +253,10 @@ def taps(report: Report) -> Markup:
 
 def not_noticed(report: Report) -> Markup:
     """What a bug could hide in."""
-    items = [tag("li", text) for text in report.unnoticed]
+    items = [tag("li", text) for text in report.not_covered]
     says = "Whatever these do, this run gives the same: a difference in them would not show."
     return (
-        section("unnoticed", "Not noticed by this run", tag("p", says, class_="quiet"), tag("ul", *items))
+        section("not_covered", "Not noticed by this run", tag("p", says, class_="quiet"), tag("ul", *items))
         if items
         else Markup()
     )
@@ -294,7 +296,10 @@ def legend(*entries: tuple[str, str]) -> Markup:
 
 
 DEPTH_LEGEND = legend(
-    ("normal", "along the normal run"), ("own", "the module's own"), ("guilty", "guilty"), ("noise", "what counts as equal")
+    ("normal", "along the normal run"),
+    ("own", "the module's own"),
+    ("diverging", "diverging"),
+    ("noise", "what counts as equal"),
 )
 
 

@@ -30,13 +30,13 @@ def heading(name: str, kind: str, *, sort: str | None) -> Markup:
 
 
 def wheres(report: Report, module: Module) -> str:
-    """Where a guilty module is off; for the others, where their largest error is."""
-    return ", ".join(found.where for found in report.findings(module)) if module.guilty else module.what
+    """Where a diverging module is off; for the others, where their largest error is."""
+    return ", ".join(found.where for found in report.findings(module)) if module.diverging else module.what
 
 
 def row(number: int, module: Module, where: str, backward: bool) -> Markup:
     """One call."""
-    mark = tag("strong", " guilty", class_="mark") if module.guilty else Markup()
+    mark = tag("strong", " diverging", class_="mark") if module.diverging else Markup()
     gradients = (error_cell(module.gradient, "peak"), error_cell(module.local_gradient, "peak")) if backward else ()
     return tag(
         "tr",
@@ -55,7 +55,7 @@ def row(number: int, module: Module, where: str, backward: bool) -> Markup:
         tag("td", module.cause, class_="why", data_value=module.cause),
         tag("td", where, class_="where", data_value=where),
         id=f"call-{number}",
-        class_="guilty" if module.guilty else None,
+        class_="diverging" if module.diverging else None,
     )
 
 
@@ -82,4 +82,4 @@ def call_words(module: Module) -> str:
         says += f", gradient {figure(module.gradient.peak)}"
     if module.local_gradient:
         says += f", local gradient {figure(module.local_gradient.peak)}"
-    return says + (f" · guilty{': ' + module.cause if module.cause else ''}" if module.guilty else "")
+    return says + (f" · diverging{': ' + module.cause if module.cause else ''}" if module.diverging else "")

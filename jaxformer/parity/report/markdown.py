@@ -11,15 +11,15 @@ BAR = "\\|"
 
 
 def markdown(report: Report) -> str:
-    """Verdict, checks, guilty modules, all modules, training, what was not judged, environment, traceback."""
+    """Verdict, checks, diverging modules, all modules, training, what was not judged, environment, traceback."""
     parts = [
         [f"# {prose(report.verdict)}"],
         section("Checks", checks(report)),
-        section("Guilty modules", guilty(report)),
+        section("Diverging modules", diverging(report)),
         section("All modules", modules(report)),
         section("Training", training(report)),
         section("Taps not compared", bullets(map(prose, report.taps))),
-        section("Not noticed by this run", bullets(map(prose, report.unnoticed))),
+        section("Not noticed by this run", bullets(map(prose, report.not_covered))),
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
         section("Environment", environment(report)),
@@ -34,7 +34,7 @@ def checks(report: Report) -> list[str]:
     return table(["check", "result", "found"], rows)
 
 
-def guilty(report: Report) -> list[str]:
+def diverging(report: Report) -> list[str]:
     """Every figure that is over its line; of layers alike, those of the first."""
     rows = [
         [
@@ -44,7 +44,7 @@ def guilty(report: Report) -> list[str]:
             f"{found.line:.0e}",
             prose(group.first.cause),
         ]
-        for group in report.groups(report.guilty)
+        for group in report.groups(report.diverging)
         for found in report.findings(group.first)
     ]
     return table(["module", "where", "local", "line", "cause"], rows)
@@ -56,7 +56,7 @@ def modules(report: Report) -> list[str]:
     header = ["", "module", "torch", "propagated", "local", *(["gradient", "local gradient"] if backward else [])]
     rows = []
     for module in report.modules:
-        row = ["**guilty**" if module.guilty else "", code(name_of(module)), code(module.torch)]
+        row = ["**diverging**" if module.diverging else "", code(name_of(module)), code(module.torch)]
         row += [figure(module.propagated.relative), figure(module.local.relative)]
         rows.append(row + ([peak(module.gradient), peak(module.local_gradient)] if backward else []))
     return table(header, rows, right=3)

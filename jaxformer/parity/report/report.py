@@ -58,7 +58,7 @@ class Module:
     """The largest of what its own code makes of torch's values."""
     what: str
     """Where that is: its output, or what it hands to a child."""
-    guilty: bool
+    diverging: bool
     """Whether that is over the line, forwards or backwards, and makes a difference."""
     cause: str = ""
     """Why, where a hypothesis explains both sides."""
@@ -78,7 +78,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Finding:
-    """One figure of a guilty module that is over its line."""
+    """One figure of a diverging module that is over its line."""
 
     where: str
     """'output', 'input of x', or 'gradient'."""
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Group:
-    """Guilty modules of which the same is said, as those of every layer."""
+    """Diverging modules of which the same is said, as those of every layer."""
 
     name: str
     """Of all of them."""
@@ -130,16 +130,16 @@ class Report:
     torch_only: list[str] = field(default_factory=list)
     taps: list[str] = field(default_factory=list)
     """Those of ours that were compared with nothing, in words."""
-    unnoticed: list[str] = field(default_factory=list)
+    not_covered: list[str] = field(default_factory=list)
     """What this run could not have judged."""
     environment: dict[str, str] = field(default_factory=dict)
     traceback: str = ""
     """Of the error that ended it, where one did."""
 
     @property
-    def guilty(self) -> list[Module]:
+    def diverging(self) -> list[Module]:
         """Modules whose own code differs: those first that give other values, then those that only send back others."""
-        found = [module for module in self.modules if module.guilty]
+        found = [module for module in self.modules if module.diverging]
         return sorted(found, key=lambda module: module.local.relative <= module.local.allowed("activation")[0])
 
     def groups(self, modules: Iterable[Module]) -> list[Group]:
@@ -151,7 +151,7 @@ class Report:
         return [Group(say_alike([each.jax or "the model" for each in those]), those[0]) for those in found.values()]
 
     def findings(self, module: Module) -> list[Finding]:
-        """What makes a guilty module guilty: its forward pass, its gradient, or both."""
+        """What makes a diverging module diverging: its forward pass, its gradient, or both."""
         line, backward = module.local.allowed("activation")[0], module.local_gradient
         forward = Finding(module.what or "output", "relL2", module.local.relative, line)
         if backward is None or backward.peak <= (peak := backward.allowed("gradient")[1]):
@@ -177,15 +177,15 @@ class Report:
             return "COULD NOT COMPARE: nothing was checked"
         if self.status == "equal":
             return f"EQUAL: {', '.join(stage.name for stage in self.stages)} (tier {self.tier})"
-        if self.guilty and self.status == "different":
-            first, others = self.guilty[0], len(self.guilty) - 1
+        if self.diverging and self.status == "different":
+            first, others = self.diverging[0], len(self.diverging) - 1
             more = f", and {others} more" if others else ""
             return f"DIFFERENT: {first.jax or 'the model'}: {self.why(first)}{more}"
         first = next(stage for stage in self.stages if stage.status == self.status)
         return f"{'DIFFERENT' if self.status == 'different' else 'COULD NOT COMPARE'}: {first.name}: {first.says}"
 
     def why(self, module: Module) -> str:
-        """A guilty module's cause; where none is known, what is over which line."""
+        """A diverging module's cause; where none is known, what is over which line."""
         hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
         return module.cause or "; ".join(map(str, self.findings(module))) + hint
 
@@ -212,19 +212,19 @@ class Report:
 
     def __str__(self) -> str:
         width = max((len(stage.name) for stage in self.stages), default=0) + 4
-        left, lines = list(self.guilty), []
+        left, lines = list(self.diverging), []
         for stage in self.stages:
             lines.append(f"{stage.name:{width}}{stage.status:12}{stage.says}".rstrip())
             if stage.name in ("local", "activation gradients"):
                 here = [module for module in left if stage.name != "local" or self._wrong_forwards(module)]
                 left = [module for module in left if module not in here]
-                lines += self._guilty_lines(here)
-        lines += self._guilty_lines(left)
+                lines += self._diverging_lines(here)
+        lines += self._diverging_lines(left)
         if self.taps:
             lines.append(f"taps not compared: {', '.join(self.taps)}")
         lines += self.alone
-        if self.unnoticed:
-            lines.append(f"not noticed by this run: {', '.join(self.unnoticed)}")
+        if self.not_covered:
+            lines.append(f"not noticed by this run: {', '.join(self.not_covered)}")
         return "\n".join([*lines, self.verdict])
 
     @property
@@ -242,5 +242,5 @@ class Report:
     def _wrong_forwards(self, module: Module) -> bool:
         return any(finding.where != "gradient" for finding in self.findings(module))
 
-    def _guilty_lines(self, modules: Iterable[Module]) -> list[str]:
+    def _diverging_lines(self, modules: Iterable[Module]) -> list[str]:
         return [f"  {group.name}   {self.why(group.first)}" for group in self.groups(modules)]

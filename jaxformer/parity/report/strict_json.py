@@ -17,6 +17,10 @@ WORDS = {float: "a number", int: "an integer", str: "a text", bool: "true or fal
 """What a value should have been."""
 
 
+OLDER = {"guilty": "diverging", "unnoticed": "not_covered"}
+"""Names of fields in reports of before."""
+
+
 def dump(value: Any, **more: str) -> str:
     """A dataclass of numbers, texts, lists, dicts and other such dataclasses, and `more` beside its fields."""
     return json.dumps(plain(value) | more, indent=1, allow_nan=False)
@@ -67,6 +71,7 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise wrong(where, value, "an object")
     kinds = get_type_hints(kind)
+    value = {OLDER.get(name, name): item for name, item in value.items()}
     needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
     if missing := [name for name in kinds if name in needed - set(value)]:
         raise InputError(f"{where} has no {missing[0]}; give what to_json wrote")

@@ -37,10 +37,10 @@ def part_of(entries: np.ndarray, what: str) -> str:
     return f"{one} {', '.join(found)} of {entries.size}".strip()
 
 
-def say_parameters(unnoticed: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
+def say_parameters(not_covered: dict[str, np.ndarray], names: Sequence[str]) -> list[str]:
     """Each with its rows, columns or entries; what is said of all layers is said once. `names` are all there are."""
     said: dict[str, list[str]] = {}
-    for name, entries in unnoticed.items():
+    for name, entries in not_covered.items():
         for part in _parts(entries):
             said.setdefault(f"{_stars(name)}|{part}", []).append(name)
     phrases = []
@@ -99,16 +99,16 @@ def _layers(names: Sequence[str]) -> list[str]:
     return [".".join([*parts[0][:at], numbers, *parts[0][at + 1 :]])]
 
 
-def say_positions(name: str, unnoticed: np.ndarray, hidden: tuple[np.ndarray, str]) -> list[str]:
+def say_positions(name: str, not_covered: np.ndarray, hidden: tuple[np.ndarray, str]) -> list[str]:
     """Of a table `rows positions`: those that a mask hides by their number, all others where they are."""
     masked, mask = hidden
-    if not unnoticed.any():
+    if not not_covered.any():
         return []
-    if unnoticed.all() and not mask:
+    if not_covered.all() and not mask:
         return [f"{name}: all of it"]
     said = [f"{name}: {int(masked.sum())} positions masked by {mask}"] if mask else []
     rows: dict[bytes, list[int]] = {}
-    others = unnoticed & ~masked
+    others = not_covered & ~masked
     for row, positions in enumerate(others):
         if positions.any():
             rows.setdefault(positions.tobytes(), []).append(row)

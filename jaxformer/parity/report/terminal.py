@@ -17,14 +17,14 @@ def show(report: Report, console: Console | None = None) -> None:
         print(report, file=console.file)
         return
     console.print(stages(report))
-    if report.guilty:
-        console.print(guilty(report))
+    if report.diverging:
+        console.print(diverging(report))
     if report.taps:
         console.print(Text(f"taps not compared: {', '.join(report.taps)}", "dim"), soft_wrap=True)
     for line in report.alone:
         console.print(Text(line, "dim"), soft_wrap=True)
-    if report.unnoticed:
-        console.print(Text(f"not noticed by this run: {', '.join(report.unnoticed)}", "dim"), soft_wrap=True)
+    if report.not_covered:
+        console.print(Text(f"not noticed by this run: {', '.join(report.not_covered)}", "dim"), soft_wrap=True)
     word, _, rest = report.verdict.partition(":")
     console.print(Text.assemble((f"{word}:", f"bold {COLOURS[report.status]}"), (rest, "bold")), soft_wrap=True)
 
@@ -37,7 +37,7 @@ def stages(report: Report) -> Table:
     return table
 
 
-def guilty(report: Report) -> Table:
+def diverging(report: Report) -> Table:
     """One row for each figure that is over its line, of layers alike those of the first; what is both wrong forwards and
     backwards has two.
 
@@ -46,7 +46,7 @@ def guilty(report: Report) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
     for name in ("module", "where", "local", "line", "cause"):
         table.add_column(name, overflow="fold", no_wrap=name in ("local", "line"))
-    for group in report.groups(report.guilty):
+    for group in report.groups(report.diverging):
         module, name = group.first, group.name
         cause = module.cause or "no known formula explains it"
         for finding in report.findings(module):

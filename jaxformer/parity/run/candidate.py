@@ -13,7 +13,7 @@ from jaxformer.parity.run.load_weights import ready
 
 
 @dataclass(frozen=True)
-class Subject:
+class Candidate:
     """The JAX side: a module, possibly abstract, whose weights come from the reference."""
 
     like: PyTree

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, replaced
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.jax_hooks import run_once, watch_jax
-from jaxformer.parity.numerics.axis_order import Order, as_theirs, laid, nearer_order, orders_for, plain_order
+from jaxformer.parity.numerics.axis_order import Order, nearer_order, orders_for, plain_order, to_jax_axes, to_torch_axes
 from jaxformer.parity.numerics.float_masks import is_left, kind_of
 from jaxformer.parity.run.load_weights import joined, parted
 
@@ -27,18 +27,8 @@ Ends = tuple[Site, Site | None]
 """A module, and its child if one is meant."""
 
 
-class Place(NamedTuple):
-    """One array of one of our calls."""
-
-    site: Site
-    part: str
-    """'inputs' or 'output'."""
-    number: int
-    """Among torch's."""
-
-
 @dataclass(frozen=True)
-class Gap:
+class Mismatch:
     """An array of ours beside torch's, and whose doing the difference is."""
 
     owner: Site
@@ -49,7 +39,7 @@ class Gap:
     ours: np.ndarray
     """As torch has its axes."""
     theirs: np.ndarray
-    place: Place | None = None
+    place: ArrayKey | None = None
     """Where it is, the part being one of a record; None for the gradient of a weight."""
     reader: Site = CALL
     """Whose code goes on with it."""
@@ -59,12 +49,12 @@ class Gap:
 class Isolated:
     """What the pass found."""
 
-    gaps: list[Gap]
+    mismatches: list[Mismatch]
     """Of values."""
-    gradient_gaps: list[Gap]
+    gradient_mismatches: list[Mismatch]
     weights: Any
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
-    orders: Mapping[Place, Order] = field(default_factory=dict)
+    orders: Mapping[ArrayKey, Order] = field(default_factory=dict)
     """Of torch's axes in our arrays."""
 
 
@@ -77,7 +67,7 @@ def isolate(
     *,
     gradients: bool,
     counted: Mapping[Site, np.ndarray],
-    orders: Mapping[Place, Order],
+    orders: Mapping[ArrayKey, Order],
     corrected: bool = True,
 ) -> Isolated:
     """What each paired JAX module makes of torch's arrays; `pairs` leads from our calls to torch's. Of those in `counted`,
@@ -102,71 +92,77 @@ def isolation(
     *,
     gradients: bool,
     counted: Mapping[Site, np.ndarray],
-    orders: Mapping[Place, Order],
-) -> Callable[[Mapping[Place, bool]], tuple[Isolated, dict[Place, Order]]]:
+    orders: Mapping[ArrayKey, Order],
+) -> Callable[[Mapping[ArrayKey, bool]], tuple[Isolated, dict[ArrayKey, Order]]]:
     """One pass, compiled once for all sets of the same places: at those that are True, ours stay. It gives also, of the orders
     that were taken, the first in place of which another is by far nearer: what comes behind it was made of axes in a wrong
     order."""
     records = {site: theirs[other] for site, other in pairs.items()}
-    forced, pulls = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
+    forced, cotangents = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
     weights, rest = parted(model)
-    notes: list[_Forcing] = []
+    notes: list[_Patching] = []
 
     def run(
-        forced: Mapping[Place, Any], weights: Any, pulls: Mapping[Place, Any], opened: Mapping[Place, Any]
+        forced: Mapping[ArrayKey, Any], weights: Any, cotangents: Mapping[ArrayKey, Any], opened: Mapping[ArrayKey, Any]
     ) -> tuple[Any, Any]:
-        forcing = _Forcing(records, forced, pulls, counted, orders, opened)
-        notes[:] = [forcing]
+        patching = _Patching(records, forced, cotangents, counted, orders, opened)
+        notes[:] = [patching]
         model = joined(weights, rest)
-        with watch_jax(model, forcing), jax.disable_jit():
-            forcing.leave(CALL, call(model, *inputs))
-        return forcing.total, [pair.ours for pair in forcing.found]
+        with watch_jax(model, patching), jax.disable_jit():
+            patching.leave(CALL, call(model, *inputs))
+        return patching.total, [pair.ours for pair in patching.found]
 
     program = jax.value_and_grad(run, (0, 1), has_aux=True) if gradients else run
 
-    def isolated(opened: Mapping[Place, bool]) -> tuple[Isolated, dict[Place, Order]]:
-        given, _ = run_once(program, forced, weights, pulls if gradients else {}, opened)
+    def isolated(opened: Mapping[ArrayKey, bool]) -> tuple[Isolated, dict[ArrayKey, Order]]:
+        given, _ = run_once(program, forced, weights, cotangents if gradients else {}, opened)
         (_, found), (back, own) = given if gradients else (given, ({}, None))
-        (forcing,) = notes
-        gaps, wrong = _gaps(forcing, list(map(np.asarray, found)))
-        sent = {place: (np.asarray(back[place]), pulls[place]) for place in back if place in pulls and not opened.get(place)}
-        taken = {pair.place: pair.order for pair in forcing.found}
-        return Isolated(gaps, _gradient_gaps(forcing, sent), own, taken), wrong
+        (patching,) = notes
+        mismatches, wrong = _mismatches(patching, list(map(np.asarray, found)))
+        sent = {
+            place: (np.asarray(back[place]), cotangents[place])
+            for place in back
+            if place in cotangents and not opened.get(place)
+        }
+        taken = {pair.place: pair.order for pair in patching.found}
+        return Isolated(mismatches, _gradient_mismatches(patching, sent), own, taken), wrong
 
     return isolated
 
 
-def _gaps(forcing: "_Forcing", found: list[np.ndarray]) -> tuple[list[Gap], dict[Place, Order]]:
+def _mismatches(patching: "_Patching", found: list[np.ndarray]) -> tuple[list[Mismatch], dict[ArrayKey, Order]]:
     """Of values; and the first order that was taken wrongly."""
-    gaps, wrong = [], {}
-    for pair, ours in zip(forcing.found, found, strict=True):
-        counts, array = forcing.counted.get(pair.place.site), pair.theirs
+    mismatches, wrong = [], {}
+    for pair, ours in zip(patching.found, found, strict=True):
+        counts, array = patching.counted.get(pair.place.site), pair.theirs
         if not wrong and not pair.fixed and (order := nearer_order(array, ours, pair.order, counts)) != pair.order:
             wrong = {pair.place: order}
-        mine = as_theirs(ours, pair.order, array.shape)
+        mine = to_torch_axes(ours, pair.order, array.shape)
         if counts is not None:
             mine, array = (np.where(counts, side, 0) for side in (mine, array))
         (owner, child), (reader, _) = pair.maker, pair.sender
-        gaps.append(Gap(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place, reader))
-    return gaps, wrong
+        mismatches.append(
+            Mismatch(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place, reader)
+        )
+    return mismatches, wrong
 
 
-def _gradient_gaps(forcing: "_Forcing", sent: Mapping[Place, tuple[np.ndarray, Any]]) -> list[Gap]:
+def _gradient_mismatches(patching: "_Patching", sent: Mapping[ArrayKey, tuple[np.ndarray, Any]]) -> list[Mismatch]:
     """Of what was sent back to where torch's arrays were put in place of ours."""
-    gaps = []
-    for place, (owner, child) in forcing.senders.items():
+    mismatches = []
+    for place, (owner, child) in patching.senders.items():
         if place in sent:
             what = "gradient of its input" if child is None else f"gradient it sends to {child}"
             ours, theirs = sent[place]
             back = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
-            gaps.append(Gap(owner, child, what, ours, np.asarray(theirs), back))
-    return gaps
+            mismatches.append(Mismatch(owner, child, what, ours, np.asarray(theirs), back))
+    return mismatches
 
 
-def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[Place, Any]:
+def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[ArrayKey, Any]:
     """The float arrays of all records, by where they are."""
     return {
-        Place(site, part, i): jnp.asarray(array)
+        ArrayKey(site, part, i): jnp.asarray(array)
         for site, record in records.items()
         for part, name in (("inputs", inputs), ("output", output))
         for i, array in enumerate(getattr(record, name))
@@ -180,7 +176,7 @@ class _Pair(NamedTuple):
     maker: Ends
     sender: Ends
     """Whose code goes on with it, and sends a gradient back."""
-    place: Place
+    place: ArrayKey
     theirs: np.ndarray
     order: Order
     """The one that was taken, of torch's axes."""
@@ -189,19 +185,19 @@ class _Pair(NamedTuple):
     ours: Any
 
 
-class _Forcing:
+class _Patching:
     """Puts torch's arrays in place of ours, and notes both."""
 
     def __init__(
         self,
         records: Mapping[Site, Record],
-        forced: Mapping[Place, Any],
-        pulls: Mapping[Place, Any],
+        forced: Mapping[ArrayKey, Any],
+        cotangents: Mapping[ArrayKey, Any],
         counted: Mapping[Site, np.ndarray],
-        known: Mapping[Place, Order],
-        opened: Mapping[Place, Any],
+        known: Mapping[ArrayKey, Order],
+        opened: Mapping[ArrayKey, Any],
     ):
-        self.records, self.forced, self.pulls, self.counted, self.known = records, forced, pulls, counted, known
+        self.records, self.forced, self.cotangents, self.counted, self.known = records, forced, cotangents, counted, known
         self.opened = opened
         self.open: list[Site] = []
         self.tapped: set[Site] = set()
@@ -209,7 +205,7 @@ class _Forcing:
         self.found: list[_Pair] = []
         self.orders = {self._kind(place.site, len(order)): order for place, order in reversed([*known.items()])}
         """The last that was known, of arrays of a kind; before there is one, the first that is known of later ones."""
-        self.senders: dict[Place, Ends] = {}
+        self.senders: dict[ArrayKey, Ends] = {}
         """Whose code sends a gradient back to a place, and to which child's output."""
         self.total = jnp.zeros(())
         """Its gradient is torch's, wherever ours end."""
@@ -244,11 +240,11 @@ class _Forcing:
                 continue
             i, theirs = found
             left = [(j, other) for j, other in left if j > i]
-            place, counts = Place(site, part, i), self.counted.get(site)
+            place, counts = ArrayKey(site, part, i), self.counted.get(site)
             order, fixed = self._order(place, theirs, array.shape)
 
             def lay(theirs: Any, shape: Any = array.shape, order: Order = order) -> Any:
-                return laid(jnp.asarray(theirs), order, shape)
+                return to_jax_axes(jnp.asarray(theirs), order, shape)
 
             instead = lay(self.forced.get(place, theirs)).astype(array.dtype)
             if part == "inputs" and (kind := kind_of(theirs)):
@@ -257,8 +253,8 @@ class _Forcing:
             else:
                 shown = array
             self.found.append(_Pair(maker, sender, place, theirs, order, fixed, shown))
-            if place in self.pulls:
-                pulled = (array * lay(self.pulls[place])).sum()
+            if place in self.cotangents:
+                pulled = (array * lay(self.cotangents[place])).sum()
                 self.total += jnp.where(self.opened[place], 0.0, pulled) if place in self.opened else pulled
                 self.senders |= {} if site == CALL or site in self.tapped else {place: sender}
             elif jnp.issubdtype(array.dtype, jnp.inexact):
@@ -267,7 +263,7 @@ class _Forcing:
             put.append(jnp.where(self.opened[place], array, instead) if place in self.opened else instead)
         return replaced(value, ours, put)
 
-    def _order(self, place: Place, theirs: np.ndarray, shape: tuple[int, ...]) -> tuple[Order, bool]:
+    def _order(self, place: ArrayKey, theirs: np.ndarray, shape: tuple[int, ...]) -> tuple[Order, bool]:
         """The order of torch's axes in our array, and whether it is the only one that can be: the known one, or else the last
         that was. What comes in is right, unless the caller is wrong: so a module whose output is near to nothing is taken to
         leave the axes as it found them."""
@@ -288,7 +284,7 @@ class _Forcing:
 
 def plain_orders(
     ours: Mapping[Site, list[np.ndarray]], theirs: Trace, pairs: Mapping[Site, Site], counted: Mapping[Site, np.ndarray]
-) -> dict[Place, Order]:
+) -> dict[ArrayKey, Order]:
     """Of what our calls give along the normal run: the orders of torch's axes that are plain, in torch's call order."""
     found, back = {}, {other: mine for mine, other in pairs.items()}
     for site in (back[other] for other in theirs if other in back and other != CALL):
@@ -298,7 +294,7 @@ def plain_orders(
                 number, other = fitting
                 left = [(i, each) for i, each in left if i > number]
                 if (order := plain_order(other, array, counted.get(site))) is not None:
-                    found[Place(site, "output", number)] = order
+                    found[ArrayKey(site, "output", number)] = order
     return found
 
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
-from jaxformer.parity.numerics.float64 import widen
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.pytree import is_weight, map_named
 
 
@@ -33,7 +33,7 @@ def load_jax(
     """The model with these weights, widened to float64 or not: its parameters, and what is none or stays `still`; `joined`
     makes it whole."""
     loaded = to_jax(weights, model, rules)
-    return parted(widen(loaded) if wide else loaded, still)
+    return parted(to_float64(loaded) if wide else loaded, still)
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:

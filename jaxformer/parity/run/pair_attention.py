@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_seen
+from jaxformer.parity.capture.attention_calls import is_attention
 from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import SEEN, Site
+from jaxformer.parity.capture.call_sites import ATTENTION, Site
 from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.numerics.axis_order import orders_for
 
@@ -18,13 +18,13 @@ EXPLAINED = 1e-12
 """The largest relL2 at which a formula gives an array."""
 
 
-def pair_seen(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
+def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
     """Our taps -> torch's scores and weights of their shape, where the modules around both share parameters, and no others do.
 
     `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
     """
-    taps = [site for site in ours if last(site.path) in SEEN]
-    shown = [site for site, record in theirs.items() if is_seen(site, record)]
+    taps = [site for site in ours if last(site.path) in ATTENTION]
+    shown = [site for site, record in theirs.items() if is_attention(site, record)]
     own = {site.path: around(site.path, parameters) for site in taps}
     other = {site.path: around(site.path, {name: name for name in parameters.values()}) for site in shown}
     found = {

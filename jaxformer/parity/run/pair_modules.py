@@ -13,7 +13,7 @@ from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import below, depth, last, parent
-from jaxformer.parity.numerics.axis_order import CLEAR, laid, order_of, orders_for
+from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 
 Calls = Mapping[Site, Sequence[np.ndarray]]
@@ -133,7 +133,7 @@ def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> b
     """Whether arrays are as many, and each is nearer to torch's than to nothing, in some order of axes."""
     if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
         return False
-    both = [(j, laid(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
+    both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
     return all(distance(j, t) <= CLEAR for j, t in both)
 
 

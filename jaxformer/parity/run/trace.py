@@ -11,22 +11,22 @@ import numpy as np
 
 from jaxformer.convert.rules import Family, gradients_to_torch
 from jaxformer.errors import ParityError
-from jaxformer.parity.capture.attention_calls import counted
-from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.numerics.axis_order import Order, laid, order_of, repeated
+from jaxformer.parity.capture.attention_calls import valid_entries
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.numerics.axis_order import Order, order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, widen
+from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import one_number
-from jaxformer.parity.numerics.metrics import EXACT, Kind, Noise, difference, is_null, wide
+from jaxformer.parity.numerics.metrics import EXACT, Kind, Noise, as_float64, difference, is_null
 from jaxformer.parity.record.reference import Reference, saying
-from jaxformer.parity.record.rounding import Moved, Spot
+from jaxformer.parity.record.rounding import Perturbed
 from jaxformer.parity.record.rounding_error import holders
 from jaxformer.parity.report.report import Error
-from jaxformer.parity.run.candidate import Subject
+from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.end_to_end import Run, propagate
-from jaxformer.parity.run.isolated import Gap, Isolated, Place, isolate, isolation, plain_orders
+from jaxformer.parity.run.isolated import Isolated, Mismatch, isolate, isolation, plain_orders
 from jaxformer.parity.run.load_weights import ready
-from jaxformer.parity.run.pair_attention import pair_seen
+from jaxformer.parity.run.pair_attention import pair_attention
 from jaxformer.parity.run.pair_modules import (
     holder,
     pair_calls,
@@ -53,7 +53,7 @@ class Traced:
     pairs: Mapping[Site, Site]
     """Ours -> torch's."""
     isolated: Isolated
-    again: Callable[[], Callable[[Mapping[Place, bool]], Isolated]]
+    again: Callable[[], Callable[[Mapping[ArrayKey, bool]], Isolated]]
     """Compiles the pass module by module once more, so that arrays of ours may stay."""
     counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
     """Of our taps that are attention's scores or weights: which entries of torch's count."""
@@ -61,7 +61,7 @@ class Traced:
     """What explained other modules of this run: layers repeat, and so do their bugs."""
     tables: tuple[str, ...] = ()
     """Of torch's, in words: those that our code computes, in place of which torch's were taken."""
-    opened: frozenset[Place] = frozenset()
+    opened: frozenset[ArrayKey] = frozenset()
     """Where ours stayed, since both sides draw the border elsewhere; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
     """Our calls on both sides of these borders."""
@@ -69,7 +69,7 @@ class Traced:
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
         """torch's in float64, tied ones by all their names."""
-        held = {name: wide(array) for name, array in self.reference.weights.items()}
+        held = {name: as_float64(array) for name, array in self.reference.weights.items()}
         return held | {name: held[first] for name, first in self.reference.tied.items()}
 
     @cached_property
@@ -94,14 +94,14 @@ class Traced:
         return {pair[0]: propagated(self.ours, both[0], pair, *both[1:], self.opened) for pair in self.pairs.items()}
 
     @cached_property
-    def values(self) -> list[tuple[Error, Gap]]:
+    def values(self) -> list[tuple[Error, Mismatch]]:
         """How far each array is off that a module makes of torch's."""
-        return [(self.off(gap), gap) for gap in self.isolated.gaps if gap.place not in self.opened]
+        return [(self.off(mismatch), mismatch) for mismatch in self.isolated.mismatches if mismatch.place not in self.opened]
 
-    def off(self, gap: Gap) -> Error:
+    def off(self, mismatch: Mismatch) -> Error:
         """How far an array of values is off."""
-        ours = one_number(gap.ours, gap.theirs, inside=gap.place is None or gap.place.site != CALL)
-        return error(ours, gap.theirs, rounding=self.moved(gap))
+        ours = one_number(mismatch.ours, mismatch.theirs, inside=mismatch.place is None or mismatch.place.site != CALL)
+        return error(ours, mismatch.theirs, rounding=self.moved(mismatch))
 
     @cached_property
     def larger(self) -> set[str]:
@@ -109,27 +109,27 @@ class Traced:
         known = {other.path for other in self.pairs.values()}
         return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
 
-    def rounding_of(self, owner: Site) -> Moved:
+    def rounding_of(self, owner: Site) -> Perturbed:
         """How far rounding moves what a module's own code makes of torch's arrays; where our code is more than that of torch's
         module, how far it moves them along the normal run, which is more."""
         rounding = self.reference.rounding
         return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
 
-    def moved(self, gap: Gap) -> Noise:
+    def moved(self, mismatch: Mismatch) -> Noise:
         """How far rounding moves torch's array."""
-        if gap.place is None:
+        if mismatch.place is None:
             return EXACT
-        site, part, number = gap.place
-        return self.rounding_of(gap.owner).get(Spot.of(self.pairs[site], part, number), EXACT)
+        site, part, number = mismatch.place
+        return self.rounding_of(mismatch.owner).get(ArrayKey(self.pairs[site], part, number), EXACT)
 
 
-def trace(reference: Reference, subject: Subject, *, local: bool, gradients: bool) -> Traced:
+def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
     """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
     asked for, the second is left out where that is equal."""
-    reference = without_absent(reference, subject.family)
-    model, call, rules, tables = subject.like, subject.call, subject.family, Tables(subject.tables)
+    reference = without_absent(reference, candidate.family)
+    model, call, rules, tables = candidate.like, candidate.call, candidate.family, Tables(candidate.tables)
     with jax_float64(tables), saying("jax in float64"):
-        model64 = ready(widen(model), training=False)
+        model64 = ready(to_float64(model), training=False)
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
         own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
@@ -138,14 +138,16 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
         paired |= pair_without_parameters(ours.outputs, reference.calls, parameters, paired)
         own, both = (without_helpers(ours.outputs, reference.calls, paired, whole=whole) for whole in (False, True))
         pairs = pair_calls(own, reference.calls, paired)
-        seen = pair_seen({site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters)
-        counts = {site: counted(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
+        seen = pair_attention(
+            {site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters
+        )
+        counts = {site: valid_entries(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
         reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
         pairs = {**pairs, **seen, CALL: CALL}
         orders = plain_orders(ours.outputs, reference.calls, pairs, counts)
         given = {"gradients": gradients, "counted": counts}
         alone = partial(isolate, model64, call, inputs, reference.calls, pairs, **given)
-        isolated = Isolated([], [], None, {**orders, Place(CALL, "output", 0): tuple(range(reference.output.ndim))})
+        isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
             isolated = alone(orders=orders)
@@ -153,11 +155,11 @@ def trace(reference: Reference, subject: Subject, *, local: bool, gradients: boo
             if over(outcome, "activation"):
                 isolated = in_odd_orders(isolated, counts, partial(alone, corrected=False))
 
-    def again() -> Callable[[Mapping[Place, bool]], Isolated]:
+    def again() -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         with jax_float64(tables):
             run = isolation(model64, call, inputs, reference.calls, pairs, orders=isolated.orders, **given)
 
-        def isolated_at(opened: Mapping[Place, bool]) -> Isolated:
+        def isolated_at(opened: Mapping[ArrayKey, bool]) -> Isolated:
             with jax_float64(tables), saying("jax in float64"):
                 return run(opened)[0]
 
@@ -184,7 +186,7 @@ def in_odd_orders(isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: 
 
 def wrong_owners(isolated: Isolated) -> set[Site]:
     """Whose own code gives other values, rounding set aside."""
-    return {gap.owner for gap in isolated.gaps if over(error(gap.ours, gap.theirs), "activation")}
+    return {mismatch.owner for mismatch in isolated.mismatches if over(error(mismatch.ours, mismatch.theirs), "activation")}
 
 
 def propagated(
@@ -192,21 +194,21 @@ def propagated(
     reference: Reference,
     pair: tuple[Site, Site],
     counts: Mapping[Site, np.ndarray],
-    orders: Mapping[Place, Order],
-    opened: Container[Place] = (),
+    orders: Mapping[ArrayKey, Order],
+    opened: Container[ArrayKey] = (),
 ) -> Error | None:
     """The largest difference of what a call gives along the normal run, None where no array of it fits, or all are at borders
     that are open; orders of axes that are not known, it finds."""
     counted, found = counts.get(pair[0]), []
     for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
-        order = order_of(t, j, orders.get(Place(pair[0], "output", i)), counted)
-        if Place(pair[0], "output", i) in opened or (order is None and not repeated(j, t)):
+        order = order_of(t, j, orders.get(ArrayKey(pair[0], "output", i)), counted)
+        if ArrayKey(pair[0], "output", i) in opened or (order is None and not repeated(j, t)):
             continue
-        j, t = np.broadcast_arrays(j, t) if order is None else (j, laid(t, order, j.shape))
+        j, t = np.broadcast_arrays(j, t) if order is None else (j, to_jax_axes(t, order, j.shape))
         if order is not None and counted is not None:
-            j, t = (np.where(laid(counted, order, j.shape), side, 0) for side in (j, t))
+            j, t = (np.where(to_jax_axes(counted, order, j.shape), side, 0) for side in (j, t))
         j = one_number(j, t, inside=pair[0] != CALL)
-        found.append(error(j, t, rounding=reference.rounding.run.get(Spot.of(pair[1], "output", i), EXACT)))
+        found.append(error(j, t, rounding=reference.rounding.run.get(ArrayKey(pair[1], "output", i), EXACT)))
     return max(found, key=lambda each: each.off("activation"), default=None)
 
 
@@ -222,6 +224,6 @@ def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0, rounding: No
 
 
 def over(found: Error, kind: Kind) -> bool:
-    """Whether it is over tier A's line, and over what torch's own rounding excuses."""
+    """Whether it is over tier A's line, and over what torch's own rounding relaxed_tolerances."""
     relative, peak = found.allowed(kind)
     return not (found.relative <= relative and found.peak <= peak)

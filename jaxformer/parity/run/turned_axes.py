@@ -6,17 +6,21 @@ Wherever axes have one size, an array may be torch's in more than one order. Whi
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 
-from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.axis_order import Order
 from jaxformer.parity.report.summarize import alike
-from jaxformer.parity.run.isolated import Isolated, Place
+from jaxformer.parity.run.isolated import Isolated
 
 
-def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[Place, Order]:
+def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[ArrayKey, Order]:
     """Of the arrays whose axes stand otherwise than those of other modules, or, where no other has as many, than in torch: the
     order that is usual, where it fits too."""
     kept = {place: order for place, order in isolated.orders.items() if place.site != CALL and place.site not in left_out}
-    shapes = {gap.place: gap.theirs.shape for gap in isolated.gaps if gap.place is not None and gap.place in kept}
+    shapes = {
+        mismatch.place: mismatch.theirs.shape
+        for mismatch in isolated.mismatches
+        if mismatch.place is not None and mismatch.place in kept
+    }
     found = {}
     for place, shape in shapes.items():
         order, path = kept[place], alike(place.site.path)
@@ -27,8 +31,8 @@ def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[Place, Ord
     return found
 
 
-def clearer(once: Isolated, again: Isolated, odd: Mapping[Place, Order], guilty: Callable[[Isolated], set[Site]]) -> bool:
-    """Whether, with the usual orders, makers of the odd arrays are guilty, of the others fewer than before, and none anew."""
-    before, after = guilty(once), guilty(again)
-    own = {gap.owner for gap in again.gaps if gap.place in odd}
+def clearer(once: Isolated, again: Isolated, odd: Mapping[ArrayKey, Order], diverging: Callable[[Isolated], set[Site]]) -> bool:
+    """Whether, with the usual orders, makers of the odd arrays diverge, of the others fewer than before, and none anew."""
+    before, after = diverging(once), diverging(again)
+    own = {mismatch.owner for mismatch in again.mismatches if mismatch.place in odd}
     return bool(after & own) and after - own < before

@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.convert.rules import to_jax
 from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, widen
+from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.parity.run.load_weights import ready
 from jaxformer.pytree import map_named
@@ -37,7 +37,7 @@ def _unread(names: list[str], found: Identified, reference: Reference, call: Cal
     if not names:
         return
     with jax_float64(Tables(found.tables)):
-        model = ready(widen(to_jax(reference.weights, found.model, found.family)), training=False)
+        model = ready(to_float64(to_jax(reference.weights, found.model, found.family)), training=False)
         inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
         run = jax.jit(lambda *given: call(*given))
         usual = np.asarray(run(model, *inputs))

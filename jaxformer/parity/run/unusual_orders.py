@@ -19,8 +19,8 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.axis_order import CLEAR
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, widen
-from jaxformer.parity.numerics.metrics import LINES, distance
+from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
+from jaxformer.parity.numerics.metrics import TOLERANCES, distance
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.parity.report.summarize import LAYER, alike
 from jaxformer.parity.run.load_weights import ready
@@ -50,13 +50,13 @@ def resolve(found: Identified, given: Family, reference: Callable[[], Reference]
         matched, other = (output_off(said, found, family, call) for family in (found.family, usual))
     except Exception:  # the run itself will tell why
         return noted
-    return replace(noted, family=usual) if matched > LINES["activation"][0] and other < CLEAR * matched else noted
+    return replace(noted, family=usual) if matched > TOLERANCES["activation"][0] and other < CLEAR * matched else noted
 
 
 def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:
     """relL2 of the output in float64 with torch's weights; infinite where it cannot be told."""
     with jax_float64(Tables(found.tables)):
-        model = ready(widen(to_jax(reference.weights, found.model, family)), training=False)
+        model = ready(to_float64(to_jax(reference.weights, found.model, family)), training=False)
         inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
         try:
             return distance(np.asarray(jax.jit(lambda *given: call(*given))(model, *inputs)), reference.output)

@@ -1,6 +1,6 @@
 """Training on both sides, step beside step: the same weights, the same batches, the same units dropped.
 
-learning = Learning(
+learning = TrainingSpec(
     batches=[(inputs, targets), ...],
     torch_loss=lambda model, inputs, targets: F.cross_entropy(model(inputs), targets),
     jax_loss=lambda model, inputs, targets: optax.softmax_cross_entropy_with_integer_labels(model(inputs), targets).mean(),
@@ -29,13 +29,13 @@ from jaxformer.parity.explain.search import cause_of
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
-from jaxformer.parity.numerics.metrics import LINES, LOSS, NULL_GRADIENT, PARAMETER, host, rms
+from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, host, rms
 from jaxformer.parity.probe.parameters import frozen_in
 from jaxformer.parity.report.report import Stage, Step
 from jaxformer.parity.training.shared_dropout import check_masks
-from jaxformer.parity.training.spec import Learning
+from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.trained_alone import Alone, still_in_jax
-from jaxformer.parity.training.trainers import JaxSide, Moment, TorchSide
+from jaxformer.parity.training.trainers import JaxSide, StepSnapshot, TorchSide
 
 Arrays = Mapping[str, np.ndarray]
 """By torch's names."""
@@ -50,7 +50,7 @@ EXPLAINED = 1e-6
 """The largest relL2 at which another step counts as explained."""
 
 
-class Course(NamedTuple):
+class TrainingResult(NamedTuple):
     """What came of it."""
 
     stages: list[Stage]
@@ -63,7 +63,7 @@ class Course(NamedTuple):
     """torch's that training changes, as running statistics, which are not compared either."""
 
     @property
-    def unnoticed(self) -> list[str]:
+    def not_covered(self) -> list[str]:
         """All that is not compared, in words."""
         nulls = [f"{name} in training: null gradients" for name in self.nulls]
         return nulls + [f"{name} in training: a buffer, not compared there" for name in self.buffers]
@@ -72,11 +72,11 @@ class Course(NamedTuple):
 def compare_training(
     torch_model: Any,
     jax_model: PyTree,
-    learning: Learning,
+    learning: TrainingSpec,
     rules: Family = TWIN,
     tables: Tables = NO_TABLES,
     alone: Sequence[OneSided] = (),
-) -> Course:
+) -> TrainingResult:
     """Train copies of both models in float64 (tier A), in training mode, from torch's weights; what the JAX code computes of
     torch's `tables`, it has from torch. `alone` are parameters that one side has none of.
 
@@ -117,7 +117,7 @@ def fresh_traces(tables: Tables) -> Iterator[None]:
         jax.clear_caches()
 
 
-def check_course(course: Course) -> None:
+def check_course(course: TrainingResult) -> None:
     """ParityError for the first stage that is not equal."""
     for stage in course.stages:
         if stage.status != "equal":
@@ -141,7 +141,7 @@ class Judge:
         self.setting = ""
         """In what the first step differs, where formulas tell, however little that is."""
 
-    def see(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> None:
+    def see(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
         """A step of both; `rates` are torch's, by parameter."""
         for name, theirs_now in theirs.gradients.items():
             torch_steep, jax_steep = self.steepest.get(name, (0.0, 0.0))
@@ -154,7 +154,7 @@ class Judge:
         step = f"step {len(self.steps)}"
         losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
         if not self.steps:
-            self.found["loss"] = judged("loss", losses, error, LINES["loss"][0])
+            self.found["loss"] = judged("loss", losses, error, TOLERANCES["loss"][0])
         if "optimizer" not in self.found:
             self.past.append(theirs.gradients)
         if "optimizer" not in self.found and any(rates.values()):
@@ -166,7 +166,7 @@ class Judge:
         self.steps.append(Step(len(self.steps), theirs.loss, error, off))
         self.before = theirs.parameters
 
-    def course(self, buffers: list[str]) -> Course:
+    def course(self, buffers: list[str]) -> TrainingResult:
         """What was seen, in stages; and torch's buffers that have changed."""
         nulls = [name for name, null in self.null.items() if null.any()]
         still = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
@@ -178,7 +178,7 @@ class Judge:
         if optimizer.status == "equal" and train.status == "different" and self.setting:
             optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.setting}")
         stages = [self.found["loss"], optimizer, *schedule, train]
-        return Course(stages, self.steps, nulls, buffers)
+        return TrainingResult(stages, self.steps, nulls, buffers)
 
     def _null(self) -> dict[str, np.ndarray]:
         """Where a gradient was never more than rounding noise around zero, on both sides; True = null."""
@@ -192,7 +192,7 @@ class Judge:
         return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
 
     def _first_move(
-        self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: Moment, ours: Moment
+        self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot
     ) -> Stage:
         """The optimizer alone: of the gradient that both sides have, or else it says that they have not."""
         largest = max(rates.values())
@@ -204,7 +204,7 @@ class Judge:
             return found
         slopes = self._gaps(ours.gradients, theirs.gradients)
         name, off = worst({name: part(gap, theirs.gradients[name]) for name, gap in slopes.items()})
-        if not off <= LINES["gradient"][1]:
+        if not off <= TOLERANCES["gradient"][1]:
             return replace(found, says=f"{found.says}; the gradient is off already: {name}, max/rms {off:.1e}")
         return replace(found, says=f"{found.says}; {SAME}{self._why(rates, moves)}")
 
@@ -212,7 +212,7 @@ class Judge:
         """The entries of each parameter that moves, but for null ones."""
         return {name: ~self.null[name] for name, rate in rates.items() if rate}
 
-    def _moves(self, rates: Mapping[str, float], theirs: Moment, ours: Moment) -> tuple[np.ndarray, np.ndarray]:
+    def _moves(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> tuple[np.ndarray, np.ndarray]:
         """torch's and ours, in learning rates."""
         kept, before = self._kept(rates), self.before
 

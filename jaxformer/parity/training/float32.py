@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, check_float32, host, rms
-from jaxformer.parity.training.spec import Learning
-from jaxformer.parity.training.trainers import JaxSide, Moment, TorchSide
+from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.trainers import JaxSide, StepSnapshot, TorchSide
 
 MOST_STEPS = 50
 """Further on, rounding has grown so far that it tells little."""
@@ -26,7 +26,7 @@ class Way(NamedTuple):
     """What all steps did."""
 
 
-def check_training32(torch_model: Any, jax_model: PyTree, learning: Learning, rules: Family = TWIN) -> float:
+def check_training32(torch_model: Any, jax_model: PyTree, learning: TrainingSpec, rules: Family = TWIN) -> float:
     """Train copies of both models in float32, and torch's in float64 too, with the same units dropped; the largest ratio to a
     line of tier B. ParityError above 1.
 
@@ -47,7 +47,7 @@ def check_training32(torch_model: Any, jax_model: PyTree, learning: Learning, ru
     return max(check_float32(f"{what} in float32", *three) for what, *three in arrays)
 
 
-def not_null(moments: list[Moment]) -> dict[str, np.ndarray]:
+def not_null(moments: list[StepSnapshot]) -> dict[str, np.ndarray]:
     """The entries whose gradient in float64 was once more than rounding noise around zero."""
     names = moments[0].gradients
     steepest = {name: np.max([np.abs(moment.gradients[name]) for moment in moments], 0) for name in names}
@@ -55,7 +55,7 @@ def not_null(moments: list[Moment]) -> dict[str, np.ndarray]:
     return {name: steep > noise for name, steep in steepest.items()}
 
 
-def way(moments: list[Moment], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Way:
+def way(moments: list[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Way:
     """From the weights that it began with."""
 
     def moves(after: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -14,7 +14,7 @@ Batch = tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class TrainingSpec:
     """How both sides are trained."""
 
     batches: Sequence[Batch]

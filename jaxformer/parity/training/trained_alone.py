@@ -10,7 +10,7 @@ from jaxformer.parity.judge.trained_alone import FREEZES, HAS, LEAVES_OUT
 from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.report.report import Stage
-from jaxformer.parity.training.trainers import Moment
+from jaxformer.parity.training.trainers import StepSnapshot
 
 DECAYS = "torch freezes {}; jax moves it, though its gradient is 0: leave it out of the weight decay"
 
@@ -32,7 +32,7 @@ class Alone:
         self.steepest: dict[str, float] = {}
         self.moved: set[str] = set()
 
-    def see(self, theirs: Moment, ours: Moment) -> tuple[Moment, Moment]:
+    def see(self, theirs: StepSnapshot, ours: StepSnapshot) -> tuple[StepSnapshot, StepSnapshot]:
         """A step; gives back what is left of both sides, to be compared."""
         for name, says in self.says.items():
             side = theirs if says == LEAVES_OUT else ours
@@ -59,6 +59,6 @@ class Alone:
         return [found if stage is first else stage for stage in stages]
 
 
-def _only(moment: Moment, names: Sequence[str]) -> Moment:
+def _only(moment: StepSnapshot, names: Sequence[str]) -> StepSnapshot:
     gradients, parameters = ({name: arrays[name] for name in names} for arrays in (moment.gradients, moment.parameters))
     return moment._replace(gradients=gradients, parameters=parameters)

@@ -22,14 +22,14 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.torch_state import thawed
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
-from jaxformer.parity.training.spec import Batch, Learning
+from jaxformer.parity.training.spec import Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """Few steps are taken: half the time to compile for up to a fifth more a step."""
 
 
-class Moment(NamedTuple):
+class StepSnapshot(NamedTuple):
     """One step of one side: in its own type, by torch's names."""
 
     loss: float
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 class TorchSide:
     """A copy of torch's model, in training mode, with its optimizer."""
 
-    def __init__(self, model: Any, learning: Learning, *, wide: bool = True):
+    def __init__(self, model: Any, learning: TrainingSpec, *, wide: bool = True):
         self.learning, self.wide, own = learning, wide, thawed(copy.deepcopy(model).train())
         self.model = own.double() if wide else own.float()
         self.optimizer = learning.torch_optimizer(self.model)
@@ -66,7 +66,7 @@ class TorchSide:
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         return settings_of(self.optimizer, names, self.learning.clip_norm)
 
-    def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> Moment:
+    def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> StepSnapshot:
         """One step down the gradient of the mean loss of these batches."""
         import torch
 
@@ -88,7 +88,7 @@ class TorchSide:
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        return Moment(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
+        return StepSnapshot(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
 
 
 class JaxSide:
@@ -98,7 +98,7 @@ class JaxSide:
         self,
         model: PyTree,
         weights: Mapping[str, np.ndarray],
-        learning: Learning,
+        learning: TrainingSpec,
         rules: Family,
         *,
         alone: Sequence[OneSided] = (),
@@ -140,7 +140,7 @@ class JaxSide:
             for given in _numbered(number, batches)
         ]
 
-    def step(self, number: int, batches: Sequence[Batch]) -> Moment:
+    def step(self, number: int, batches: Sequence[Batch]) -> StepSnapshot:
         """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
         values, gradients = [], []
         for given in _numbered(number, batches):
@@ -149,7 +149,7 @@ class JaxSide:
             values.append(_scalar("jax", value, wide=self.wide))
             gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
-        return Moment(float(np.mean(values)), mean, self._named(self.parameters))
+        return StepSnapshot(float(np.mean(values)), mean, self._named(self.parameters))
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
         """By torch's names, and by those of what torch has none of."""

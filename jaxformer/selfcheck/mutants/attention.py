@@ -82,40 +82,44 @@ def causal_off_by(n: int, where: ModuleType = gpt) -> Injection:
 
 
 PROJECTIONS = [
-    Mutant("query bias dropped", reads_as(0.0, "query.bias"), guilty="query", cause="jax bias left out"),
-    Mutant("value bias dropped", reads_as(0.0, "value.bias"), guilty="value", cause="jax bias left out"),
+    Mutant("query bias dropped", reads_as(0.0, "query.bias"), diverging="query", cause="jax bias left out"),
+    Mutant("value bias dropped", reads_as(0.0, "value.bias"), diverging="value", cause="jax bias left out"),
     Mutant(
-        "fused query, key and value bias dropped", reads_as(0.0, "qkv.bias"), "fused", guilty="qkv", cause="jax bias left out"
+        "fused query, key and value bias dropped",
+        reads_as(0.0, "qkv.bias"),
+        "fused",
+        diverging="qkv",
+        cause="jax bias left out",
     ),
     Mutant("key bias dropped", without("stack.blocks.attention.key.bias")),
-    Mutant("output bias dropped", reads_as(0.0, "out.bias"), guilty="out", cause="jax bias left out"),
-    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias"), guilty="head", cause="jax bias left out"),
-    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias"), guilty="down", cause="jax bias left out"),
-    Mutant("query and key swapped", swapped("query", "key"), guilty="query|key", cause="jax weight of (key|query)"),
+    Mutant("output bias dropped", reads_as(0.0, "out.bias"), diverging="out", cause="jax bias left out"),
+    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias"), diverging="head", cause="jax bias left out"),
+    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias"), diverging="down", cause="jax bias left out"),
+    Mutant("query and key swapped", swapped("query", "key"), diverging="query|key", cause="jax weight of (key|query)"),
     Mutant(
         "square weight not transposed",
         rule(Rule("out.kernel", "out.weight")),
-        guilty="out",
+        diverging="out",
         cause="torch weight as it is; jax weight transposed",
     ),
     Mutant(
         "fused query, key and value split per head",
         instead(attention, split_qkv=split_per_head),
         "fused",
-        guilty="attention",
+        diverging="attention",
         cause="jax .*heads, each with its own three",
     ),
     Mutant(
         "heads (H, N) for (N, H)",
         instead(attention, split_heads=split_width_first, merge_heads=merge_width_first),
-        guilty="attention",
+        diverging="attention",
         cause="torch heads laid out head by head; jax heads laid out interleaved",
     ),
     Mutant(
         "key heads tiled for repeated",
         patch(attention, attention=heads_tiled),
         "rich",
-        guilty="attention",
+        diverging="attention",
         cause="torch key heads repeated; jax key heads tiled",
     ),
     Mutant("layers in reverse", weights(layers_reversed)),
@@ -123,64 +127,67 @@ PROJECTIONS = [
 
 ATTENTION = [
     Mutant(
-        "scale 1/sqrt(D)", scores_times(lambda q: q.shape[2] ** -0.5), guilty="attention", cause=r"jax scale 1/sqrt\(d_model\)"
+        "scale 1/sqrt(D)",
+        scores_times(lambda q: q.shape[2] ** -0.5),
+        diverging="attention",
+        cause=r"jax scale 1/sqrt\(d_model\)",
     ),
-    Mutant("no scale", scores_times(lambda q: q.shape[3] ** 0.5), guilty="attention", cause="jax scale 1 "),
+    Mutant("no scale", scores_times(lambda q: q.shape[3] ** 0.5), diverging="attention", cause="jax scale 1 "),
     Mutant(
         "-1e9 for -inf",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e9)),
-        guilty="attention",
+        diverging="attention",
         cause="jax masked scores large and negative",
     ),
     Mutant(
         "-1e4 for -inf",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e4)),
-        guilty="attention",
+        diverging="attention",
         cause="jax masked scores large and negative",
     ),
     Mutant(
         "-1e4 added",
         softmax_of(lambda scores, mask: scores + jnp.where(mask, 0.0, -1e4)),
-        guilty="attention",
+        diverging="attention",
         cause="jax masked scores -1e4 added",
     ),
     Mutant(
         "NaN for a row without keys",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -jnp.inf)),
-        guilty="attention",
+        diverging="attention",
         cause="jax masked scores -inf, rows without keys NaN",
     ),
     Mutant(
         "NaN gradient behind a row without keys",
         instead(attention, masked_softmax=zeroed_afterwards),
-        guilty="attention",
+        diverging="attention",
         cause="NaN",
     ),
     Mutant(
         "softmax over the queries",
         patch(attention, masked_softmax=over_queries),
-        guilty="attention",
+        diverging="attention",
         cause="torch softmax over keys; jax softmax over queries",
     ),
     Mutant(
         "softmax in bfloat16",
         patch(attention, masked_softmax=lambda f: lambda s, mask: f(s.astype(jnp.bfloat16), mask).astype(s.dtype)),
-        guilty="attention",
+        diverging="attention",
     ),
     Mutant(
         "padding mask inverted",
         patch(masks, padding_mask=lambda original: lambda valid: original(~valid)),
-        guilty="attention",
+        diverging="attention",
         cause="jax mask .*inverted",
     ),
     Mutant(
         "padding mask ignored",
         patch(masks, padding_mask=lambda original: lambda valid: original(jnp.ones_like(valid))),
-        guilty="attention",
+        diverging="attention",
         cause="torch mask as given; jax mask causal ",
     ),
-    Mutant("causal mask one too wide", causal_off_by(1), guilty="attention", cause="jax mask .*causal and one more"),
-    Mutant("causal mask one too narrow", causal_off_by(-1), guilty="attention", cause="jax mask .*causal and one fewer"),
+    Mutant("causal mask one too wide", causal_off_by(1), diverging="attention", cause="jax mask .*causal and one more"),
+    Mutant("causal mask one too narrow", causal_off_by(-1), diverging="attention", cause="jax mask .*causal and one fewer"),
 ]
 
 
