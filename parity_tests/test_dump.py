@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
@@ -47,7 +48,7 @@ def test_everything_comes_back(reference, folder):
     back = load(folder)
     assert list(back.calls) == list(reference.calls)
     assert back.environment == reference.environment
-    for kind in ("weights", "gradients", "narrow"):
+    for kind in ("weights", "gradients", "low_precision"):
         ours, theirs = getattr(back, kind), getattr(reference, kind)
         assert list(ours) == list(theirs)
         assert all(ours[name].tobytes() == theirs[name].tobytes() for name in theirs)
@@ -86,6 +87,23 @@ print(report.verdict)
     assert done.stdout.startswith("EQUAL: "), done.stderr
 
 
+def test_a_dump_of_format_3_opens(reference, folder, tmp_path):
+    """Two of its names were others."""
+    before = tmp_path / "before"
+    before.mkdir()
+    manifest = json.loads((folder / "manifest.json").read_text()) | {"format": 3}
+    manifest |= {"narrow": manifest.pop("low_precision"), "unnoticed": manifest.pop("not_covered")}
+    (before / "manifest.json").write_text(json.dumps(manifest))
+    arrays = safetensors.numpy.load_file(folder / "reference.safetensors")
+    renamed = {name.replace("low_precision/", "narrow/"): array for name, array in arrays.items()}
+    safetensors.numpy.save_file(renamed, before / "reference.safetensors")
+    back = load(before)
+    assert back.not_covered == reference.not_covered
+    assert {name: array.tobytes() for name, array in back.low_precision.items()} == {
+        name: array.tobytes() for name, array in reference.low_precision.items()
+    }
+
+
 def test_a_tier_that_was_not_dumped(sides, tmp_path):
     save(record_torch(sides[0], sides[2], call_torch, tier="A"), tmp_path / "a")
     report = check(load(tmp_path / "a"), sides[1], call_jax=call_jax, rules=TWIN, checks=("weights",), tier="B")
@@ -110,7 +128,7 @@ def damage(folder: Path, how: str) -> Path:
 
 DAMAGES = {
     "no folder": "cannot be read: No such file or directory; give a folder that dump wrote",
-    "another format": "is of format 99, this reads 3; dump it again",
+    "another format": "is of format 99, this reads 4; dump it again",
     "arrays cut off": "is damaged, or no dump",
     "arrays missing": "is damaged, or no dump",
 }

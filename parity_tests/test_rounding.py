@@ -14,7 +14,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.models import build
 from jaxformer.nn import attention, feedforward
 from jaxformer.parity import compare as comparison
-from jaxformer.parity.capture.call_sites import ArrayKey
+from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
@@ -152,7 +152,7 @@ def moved(compute: Callable[[torch.Tensor], torch.Tensor]) -> Rounding:
 
 
 def test_what_cancels_is_measured():
-    (found,) = {moved(lambda x: (x + 1e8) - 1e8).run[ArrayKey("", 0, "output", 0)].peak}
+    (found,) = {moved(lambda x: (x + 1e8) - 1e8).run[ArrayKey(Site("", 0), "output", 0)].peak}
     assert 2**-26 <= found <= 2**-25  # a bit or two of 1e8
 
 

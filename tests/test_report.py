@@ -25,6 +25,14 @@ def test_json_brings_everything_back(name):
         assert again == REPORTS[name]()
 
 
+def test_a_report_of_before_is_read():
+    """Two of its fields had other names."""
+    report = different()
+    text = report.to_json().replace('"diverging"', '"guilty"').replace('"not_covered"', '"unnoticed"')
+    assert '"guilty"' in text
+    assert Report.from_json(text) == report
+
+
 def test_json_is_strict():
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
