@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the README runs."""
+"""Every command and every line of Python in the README and in docs/ runs."""
 
 import os
 import re
@@ -10,25 +10,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for kind, block in BLOCKS if kind == "sh" for line in block.splitlines()]
-SETUP = COMMANDS[:2]
-"""The two that begin on a bare machine: `.ci/run` runs them as they are."""
-LATER = [SETUP[0].split(" && ")[-1], *COMMANDS[2:]]
-"""All others, after the main job of the first."""
+DOCUMENTS = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+SETUP, *LATER = [
+    line
+    for text in DOCUMENTS.values()
+    for block in re.findall(r"^```sh\n(.*?)```", text, re.M | re.S)
+    for line in block.splitlines()
+]
+TESTS, *LATER = LATER
+"""The two that begin on a bare machine: `.ci/run` runs them as they are. All others come after the main job of the first."""
 
 SHORT = "--data text.txt --steps 30 --evaluate-every 15 --save-every 15 --sample 0"
 SHORTENED = {
     "-m train.reverse": "--steps 4 --evaluate-every 2 --batch 2 --model.layers rolled",
-    "-m train.shakespeare": SHORT,
+    "jaxformer train shakespeare": SHORT,
     "-m train.shakespeare --out runs/mine --steps 1000": SHORT,
     "-m train.shakespeare --out runs/mine --steps 2000 --resume": "--steps 45",
     "-m train.translate": "--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300",
     "jaxformer translate": "--beam 3",
     "jaxformer generate runs/mine": "",
     "jaxformer generate runs/reverse-0": "",
-    "-m train.qa --seeds 50": "",
+    "jaxformer train qa --seeds 50": "",
     "-m benchmarks.train": "--data text.txt --steps 20 --seeds 3",
     "-m benchmarks.parity": "--presets qa --steps 0",
     "jaxformer parity mutants": None,  # test_mutants.py runs all of it
@@ -41,20 +43,30 @@ def how(command: str) -> str | None:
     return SHORTENED[max((known for known in SHORTENED if known in command), key=len)]
 
 
+def in_order() -> list[str]:
+    """A run is trained before it is used, whatever document it stands in."""
+    return sorted(
+        [SETUP.split(" && ")[-1], *LATER], key=lambda command: "generate" in command or "jaxformer translate" in command
+    )
+
+
 def test_the_first_two_commands_set_up_from_nothing():
-    job, tests = SETUP
-    assert job.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/python -m train.reverse")
-    assert tests.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest")
+    assert SETUP.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/python -m train.reverse")
+    assert TESTS.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest")
     ci = (ROOT / ".ci/run").read_text()
     assert "README.md" in ci
     assert "for n in 1 2" in ci
 
 
+def test_the_readme_is_short():
+    assert len(DOCUMENTS["README.md"].splitlines()) <= 150
+
+
 def test_every_command_is_known():
-    for command in LATER:
+    for command in in_order():
         assert any(known in command for known in SHORTENED), command
     for known in SHORTENED:
-        assert any(known in command for command in LATER), known
+        assert any(known in command for command in in_order()), known
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +79,7 @@ def folder(tmp_path_factory):
 
 
 def test_commands_run_in_order(folder):
-    for command in LATER:
+    for command in in_order():
         if (more := how(command)) is None:
             continue
         program, *rest = shlex.split(f"{command} {more}")
@@ -80,16 +92,45 @@ def test_commands_run_in_order(folder):
     assert (folder / "runs/mine/weights.safetensors").exists()
 
 
-def test_python_blocks_run(tmp_path, monkeypatch):
+@pytest.fixture
+def small_gpt2(monkeypatch):
+    """In the place of the GPT-2 that is downloaded."""
+    import transformers
+
+    config = transformers.GPT2Config(n_positions=64, n_embd=24, n_layer=1, n_head=2)
+    make = classmethod(lambda kind, name: kind(config))
+    monkeypatch.setattr(transformers.GPT2LMHeadModel, "from_pretrained", make)
+
+
+LAST = {
+    "README.md": lambda names: names["logits"].shape == (1, 1, 65) and names["report"].verdict in DOCUMENTS["README.md"],
+    "models.md": lambda names: names["found"].tokens.shape == (1, 1, 10),
+    "parity.md": lambda names: names["report"].verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06"),
+}
+"""What holds after the last line of a document."""
+
+
+@pytest.mark.parametrize("document", LAST)
+def test_python_blocks_run(document, small_gpt2, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    blocks = [block for kind, block in BLOCKS if kind == "python"]
-    assert len(blocks) == 6
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    assert names["logits"].shape == (1, 1, 65)
+    for block in re.findall(r"^```python\n(.*?)```", DOCUMENTS[document], re.M | re.S):
+        exec(compile(block, document, "exec"), names)
+    assert LAST[document](names)
+
+
+def test_all_python_is_run():
+    assert {name for name, text in DOCUMENTS.items() if "```python" in text} == set(LAST)
 
 
 def test_every_file_named_exists():
-    for name in re.findall(r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks)[\w/]*(?:\.py)?)`", README):
-        assert (ROOT / name).exists(), name
+    for text in DOCUMENTS.values():
+        for name in re.findall(r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks|docs)[\w/]*(?:\.\w+)?)`", text):
+            assert (ROOT / name).exists() or name == "jaxformer", name
+        for name in re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text):
+            assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
+
+
+def test_every_document_is_named():
+    for name in DOCUMENTS:
+        assert name == "README.md" or f"docs/{name}" in DOCUMENTS["README.md"], name
