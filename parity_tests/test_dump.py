@@ -14,7 +14,7 @@ import safetensors.numpy
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
@@ -28,7 +28,7 @@ CONFIG = gpt_config(n_layers=1, layers="rolled")
 
 @pytest.fixture(scope="module")
 def sides():
-    model = excite(GPT(CONFIG), seed=1)
+    model = excite(abstract(CONFIG), seed=1)
     return load_torch(torch_ref.models.GPT(CONFIG), model).eval(), model, adversarial_inputs(CONFIG, 5, 11, seed=2)
 
 
@@ -61,7 +61,7 @@ def test_everything_comes_back(reference, folder):
 
 def test_check_says_what_compare_says(sides, folder):
     twin, model, inputs = sides
-    wrong = excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
+    wrong = excite(abstract(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
     for ours, code in ((model, 0), (wrong, 1)):
         at_once = compare(twin, ours, inputs, rules=TWIN, call_torch=call_torch, call_jax=call_jax, tier="C")
         later = check(load(folder), ours, call_jax=call_jax, rules=TWIN, tier="C")
@@ -74,13 +74,13 @@ def test_check_needs_no_torch(folder):
 import sys
 sys.modules["torch"] = None
 from pathlib import Path
-from jaxformer.models import GPT
+from jaxformer.models import abstract, GPT
 from jaxformer.selfcheck.call_models import call_jax
 from jaxformer.parity.compare import check
 from jaxformer.parity.record.archive import load
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.config.models import GPTConfig
-report = check(load(Path({str(folder)!r})), excite(GPT({CONFIG!r}), seed=1), call_jax=call_jax)
+report = check(load(Path({str(folder)!r})), excite(abstract({CONFIG!r}), seed=1), call_jax=call_jax)
 print(report.verdict)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})

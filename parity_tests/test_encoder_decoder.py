@@ -14,7 +14,7 @@ import torch_ref.models as torch_models
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
-from jaxformer.models import EncoderDecoder
+from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
@@ -85,7 +85,7 @@ def call_per_head(model, source, target, source_mask, target_mask, *biases):
 def model_twins(name):
     config = CONFIGS[name]
     inputs = adversarial_inputs(config, B, config.source.context, seed=2)
-    models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
+    models = abstract(config), torch_models.EncoderDecoder(config).eval()
     if name.endswith("of each head"):
         biases = bias_per_head(1, S, S), bias_per_head(B, T, T), bias_per_head(1, T, S)
         return twins(*models, inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T), *biases, call=call_per_head)
@@ -113,7 +113,7 @@ def test_a_source_longer_than_the_target_can_be_is_translated():
 def influence():
     """Of position vectors on each target place's logits: the gradients `T T D` of the target's places and `T S D` of the
     source's, given which tokens of both are real."""
-    model = excite(EncoderDecoder(seq2seq_config(norm_position="post")), seed=5)
+    model = excite(abstract(seq2seq_config(norm_position="post")), seed=5)
     rng = np.random.default_rng(1)
     source, target = (rng.integers(0, V, (1, length)).astype(np.int32) for length in (S, T))
     direction = jnp.asarray(rng.standard_normal(V), jnp.float32)
@@ -166,7 +166,7 @@ def as_float64():
     """A model and its torch twin in float64, their inputs, and the twin's logits without a cache."""
     with jax.enable_x64(True):
         config = seq2seq_config(n_kv_heads=K, embedding_norm=True, position_offset=2, head_bias=True)
-        model = to_float64(excite(EncoderDecoder(config), seed=6))
+        model = to_float64(excite(abstract(config), seed=6))
         twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
         inputs = adversarial_inputs(config, B, config.context, seed=7)
         with torch.no_grad():

@@ -15,7 +15,7 @@ import torch_ref.models
 from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS, preset
-from jaxformer.models import build, init, initialiser_table
+from jaxformer.models import abstract, build, initialiser_table
 from jaxformer.pytree import count_parameters, named_leaves
 from tests.tiny import quick_key, tiny_config
 from torch_ref.models.init import named_tensors
@@ -93,7 +93,7 @@ TABLES = {
 def program(**changes):
     """The draw of every tensor, compiled once."""
     config = tiny_config(**changes)
-    return jax.jit(lambda key: init(config, key))
+    return jax.jit(lambda key: build(config, rngs=key))
 
 
 def drawn(seed: int = 0, **changes) -> dict[str, np.ndarray]:
@@ -150,7 +150,7 @@ def test_the_row_of_the_padding_id_starts_at_zero(scheme):
 
 def test_a_row_that_starts_at_zero_is_drawn_so():
     ours = drawn(padding_idx=3)["embed.token.table"]
-    theirs = torch_ref.models.init(tiny_config(padding_idx=3), torch.Generator().manual_seed(0)).embed.token.weight
+    theirs = torch_ref.models.GPT(tiny_config(padding_idx=3)).embed.token.weight
     for rows in (ours, theirs.detach().numpy()):
         assert np.flatnonzero(~rows.any(1)).tolist() == [3]
 
@@ -219,7 +219,7 @@ def test_a_draw_depends_on_key_and_name_alone():
     ],
 )
 def test_parameter_counts(name, parameters, without_embeddings):
-    model = jax.eval_shape(lambda: build(preset(name)))
+    model = abstract(preset(name))
     assert count_parameters(model) == parameters
     assert count_parameters(model, embeddings=False) == without_embeddings
 
@@ -227,12 +227,12 @@ def test_parameter_counts(name, parameters, without_embeddings):
 def test_without_a_bias_a_gpt_has_the_parameters_of_nanogpts():
     """nanoGPT counts 123.59 M, its 1024 positions left out."""
     without = dict.fromkeys(("norm_bias", "qkv_bias", "output_bias", "feed_forward_bias"), False)
-    model = jax.eval_shape(lambda: build(replace(preset("gpt2_small"), vocab_size=50304, **without)))
+    model = abstract(replace(preset("gpt2_small"), vocab_size=50304, **without))
     assert count_parameters(model) - 1024 * 768 == 123_587_328
     assert not [name for name in named_leaves(model) if name.endswith("bias")]
 
 
 def test_every_leaf_is_a_trainable_float():
-    leaves = named_leaves(jax.eval_shape(lambda: build(tiny_config(positions="sinusoid", attention_dropout=0.1))))
+    leaves = named_leaves(abstract(tiny_config(positions="sinusoid", attention_dropout=0.1)))
     assert all(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves.values())
     assert not any("position" in name for name in leaves)

@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import split_key
@@ -42,7 +43,7 @@ class HiddenStates(NamedTuple):
 class EncoderDecoder(nnx.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
-    def __init__(self, config: EncoderDecoderConfig):
+    def __init__(self, config: EncoderDecoderConfig, *, rngs: Rngs | None = None):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
@@ -51,6 +52,7 @@ class EncoderDecoder(nnx.Module):
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, rngs)
 
     def __call__(
         self,

@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import GPTConfig
+from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
@@ -19,12 +20,13 @@ from jaxformer.validation.inputs import check_mask, check_positions
 class GPT(nnx.Module):
     """`logits = model(tokens)`; with a key, dropout is on; `extend` continues from a cache."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, rngs)
 
     def __call__(
         self,

@@ -6,15 +6,13 @@ Runs are trained on one side: the twin has none.
 import hashlib
 from pathlib import Path
 
-import jax
-
 from jaxformer.config.configuration import from_dict
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Task
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import CheckpointError, ConfigError
-from jaxformer.models import Model, build
+from jaxformer.models import Model, abstract
 from jaxformer.training.runs import RunFolder
 
 
@@ -30,7 +28,7 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {found}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
-    return load_weights(run.weights, jax.eval_shape(lambda: build(config))), words
+    return load_weights(run.weights, abstract(config)), words
 
 
 def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:

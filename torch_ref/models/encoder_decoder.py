@@ -15,6 +15,7 @@ from jaxformer.validation.inputs import (
     check_tokens,
     memory_shape,
 )
+from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -49,7 +50,7 @@ class HiddenStates(NamedTuple):
 class EncoderDecoder(nn.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
-    def __init__(self, config: EncoderDecoderConfig):
+    def __init__(self, config: EncoderDecoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
@@ -59,6 +60,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, generator)
 
     def forward(
         self,

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from jaxformer.config.models import GPTConfig
 from jaxformer.validation.inputs import check_mask, check_positions, check_tokens
+from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -16,13 +17,14 @@ from torch_ref.nn.stack import Stack
 class GPT(nn.Module):
     """`logits = model(tokens)`; in training mode dropout is on; `extend` continues from a cache."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, *, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, generator)
 
     def forward(
         self,
