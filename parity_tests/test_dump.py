@@ -15,7 +15,7 @@ import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
 from jaxformer.models import abstract
-from jaxformer.parity.compare import check, compare, record_torch
+from jaxformer.parity.compare import check, compare, dump, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
@@ -152,3 +152,23 @@ def test_no_room(reference, tmp_path):
     with room_for(2000), pytest.raises(InputError, match=r"dump cannot be written: File too large; give another name$"):
         save(reference, tmp_path / "dump")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_one_call(sides, reference, tmp_path):
+    twin, model, inputs = sides
+    recorded = dump(twin, inputs, str(tmp_path / "said"), call_torch=call_torch, tier="A", checks=("forward",))
+    assert recorded.output.tobytes() == reference.output.tobytes()
+    folders = [
+        check(given, model, call_jax=call_jax, checks=("weights", "forward"), tier="A")
+        for given in (tmp_path / "said", recorded)
+    ]
+    assert [report.exit_code for report in folders] == [0, 0]
+    assert folders[0].to_json() == folders[1].to_json()
+
+
+def test_what_cannot_be_recorded(sides, tmp_path):
+    with pytest.raises(InputError, match=r"^the torch model is a GPT; give a torch\.nn\.Module$"):
+        dump(sides[1], sides[2], tmp_path / "said")
+    with pytest.raises(InputError, match=r"^inputs is a ndarray; give a tuple of arrays"):
+        dump(sides[0], sides[2][0], tmp_path / "said")
+    assert not [*tmp_path.iterdir()]

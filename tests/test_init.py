@@ -7,15 +7,18 @@ from dataclasses import replace
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import torch_ref.models
 from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS, preset
-from jaxformer.models import abstract, build, initialiser_table
+from jaxformer.errors import ConfigError
+from jaxformer.models import GPT, abstract, build, initialiser_table
 from jaxformer.pytree import count_parameters, named_leaves
 from tests.tiny import quick_key, tiny_config
 from torch_ref.models.init import named_tensors
@@ -236,3 +239,55 @@ def test_every_leaf_is_a_trainable_float():
     leaves = named_leaves(abstract(tiny_config(positions="sinusoid", attention_dropout=0.1)))
     assert all(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves.values())
     assert not any("position" in name for name in leaves)
+
+
+def test_nobody_gets_zeros_by_accident():
+    for config in (tiny_config(), ENCODER, EncoderDecoderConfig(**SIZES)):
+        with pytest.raises(ConfigError) as caught:
+            build(config)
+        name = type(config).__name__.removesuffix("Config")
+        assert str(caught.value) == (
+            f"{name}(config) has no random numbers to start from; give rngs=nnx.Rngs(0), or take "
+            "jaxformer.abstract(config) for shapes alone"
+        )
+
+
+def test_random_numbers_come_from_flax_or_from_a_key():
+    by_key = named_leaves(GPT(tiny_config(), rngs=jax.random.key(7)))
+    by_name = named_leaves(GPT(tiny_config(), rngs=nnx.Rngs(params=jax.random.key(7))))
+    old = named_leaves(GPT(tiny_config(), rngs=jax.random.PRNGKey(7)))
+    rngs = nnx.Rngs(params=jax.random.key(7))
+    first, second = (named_leaves(GPT(tiny_config(), rngs=rngs))["head.kernel"] for _ in range(2))
+    wanted = named_leaves(GPT(tiny_config(), rngs=nnx.Rngs(params=jax.random.key(7)).params()))
+    assert all(np.array_equal(by_key[name], old[name]) for name in by_key)
+    assert all(np.array_equal(by_name[name], wanted[name]) for name in by_key)
+    assert not (first == second).any()
+
+
+def test_what_gives_no_random_numbers(untyped):
+    for wrong in (0, "key", jnp.zeros(2), np.random.default_rng(0)):
+        with pytest.raises(ConfigError, match=r"^GPT: rngs is .*; give nnx\.Rngs\(0\) or jax\.random\.key\(0\)$"):
+            GPT(tiny_config(), rngs=wrong)
+
+
+def test_shapes_alone_are_those_of_the_model():
+    shapes, model = (
+        named_leaves(abstract(tiny_config())),
+        named_leaves(jax.eval_shape(lambda: GPT(tiny_config(), rngs=nnx.Rngs(0)))),
+    )
+    assert {type(leaf) for leaf in shapes.values()} == {jax.ShapeDtypeStruct}
+    assert [(name, leaf.shape, leaf.dtype) for name, leaf in shapes.items()] == [
+        (name, leaf.shape, leaf.dtype) for name, leaf in model.items()
+    ]
+
+
+def test_a_twin_is_initialised_too():
+    """By torch's own generator, or by one that is given: torch.nn.Linear alone would not follow the configuration."""
+    config = tiny_config(init="normal", head_bias=True)
+    torch.manual_seed(3)
+    models = [torch_ref.models.GPT(config), torch_ref.models.GPT(config)]
+    made = [torch_ref.models.build(config, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    first, second = ([model.head.weight.detach() for model in pair] for pair in (models, made))
+    assert not torch.equal(*first)
+    assert torch.equal(*second)
+    assert all(0.01 < head.std() < 0.04 for head in (*first, *second))
