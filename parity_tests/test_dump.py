@@ -158,10 +158,8 @@ def test_in_one_call(sides, reference, tmp_path):
     twin, model, inputs = sides
     recorded = dump(twin, inputs, str(tmp_path / "said"), call_torch=call_torch, tier="A", checks=("forward",))
     assert recorded.output.tobytes() == reference.output.tobytes()
-    folders = [
-        check(given, model, call_jax=call_jax, checks=("weights", "forward"), tier="A")
-        for given in (tmp_path / "said", recorded)
-    ]
+    options = {"call_jax": call_jax, "checks": ("weights", "forward"), "tier": "A"}
+    folders = [check(given, model, **options) for given in (tmp_path / "said", recorded)]
     assert [report.exit_code for report in folders] == [0, 0]
     assert folders[0].to_json() == folders[1].to_json()
 
@@ -169,6 +167,6 @@ def test_in_one_call(sides, reference, tmp_path):
 def test_what_cannot_be_recorded(sides, tmp_path):
     with pytest.raises(InputError, match=r"^the torch model is a GPT; give a torch\.nn\.Module$"):
         dump(sides[1], sides[2], tmp_path / "said")
-    with pytest.raises(InputError, match=r"^inputs is a ndarray; give a tuple of arrays"):
-        dump(sides[0], sides[2][0], tmp_path / "said")
+    with pytest.raises(InputError, match=r"^input 0 is empty: its shape is \[0, 3\]; give it some rows$"):
+        dump(sides[0], (np.zeros((0, 3)),), tmp_path / "said")
     assert not [*tmp_path.iterdir()]

@@ -15,9 +15,10 @@ from jaxformer.models import abstract
 from jaxformer.nn import MultiHeadAttention
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import named_leaves
-from parity_tests.helpers import D, N, block_config, gpt_config
+from tests.tiny import tiny_config
 
-CONFIG = gpt_config(n_layers=2)
+CONFIG = tiny_config()
+D, N = CONFIG.d_model, CONFIG.n_heads
 
 
 def same(tree, other):
@@ -44,7 +45,7 @@ def test_without_a_family_it_is_the_twins(source):
 
 @pytest.mark.parametrize("family", ["torch_attention", FAMILIES["torch_attention"]], ids=["name", "family"])
 def test_by_name(family):
-    theirs, like = nn.MultiheadAttention(D, N, batch_first=True), MultiHeadAttention(block_config(projections="fused"))
+    theirs, like = nn.MultiheadAttention(D, N, batch_first=True), MultiHeadAttention(tiny_config(projections="fused"))
     model = from_torch(theirs, jax.eval_shape(lambda: like), family)
     assert same(from_torch(to_torch(model, family, like=theirs), like, family), model)
     other = nn.MultiheadAttention(D, N, batch_first=True)
