@@ -61,7 +61,7 @@ class Encoder(nnx.Module):
         token_types: Tokens | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """What every layer looks at, to be looked at."""
+        """The attention weights of every layer, for plotting."""
         return self.stack.weights(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias).own
 
     def hidden_states(

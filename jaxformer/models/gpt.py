@@ -55,11 +55,11 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
-        """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, cache = self.states(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
+        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        x, cache = self.last_hidden_state(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
         return self.read_out(x), cache
 
-    def states(
+    def last_hidden_state(
         self,
         tokens: Tokens,
         cache: KVCache | None,
@@ -71,7 +71,7 @@ class GPT(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
         embed_key, stack_key = split_key(key, 2)
-        x, mask = self._begin(tokens, cache, mask, positions, embed_key)
+        x, mask = self._embed(tokens, cache, mask, positions, embed_key)
         x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias)
         return self.norm(x), cache
 
@@ -87,8 +87,8 @@ class GPT(nnx.Module):
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """What every layer looks at, to be looked at."""
-        x, mask = self._begin(tokens, None, mask, positions, None)
+        """The attention weights of every layer, for plotting."""
+        x, mask = self._embed(tokens, None, mask, positions, None)
         return self.stack.weights(x, mask, bias=bias).own
 
     def hidden_states(
@@ -100,11 +100,11 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        x, mask = self._begin(tokens, None, mask, positions, None)
+        x, mask = self._embed(tokens, None, mask, positions, None)
         states = self.stack.hidden_states(x, mask, bias=bias)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
-    def _begin(
+    def _embed(
         self,
         tokens: Tokens,
         cache: KVCache | None,

@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """What every layer looks at, to be looked at: `L B N T T`."""
+        """The attention weights of every layer, for plotting: `L B N T T`."""
         return self.stack.weights(self._embed(tokens, mask, token_types, positions), mask, bias=bias).own
 
     def hidden_states(
