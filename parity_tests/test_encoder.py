@@ -99,8 +99,8 @@ def as_float64():
 
 
 @pytest.mark.usefixtures("float64")
-def test_attention_weights_are_those_of_the_run(wide, monkeypatch):
-    model, twin, (tokens, valid, types) = wide
+def test_attention_weights_are_those_of_the_run(as_float64, monkeypatch):
+    model, twin, (tokens, valid, types) = as_float64
     used, compute = [], torch_attention.attention_weights
     mask = valid[:, None, None]
     ours = jax.jit(Encoder.attention_weights)(model, tokens, mask=mask, token_types=types)
@@ -116,8 +116,8 @@ def test_attention_weights_are_those_of_the_run(wide, monkeypatch):
 
 
 @pytest.mark.usefixtures("float64")
-def test_without_token_types_all_are_of_the_first(wide):
-    model, twin, (tokens, _, types) = wide
+def test_without_token_types_all_are_of_the_first(as_float64):
+    model, twin, (tokens, _, types) = as_float64
     run = jax.jit(lambda model, tokens, types: model(tokens, token_types=types))
     np.testing.assert_array_equal(run(model, tokens, None), run(model, tokens, np.zeros_like(types)))
     with torch.no_grad():
@@ -125,8 +125,8 @@ def test_without_token_types_all_are_of_the_first(wide):
 
 
 @pytest.mark.usefixtures("float64")
-def test_positions_can_be_given(wide):
-    model, twin, (tokens, _, _) = wide
+def test_positions_can_be_given(as_float64):
+    model, twin, (tokens, _, _) = as_float64
     places = np.random.default_rng(3).integers(0, T, (B, T), np.int32)
     ours = jax.jit(lambda model, tokens, places: model(tokens, positions=places))(model, tokens, places)
     with torch.no_grad():
