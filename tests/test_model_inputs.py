@@ -248,8 +248,16 @@ def test_a_cache_of_another_batch(of, array, empty):
     assert message == "the cache holds 3 sequences, 2 are given; make it for as many"
 
 
-def test_more_targets_than_the_cache_takes():
-    built = build(SEQUENCES, rngs=quick_key(0))
-    source = ones(2, 4)
-    with pytest.raises(InputError, match="the cache holds 0 tokens and 4 more exceed its 3"):
-        built.extend(source, empty_cache(SEQUENCES.decoder, 2, 3), built.encode(source))
+@sides
+def test_more_targets_than_the_cache_takes(of, array, empty):
+    built, source = of(SEQUENCES), array(ones(2, 4))
+    message = said(lambda: built.extend(source, empty(SEQUENCES.decoder, 2, 3), built.encode(source)))
+    assert message == "the cache holds 0 tokens and 4 more exceed its 3"
+
+
+@sides
+def test_more_tokens_than_the_context_takes(of, array, empty):
+    built, tokens = of(GPT), array(ones(2, CONTEXT))
+    _, cache = built.extend(tokens, empty(GPT, 2, 2 * CONTEXT))
+    message = said(lambda: built.extend(tokens[:, :1], cache))
+    assert message == f"the cache holds {CONTEXT} tokens and 1 more exceed its {CONTEXT}"
