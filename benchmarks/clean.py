@@ -25,7 +25,7 @@ from jaxformer.config.models import (
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
 def compared(number: int) -> Report:
     """The comparison of one model, op by op; every second one has no rules, and is matched by values."""
     config = drawn(number)
-    model = excite(build(config), number)
+    model = excite(abstract(config), number)
     twin = load_torch(torch_ref.models.build(config), model).eval()
     inputs = adversarial_inputs(config, BATCH, LENGTH, seed=number)
     rules = TWIN if number % 2 else None

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-import jax
-
 import torch_ref.models
 from jaxformer.config.models import GPTConfig, ModelConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.flags import parse, run
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.parity.judge.low_precision import check_output32
 from jaxformer.parity.numerics.metrics import check_gradients, difference
 from jaxformer.parity.probe.parameters import excite
@@ -53,9 +51,9 @@ def main(arguments: list[str]) -> None:
 def compared(config: ModelConfig) -> list[str]:
     """Distances of the whole model, in the table's order."""
     config = replace(config, context=min(config.context, LONGEST))
-    twin = load_torch(torch_ref.models.build(config), excite(build(config), seed=1)).eval()
+    twin = load_torch(torch_ref.models.build(config), excite(abstract(config), seed=1)).eval()
     inputs = adversarial_inputs(config, 5, config.context, seed=2)
-    reference, candidate = run_torch(twin, inputs, call_torch), Candidate(jax.eval_shape(lambda: build(config)), call_jax)
+    reference, candidate = run_torch(twin, inputs, call_torch), Candidate(abstract(config), call_jax)
     check_weights(reference, candidate)
     output, gradients = check_output(reference, candidate), jax_gradients(reference, candidate)
     nulls = check_gradients(gradients, reference.gradients)

@@ -105,7 +105,7 @@ def jax_side(job: Job) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from jaxformer.models import init
+    from jaxformer.models import build
     from jaxformer.pytree import count_parameters
     from jaxformer.training.optimizers import make_optimizer
     from jaxformer.training.step import train_state
@@ -113,7 +113,7 @@ def jax_side(job: Job) -> dict:
     recipe = job.recipe
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     key = jax.random.key(recipe.seed)
-    state = train_state(init(recipe.model, key), optimizer)
+    state = train_state(build(recipe.model, rngs=key), optimizer)
     train_steps, data = job.train_steps(optimizer), None if job.data is None else jnp.asarray(job.data)
     state, value = train_steps(state, data, key, job.warmup)
     value.block_until_ready()
@@ -128,7 +128,7 @@ def torch_side(job: Job, settings: list[str]) -> dict:
     """The figures of torch: eager or compiled, with a number of threads."""
     import torch
 
-    from torch_ref.models import init
+    from torch_ref.models import build
     from torch_ref.training.loop import fit
     from torch_ref.training.optimizers import make_optimizer
 
@@ -138,7 +138,7 @@ def torch_side(job: Job, settings: list[str]) -> dict:
         use_fused_kernels(causal=isinstance(recipe.model, GPTConfig))
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed)
-    model = init(recipe.model, generator)
+    model = build(recipe.model, generator=generator)
     optimizer, scheduler = make_optimizer(model, recipe.optimizer, recipe.schedule)
     trained: Any = torch.compile(model) if "compile" in settings else model
     go = {

@@ -7,6 +7,9 @@ Axis letters, the same in every signature, einsum and sharding rule:
     S  key length         K  key/value heads   F  feed-forward width
     H  head width         W  beam width
 
+`import jaxformer as jf` gives the public names of the table below, each loaded when it is first used: importing jaxformer
+itself loads neither jax nor torch.
+
 The packages, bottom to top; each may import only those before it:
 
     config, validation, pytree, ...         the ground: what is asked for, what is refused
@@ -22,4 +25,94 @@ The packages, bottom to top; each may import only those before it:
     cli                                     the `jaxformer` command
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
+    from jaxformer.config.fixed_table import FixedTable as FixedTable
+    from jaxformer.config.models import EncoderConfig as EncoderConfig
+    from jaxformer.config.models import EncoderDecoderConfig as EncoderDecoderConfig
+    from jaxformer.config.models import GPTConfig as GPTConfig
+    from jaxformer.config.presets import preset as preset
+    from jaxformer.config.settings import BeamConfig as BeamConfig
+    from jaxformer.config.settings import OptimizerConfig as OptimizerConfig
+    from jaxformer.config.settings import SamplingConfig as SamplingConfig
+    from jaxformer.config.settings import ScheduleConfig as ScheduleConfig
+    from jaxformer.convert.axes import Join as Join
+    from jaxformer.convert.axes import Part as Part
+    from jaxformer.convert.family import Family as Family
+    from jaxformer.convert.family import Rule as Rule
+    from jaxformer.convert.family import attention_rules as attention_rules
+    from jaxformer.convert.family import module_rules as module_rules
+    from jaxformer.convert.family import projection_rules as projection_rules
+    from jaxformer.convert.family import within as within
+    from jaxformer.convert.state_dict import from_torch as from_torch
+    from jaxformer.convert.state_dict import to_torch as to_torch
+    from jaxformer.data.tokenizers import Tokenizer as Tokenizer
+    from jaxformer.decoding import generate as generate
+    from jaxformer.decoding import generate_beam as generate_beam
+    from jaxformer.decoding import translate as translate
+    from jaxformer.decoding import translate_beam as translate_beam
+    from jaxformer.models import GPT as GPT
+    from jaxformer.models import Encoder as Encoder
+    from jaxformer.models import EncoderDecoder as EncoderDecoder
+    from jaxformer.models import abstract as abstract
+    from jaxformer.nn import causal_mask as causal_mask
+    from jaxformer.nn import empty_cache as empty_cache
+    from jaxformer.nn import ids_to_valid as ids_to_valid
+    from jaxformer.nn import padding_mask as padding_mask
+    from jaxformer.parity.capture.jax_hooks import tap as tap
+    from jaxformer.parity.compare import check as check
+    from jaxformer.parity.compare import compare as compare
+    from jaxformer.parity.compare import dump as dump
+    from jaxformer.parity.probe.inputs import probe as probe
+    from jaxformer.parity.probe.parameters import excite as excite
+    from jaxformer.parity.report.report import Report as Report
+    from jaxformer.parity.testing import assert_parity as assert_parity
+    from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
+    from jaxformer.training.optimizers import make_optimizer as make_optimizer
+    from jaxformer.training.trained import load as load
+    from jaxformer.training.trained import save as save
+
 __version__ = "0.1.0"
+
+PUBLIC = {
+    "config.fixed_table": "FixedTable",
+    "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
+    "config.presets": "preset",
+    "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
+    "convert.axes": "Join Part",
+    "convert.family": "Family Rule attention_rules module_rules projection_rules within",
+    "convert.state_dict": "from_torch to_torch",
+    "data.tokenizers": "Tokenizer",
+    "decoding": "generate generate_beam translate translate_beam",
+    "models": "GPT Encoder EncoderDecoder abstract",
+    "nn": "causal_mask empty_cache ids_to_valid padding_mask",
+    "parity.capture.jax_hooks": "tap",
+    "parity.compare": "check compare dump",
+    "parity.probe.inputs": "probe",
+    "parity.probe.parameters": "excite",
+    "parity.report.report": "Report",
+    "parity.testing": "assert_parity",
+    "parity.training.spec": "TrainingSpec",
+    "training.optimizers": "make_optimizer",
+    "training.trained": "load save",
+}
+"""Module -> the public names that it gives."""
+
+_MODULES = {name: f"jaxformer.{module}" for module, names in PUBLIC.items() for name in names.split()}
+
+__all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    import difflib
+    import importlib
+
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    near = difflib.get_close_matches(name, _MODULES, 1)
+    raise AttributeError(f"jaxformer has no {name}; {f'did you mean {near[0]}?' if near else 'dir(jaxformer) lists its names'}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

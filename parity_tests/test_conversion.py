@@ -22,7 +22,7 @@ from jaxformer.convert.rules import (
     to_torch,
 )
 from jaxformer.errors import ConversionError
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.metrics import same_bits
@@ -220,7 +220,7 @@ def test_a_join_that_is_none(changes):
 
 @pytest.fixture(scope="module")
 def model():
-    return excite(GPT(gpt_config(n_layers=2)), seed=0)
+    return excite(abstract(gpt_config(n_layers=2)), seed=0)
 
 
 @pytest.fixture
@@ -237,14 +237,14 @@ def test_a_prefix_too_many(model, state, prefix):
 
 
 def test_a_prefix_too_few():
-    ours = GPT(gpt_config(projections="fused", tied=True))
+    ours = excite(abstract(gpt_config(projections="fused", tied=True)), seed=0)
     state = {name.removeprefix("transformer."): array for name, array in to_torch(ours, FAMILIES["gpt2"]).items()}
     said = refused(state, ours, FAMILIES["gpt2"])
     assert "names of the family begin with 'transformer.', the state's do not: give {'transformer.' + name: tensor}" in said
 
 
 def test_another_depth(model, state):
-    deeper = excite(GPT(gpt_config(n_layers=3)), seed=0)
+    deeper = excite(abstract(gpt_config(n_layers=3)), seed=0)
     assert refused(state, deeper, TWIN).endswith("layers under stack.blocks is 2 in the state, 3 in the model")
     assert refused(to_torch(deeper, TWIN), model, TWIN).endswith("layers under stack.blocks is 3 in the state, 2 in the model")
 

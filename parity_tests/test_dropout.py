@@ -15,7 +15,7 @@ from torch.nn import functional
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
 from jaxformer.keep_mask import keep_mask
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.nn.dropout import dropout
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.run.candidate import Candidate
@@ -71,7 +71,7 @@ def inputs(name):
 
 @functools.cache
 def recorded(name):
-    model = excite(build(CONFIGS[name]), seed=3)
+    model = excite(abstract(CONFIGS[name]), seed=3)
     return jax.jit(with_masks(functools.partial(call_jax, key=KEY)))(model, *map(jnp.asarray, inputs(name)))[1]
 
 
@@ -81,7 +81,7 @@ def dropout_twins(name):
         with feed_masks(recorded(name)):
             return call_torch(model, *arrays)
 
-    reference, candidate = twins(build(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
+    reference, candidate = twins(abstract(CONFIGS[name]), torch_models.build(CONFIGS[name]).train(), *inputs(name), call=call)
     return reference, Candidate(candidate.like, functools.partial(call_jax, key=KEY))
 
 
@@ -131,7 +131,7 @@ def test_the_masks_are_those_of_an_ordinary_run():
 @models
 def test_rematerialised_and_unrolled_stacks_draw_the_same_masks(name):
     for how in ({"remat": True}, {"layers": "unrolled"}):
-        model = excite(build(replace(CONFIGS[name], **how)), seed=3)
+        model = excite(abstract(replace(CONFIGS[name], **how)), seed=3)
         _, masks = jax.jit(with_masks(functools.partial(call_jax, key=KEY)))(model, *map(jnp.asarray, inputs(name)))
         for mask, expected in zip(masks, recorded(name), strict=True):
             np.testing.assert_array_equal(mask, expected)

@@ -14,8 +14,8 @@ import safetensors.numpy
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
-from jaxformer.models import GPT
-from jaxformer.parity.compare import check, compare, record_torch
+from jaxformer.models import abstract
+from jaxformer.parity.compare import check, compare, dump, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
@@ -28,7 +28,7 @@ CONFIG = gpt_config(n_layers=1, layers="rolled")
 
 @pytest.fixture(scope="module")
 def sides():
-    model = excite(GPT(CONFIG), seed=1)
+    model = excite(abstract(CONFIG), seed=1)
     return load_torch(torch_ref.models.GPT(CONFIG), model).eval(), model, adversarial_inputs(CONFIG, 5, 11, seed=2)
 
 
@@ -61,7 +61,7 @@ def test_everything_comes_back(reference, folder):
 
 def test_check_says_what_compare_says(sides, folder):
     twin, model, inputs = sides
-    wrong = excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
+    wrong = excite(abstract(replace(CONFIG, norm_epsilon=1e-6)), seed=1)
     for ours, code in ((model, 0), (wrong, 1)):
         at_once = compare(twin, ours, inputs, rules=TWIN, call_torch=call_torch, call_jax=call_jax, tier="C")
         later = check(load(folder), ours, call_jax=call_jax, rules=TWIN, tier="C")
@@ -74,13 +74,13 @@ def test_check_needs_no_torch(folder):
 import sys
 sys.modules["torch"] = None
 from pathlib import Path
-from jaxformer.models import GPT
+from jaxformer.models import abstract, GPT
 from jaxformer.selfcheck.call_models import call_jax
 from jaxformer.parity.compare import check
 from jaxformer.parity.record.archive import load
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.config.models import GPTConfig
-report = check(load(Path({str(folder)!r})), excite(GPT({CONFIG!r}), seed=1), call_jax=call_jax)
+report = check(load(Path({str(folder)!r})), excite(abstract({CONFIG!r}), seed=1), call_jax=call_jax)
 print(report.verdict)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})
@@ -152,3 +152,21 @@ def test_no_room(reference, tmp_path):
     with room_for(2000), pytest.raises(InputError, match=r"dump cannot be written: File too large; give another name$"):
         save(reference, tmp_path / "dump")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_one_call(sides, reference, tmp_path):
+    twin, model, inputs = sides
+    recorded = dump(twin, inputs, str(tmp_path / "said"), call_torch=call_torch, tier="A", checks=("forward",))
+    assert recorded.output.tobytes() == reference.output.tobytes()
+    options = {"call_jax": call_jax, "checks": ("weights", "forward"), "tier": "A"}
+    folders = [check(given, model, **options) for given in (tmp_path / "said", recorded)]
+    assert [report.exit_code for report in folders] == [0, 0]
+    assert folders[0].to_json() == folders[1].to_json()
+
+
+def test_what_cannot_be_recorded(sides, tmp_path):
+    with pytest.raises(InputError, match=r"^the torch model is a GPT; give a torch\.nn\.Module$"):
+        dump(sides[1], sides[2], tmp_path / "said")
+    with pytest.raises(InputError, match=r"^input 0 is empty: its shape is \[0, 3\]; give it some rows$"):
+        dump(sides[0], (np.zeros((0, 3)),), tmp_path / "said")
+    assert not [*tmp_path.iterdir()]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
-from jaxformer.models import Encoder
+from jaxformer.models import Encoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
@@ -51,7 +51,7 @@ def call_per_head(model, tokens, mask, token_types, bias):
 def model_twins(name):
     config = CONFIGS[name]
     inputs = adversarial_inputs(config, B, config.context, seed=2)
-    models = Encoder(config), torch_models.Encoder(config).eval()
+    models = abstract(config), torch_models.Encoder(config).eval()
     if name.endswith("of each head"):
         return twins(*models, inputs[0], per_head(B, T, T), inputs[2], bias_per_head(1, T, T), call=call_per_head)
     reference, candidate = twins(*models, *inputs, call=call_torch)
@@ -67,7 +67,7 @@ def test_equal(name, check):
 @pytest.fixture(scope="module")
 def influence():
     """Of each place's position vector on each place's state: the gradient `T T D`, given which tokens are real."""
-    model = excite(Encoder(encoder_config(norm_position="post")), seed=5)
+    model = excite(abstract(encoder_config(norm_position="post")), seed=5)
     rng = np.random.default_rng(1)
     tokens, direction = rng.integers(0, V, (1, T)).astype(np.int32), jnp.asarray(rng.standard_normal(D), jnp.float32)
 
@@ -94,13 +94,13 @@ def test_padding_has_no_influence_at_all(influence):
 def as_float64():
     """A BERT and its torch twin in float64, and their inputs."""
     with jax.enable_x64(True):
-        model = to_float64(excite(Encoder(BERT), seed=6))
+        model = to_float64(excite(abstract(BERT), seed=6))
         return model, load_torch(torch_models.Encoder(BERT).double(), model).eval(), adversarial_inputs(BERT, B, T, seed=7)
 
 
 @pytest.mark.usefixtures("float64")
-def test_attention_weights_are_those_of_the_run(wide, monkeypatch):
-    model, twin, (tokens, valid, types) = wide
+def test_attention_weights_are_those_of_the_run(as_float64, monkeypatch):
+    model, twin, (tokens, valid, types) = as_float64
     used, compute = [], torch_attention.attention_weights
     mask = valid[:, None, None]
     ours = jax.jit(Encoder.attention_weights)(model, tokens, mask=mask, token_types=types)
@@ -116,8 +116,8 @@ def test_attention_weights_are_those_of_the_run(wide, monkeypatch):
 
 
 @pytest.mark.usefixtures("float64")
-def test_without_token_types_all_are_of_the_first(wide):
-    model, twin, (tokens, _, types) = wide
+def test_without_token_types_all_are_of_the_first(as_float64):
+    model, twin, (tokens, _, types) = as_float64
     run = jax.jit(lambda model, tokens, types: model(tokens, token_types=types))
     np.testing.assert_array_equal(run(model, tokens, None), run(model, tokens, np.zeros_like(types)))
     with torch.no_grad():
@@ -125,8 +125,8 @@ def test_without_token_types_all_are_of_the_first(wide):
 
 
 @pytest.mark.usefixtures("float64")
-def test_positions_can_be_given(wide):
-    model, twin, (tokens, _, _) = wide
+def test_positions_can_be_given(as_float64):
+    model, twin, (tokens, _, _) = as_float64
     places = np.random.default_rng(3).integers(0, T, (B, T), np.int32)
     ours = jax.jit(lambda model, tokens, places: model(tokens, positions=places))(model, tokens, places)
     with torch.no_grad():

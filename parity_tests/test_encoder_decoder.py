@@ -14,7 +14,7 @@ import torch_ref.models as torch_models
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
-from jaxformer.models import EncoderDecoder
+from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
@@ -85,7 +85,7 @@ def call_per_head(model, source, target, source_mask, target_mask, *biases):
 def model_twins(name):
     config = CONFIGS[name]
     inputs = adversarial_inputs(config, B, config.source.context, seed=2)
-    models = EncoderDecoder(config), torch_models.EncoderDecoder(config).eval()
+    models = abstract(config), torch_models.EncoderDecoder(config).eval()
     if name.endswith("of each head"):
         biases = bias_per_head(1, S, S), bias_per_head(B, T, T), bias_per_head(1, T, S)
         return twins(*models, inputs[0], inputs[2], per_head(B, 1, S), per_head(B, T, T), *biases, call=call_per_head)
@@ -113,7 +113,7 @@ def test_a_source_longer_than_the_target_can_be_is_translated():
 def influence():
     """Of position vectors on each target place's logits: the gradients `T T D` of the target's places and `T S D` of the
     source's, given which tokens of both are real."""
-    model = excite(EncoderDecoder(seq2seq_config(norm_position="post")), seed=5)
+    model = excite(abstract(seq2seq_config(norm_position="post")), seed=5)
     rng = np.random.default_rng(1)
     source, target = (rng.integers(0, V, (1, length)).astype(np.int32) for length in (S, T))
     direction = jnp.asarray(rng.standard_normal(V), jnp.float32)
@@ -166,7 +166,7 @@ def as_float64():
     """A model and its torch twin in float64, their inputs, and the twin's logits without a cache."""
     with jax.enable_x64(True):
         config = seq2seq_config(n_kv_heads=K, embedding_norm=True, position_offset=2, head_bias=True)
-        model = to_float64(excite(EncoderDecoder(config), seed=6))
+        model = to_float64(excite(abstract(config), seed=6))
         twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
         inputs = adversarial_inputs(config, B, config.context, seed=7)
         with torch.no_grad():
@@ -196,8 +196,8 @@ def compiled(method):
 @pytest.mark.usefixtures("float64")
 @pieces
 @remembered
-def test_cached_equals_uncached(wide, pieces, remembered):
-    model, _, (source, source_valid, target, target_valid), reference = wide
+def test_cached_equals_uncached(as_float64, pieces, remembered):
+    model, _, (source, source_valid, target, target_valid), reference = as_float64
     masks = masks_of(source_valid, target_valid)
     memory = compiled(EncoderDecoder.encode)(model, source, mask=masks["memory_mask"])
     memory = compiled(EncoderDecoder.remember)(model, memory) if remembered else memory
@@ -210,8 +210,8 @@ def test_cached_equals_uncached(wide, pieces, remembered):
 
 @pieces
 @remembered
-def test_torchs_cached_equals_its_uncached(wide, pieces, remembered):
-    _, twin, (source, source_valid, target, target_valid), reference = wide
+def test_torchs_cached_equals_its_uncached(as_float64, pieces, remembered):
+    _, twin, (source, source_valid, target, target_valid), reference = as_float64
     masks = {name: torch.from_numpy(mask) for name, mask in masks_of(source_valid, target_valid).items()}
     cache, logits = torch_cache(twin, B, CAPACITY), []
     with torch.no_grad():
@@ -224,19 +224,19 @@ def test_torchs_cached_equals_its_uncached(wide, pieces, remembered):
 
 
 @pytest.mark.usefixtures("float64")
-def test_the_remembered_keys_and_values_are_the_same(wide):
-    model, twin, (source, *_), _ = wide
+def test_the_remembered_keys_and_values_are_the_same(as_float64):
+    model, twin, (source, *_), _ = as_float64
     ours = compiled(EncoderDecoder.remember)(model, compiled(EncoderDecoder.encode)(model, source))
     with torch.no_grad():
         theirs = twin.remember(twin.encode(torch.from_numpy(source)))
-    check_float64("keys", ours.keys, torch.stack([layer.keys for layer in theirs]))
-    check_float64("values", ours.values, torch.stack([layer.values for layer in theirs]))
+    check_float64("keys", ours.keys, theirs.keys)
+    check_float64("values", ours.values, theirs.values)
 
 
 @pytest.fixture(scope="module")
-def attended(wide):
+def attended(as_float64):
     """The attention weights that torch used on the way to its logits: the encoder's, the decoder's own, and across."""
-    _, twin, inputs, _ = wide
+    _, twin, inputs, _ = as_float64
     found, compute = [], torch_attention.attention_weights
 
     def recording(*args):
@@ -250,8 +250,8 @@ def attended(wide):
 
 
 @pytest.mark.usefixtures("float64")
-def test_attention_weights_are_those_of_the_run(wide, attended):
-    model, twin, (source, source_valid, target, target_valid), _ = wide
+def test_attention_weights_are_those_of_the_run(as_float64, attended):
+    model, twin, (source, source_valid, target, target_valid), _ = as_float64
     keywords = {"source_mask": source_valid[:, None, None], "target_mask": target_valid[:, None, None]}
     ours = compiled(EncoderDecoder.attention_weights)(model, source, target, **keywords)
     with torch.no_grad():
@@ -263,8 +263,8 @@ def test_attention_weights_are_those_of_the_run(wide, attended):
         check_float64(f"torch, {name}", getattr(theirs, name), reference)
 
 
-def test_attention_weights_sum_to_one_or_to_nothing(wide, attended):
-    _, _, (_, source_valid, _, target_valid), _ = wide
+def test_attention_weights_sum_to_one_or_to_nothing(as_float64, attended):
+    _, _, (_, source_valid, _, target_valid), _ = as_float64
     causal = np.tril(np.ones((T, T), bool))
     reachable = source_valid.any(-1)[:, None, None], (causal & target_valid[:, None]).any(-1)[:, None], None
     for weights, alive in zip(attended, (*reachable[:2], reachable[0]), strict=True):

@@ -9,7 +9,7 @@ import transformers
 
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import gradients_to_torch, to_jax, to_torch, within
-from jaxformer.models import GPT, Encoder, EncoderDecoder
+from jaxformer.models import GPT, abstract
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.positions import sinusoid, sinusoid_blocks
@@ -37,7 +37,7 @@ SOURCES = 19
 
 
 def small_gpt(**changes) -> GPT:
-    return GPT(gpt_config(**{"n_layers": 2, "projections": "fused", "layers": "rolled", **changes}))
+    return abstract(gpt_config(**{"n_layers": 2, "projections": "fused", "layers": "rolled", **changes}))
 
 
 def bart(cls: str, config: str, **changes) -> torch.nn.Module:
@@ -84,7 +84,7 @@ MODELS = {
     "mingpt": (lambda: SmallGPT(tied=False, activation="tanh"), lambda: small_gpt(activation="gelu_tanh")),
     "bert": (
         lambda: transformers.BertModel(transformers.BertConfig(vocab_size=V, max_position_embeddings=11, **BERT_SIZES)),
-        lambda: Encoder(
+        lambda: abstract(
             encoder_config(
                 n_layers=2, token_types=2, pooler=True, norm_position="post", embedding_norm=True, projections="fused"
             )
@@ -92,19 +92,19 @@ MODELS = {
     ),
     "bart": (
         lambda: bart("BartForConditionalGeneration", "BartConfig"),
-        lambda: EncoderDecoder(seq2seq_config(embedding_norm=True, position_offset=2, projections="fused", **POST)),
+        lambda: abstract(seq2seq_config(embedding_norm=True, position_offset=2, projections="fused", **POST)),
     ),
     "marian": (
         lambda: bart("MarianMTModel", "MarianConfig", activation_function="swish", scale_embedding=True),
-        lambda: EncoderDecoder(seq2seq_config(positions="sinusoid_blocks", activation="silu", embedding_scale=True, **POST)),
+        lambda: abstract(seq2seq_config(positions="sinusoid_blocks", activation="silu", embedding_scale=True, **POST)),
     ),
     "marian of two vocabularies": (
         lambda: bart(
             "MarianMTModel", "MarianConfig", share_encoder_decoder_embeddings=False, decoder_vocab_size=V, scale_embedding=True
         ),
-        lambda: EncoderDecoder(seq2seq_config(positions="sinusoid_blocks", embedding_scale=True, source_vocab_size=V, **POST)),
+        lambda: abstract(seq2seq_config(positions="sinusoid_blocks", embedding_scale=True, source_vocab_size=V, **POST)),
     ),
-    "annotated": (lambda: Annotated(SOURCES), lambda: EncoderDecoder(annotated_config(source_vocab_size=SOURCES))),
+    "annotated": (lambda: Annotated(SOURCES), lambda: abstract(annotated_config(source_vocab_size=SOURCES))),
     "torch_attention": (torch_attention, lambda: MultiHeadAttention(block_config(projections="fused"))),
     "torch_attention without biases": (
         lambda: torch_attention(bias=False),
@@ -121,9 +121,9 @@ MODELS = {
     ),
     "translator": (
         lambda: Translator(SOURCES),
-        lambda: EncoderDecoder(translator_config(norm_position="post", stack_norm=True)),
+        lambda: abstract(translator_config(norm_position="post", stack_norm=True)),
     ),
-    "translator with pre-norm": (lambda: Translator(SOURCES, norm_first=True), lambda: EncoderDecoder(translator_config())),
+    "translator with pre-norm": (lambda: Translator(SOURCES, norm_first=True), lambda: abstract(translator_config())),
 }
 
 

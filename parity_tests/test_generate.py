@@ -10,7 +10,7 @@ import torch
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, generate_beam, sampling
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
@@ -26,7 +26,7 @@ GREEDY = SamplingConfig(temperature=0.0)
 
 @pytest.mark.parametrize("prompt_length", [1, 7, 19, 25])
 def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64):
-    start = excite(GPT(CONFIG), seed=9)
+    start = excite(abstract(CONFIG), seed=9)
     prompt = np.random.default_rng(prompt_length).integers(0, CONFIG.vocab_size, (3, prompt_length))
     ours = generate(to_float64(start), prompt, 30, GREEDY)
     theirs = torch_generate(load_torch(TORCH_GPT(CONFIG), start).double(), torch.from_numpy(prompt), 30, GREEDY)
@@ -36,13 +36,13 @@ def test_greedy_tokens_are_identical_past_the_context_too(prompt_length, float64
 
 def test_another_model_writes_something_else():
     prompt = np.zeros((1, 3), np.int32)
-    first, second = (generate(excite(GPT(CONFIG), seed), prompt, 12, GREEDY) for seed in (9, 7))
+    first, second = (generate(excite(abstract(CONFIG), seed), prompt, 12, GREEDY) for seed in (9, 7))
     assert (first != second).any()
 
 
 def test_tied_sinusoid_model_too(float64):
     config = replace(CONFIG, tied=True, positions="sinusoid", n_kv_heads=1, projections="fused")
-    start = excite(GPT(config), seed=9)
+    start = excite(abstract(config), seed=9)
     prompt = np.array([[5, 1, 2, 0]])
     theirs = torch_generate(load_torch(TORCH_GPT(config), start).double(), torch.from_numpy(prompt), 20, GREEDY)
     np.testing.assert_array_equal(generate(to_float64(start), prompt, 20, GREEDY), theirs.numpy())
@@ -55,7 +55,7 @@ WAYS = {"left": lambda valid: valid, "right": lambda valid: valid[:, ::-1], "ins
 @pytest.fixture(scope="module")
 def padded():
     """A model, its twin, and what the twin writes behind prompts padded on the left, past the context too."""
-    start = excite(GPT(CONFIG), seed=9)
+    start = excite(abstract(CONFIG), seed=9)
     twin = load_torch(TORCH_GPT(CONFIG), start).double()
     text = np.random.default_rng(4).integers(1, CONFIG.vocab_size, (4, 9))
     padding = np.array([0, 2, 5, 8])

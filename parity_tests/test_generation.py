@@ -10,7 +10,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate
 from jaxformer.errors import InputError
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.parity.generation import Written, compare_generation, judge
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
@@ -47,7 +47,7 @@ def jax_writes(model, spoil=lambda step, logits: logits):
 @pytest.fixture(scope="module")
 def sides():
     config = gpt_config(n_layers=1, layers="rolled")
-    model = excite(GPT(config), seed=9)
+    model = excite(abstract(config), seed=9)
     return load_torch(TORCH_GPT(config), model), model
 
 

@@ -11,7 +11,7 @@ import torch
 import torch_ref.models as torch_models
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
@@ -66,8 +66,8 @@ def gpt_twins(name):
     inputs = probe(config.vocab_size, B, config.context, seed=2)
     if name.endswith("of each head"):
         arrays = inputs[0], inputs[1][:, None, None], bias_per_head(1, config.context, config.context)
-        return twins(GPT(config), torch_models.GPT(config).eval(), *arrays, call=call_per_head)
-    reference, candidate = twins(GPT(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
+        return twins(abstract(config), torch_models.GPT(config).eval(), *arrays, call=call_per_head)
+    reference, candidate = twins(abstract(config), torch_models.GPT(config).eval(), *inputs, call=call_torch)
     return reference, type(candidate)(candidate.like, call_jax)
 
 
@@ -80,7 +80,7 @@ def test_equal(name, check):
 @pytest.fixture(scope="module")
 def influence():
     """Of each place's position vector on each place's logits: the gradient `T T D`, given which tokens are real."""
-    model = excite(GPT(gpt_config(norm_position="post", layers="rolled")), seed=5)
+    model = excite(abstract(gpt_config(norm_position="post", layers="rolled")), seed=5)
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, V, (1, 11)).astype(np.int32)
     direction = jnp.asarray(rng.standard_normal(V), jnp.float32)
@@ -114,7 +114,7 @@ def cached():
     """A model with left padding, its torch twin in float64, and the twin's logits without a cache."""
     with jax.enable_x64(True):
         config = gpt_config(n_kv_heads=K, layers="rolled")
-        model = to_float64(excite(GPT(config), seed=6))
+        model = to_float64(excite(abstract(config), seed=6))
         twin = load_torch(torch_models.GPT(config).double(), model).eval()
         tokens, valid = probe(V, B, config.context, seed=7)
         with torch.no_grad():

@@ -12,7 +12,7 @@ import torch_ref.models as torch_models
 from jaxformer.convert.families.bert import BERT
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_jax
-from jaxformer.models import GPT, Encoder, EncoderDecoder
+from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
@@ -29,7 +29,7 @@ def gpt2():
     sizes = {"vocab_size": V, "n_positions": T, "n_embd": D, "n_layer": L, "n_head": N, "n_inner": F}
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
     theirs = excite(transformers.GPT2LMHeadModel(config).eval(), seed=1).double()
-    like = GPT(gpt_config(projections="fused", tied=True, activation="gelu_tanh", layers="rolled"))
+    like = abstract(gpt_config(projections="fused", tied=True, activation="gelu_tanh", layers="rolled"))
     return theirs.transformer, to_jax(dict(theirs.named_parameters()), to_float64(like), GPT2), torch_models.GPT(like.config)
 
 
@@ -38,7 +38,7 @@ def bert():
     config = transformers.BertConfig(**sizes, num_attention_heads=N, intermediate_size=F, attn_implementation="eager")
     theirs = excite(transformers.BertModel(config).eval(), seed=1).double()
     changes = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "token_types": 2, "pooler": True}
-    like = Encoder(encoder_config(**changes))
+    like = abstract(encoder_config(**changes))
     return theirs, to_jax(dict(theirs.named_parameters()), to_float64(like), BERT), torch_models.Encoder(like.config)
 
 
@@ -73,7 +73,7 @@ def test_equal_to_transformers(found, what):
 @pytest.mark.usefixtures("float64")
 def test_an_encoder_decoder_gives_those_of_both_stacks():
     config = seq2seq_config(n_kv_heads=K, position_offset=2)
-    model = to_float64(excite(EncoderDecoder(config), seed=6))
+    model = to_float64(excite(abstract(config), seed=6))
     twin = load_torch(torch_models.EncoderDecoder(config).double(), model).eval()
     source, valid, target, _ = adversarial_inputs(config, B, T, seed=7)
     t = target.shape[1]

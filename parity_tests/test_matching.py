@@ -15,7 +15,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.layouts import find_layout, fingerprint
 from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
-from jaxformer.models import GPT, build
+from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
 from jaxformer.parity.match.candidates import Matching, match
 from jaxformer.parity.match.tensors import identify
@@ -55,7 +55,7 @@ def there_and_back(weights: dict[str, np.ndarray], tree: Any) -> Matching:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_rules_of_the_twin_are_found(config):
-    model = excite(build(config), seed=0)
+    model = excite(abstract(config), seed=0)
     found = there_and_back(to_torch(model, TWIN), model)
     assert parameter_pairs(model, found.family) == parameter_pairs(model, TWIN)
 
@@ -80,7 +80,7 @@ def test_fresh_biases_of_packed_projections_lie_beside_their_weights():
 
 def test_what_is_found_serves_a_comparison():
     config = gpt_config(n_layers=2, layers="rolled")
-    model = excite(GPT(config), seed=1)
+    model = excite(abstract(config), seed=1)
     twin = load_torch(torch_ref.models.build(config), model).eval()
     ids, _ = probe(V, B, T, seed=2)
     rules = match(to_torch(model, TWIN), model).family
@@ -252,7 +252,7 @@ def test_a_match_never_overrules_a_rule():
 
 
 def test_one_bit_less_is_no_match_and_the_nearest_name_is_told():
-    model = excite(GPT(gpt_config()), seed=0)
+    model = excite(abstract(gpt_config()), seed=0)
     weights = to_torch(model, TWIN)
     wrong = map_named(lambda name, leaf: leaf.at[0].set(-0.0) if name == "norm.bias" else leaf, model)
     weights["norm.bias"][0] = 0.0
@@ -265,7 +265,7 @@ def test_one_bit_less_is_no_match_and_the_nearest_name_is_told():
 
 
 def test_a_layer_that_is_another_unmatches_all():
-    model = excite(GPT(gpt_config()), seed=0)
+    model = excite(abstract(gpt_config()), seed=0)
     name = "stack.blocks.feed_forward.up.kernel"
     wrong = map_named(lambda own, leaf: leaf.at[1].multiply(2) if own == name else leaf, model)
     found = match(to_torch(model, TWIN), wrong)

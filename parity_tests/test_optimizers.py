@@ -13,7 +13,7 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
-from jaxformer.models import GPT
+from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
 from jaxformer.parity.probe.parameters import excite
@@ -43,7 +43,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("config", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_three_updates_and_the_moments(config, float64):
-    start = excite(GPT(CONFIG), seed=0)
+    start = excite(abstract(CONFIG), seed=0)
     model = load_torch(TORCH_GPT(CONFIG), start).double()
     theirs, _ = make_torch_optimizer(model, config, ScheduleConfig())
     ours = make_optimizer(config, ScheduleConfig())

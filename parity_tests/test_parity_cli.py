@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import optax
 import torch
-from jaxformer.models import GPT
+from jaxformer.models import abstract, GPT
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.parity.probe.parameters import excite
@@ -28,13 +28,13 @@ def torch_model():
     return load_torch(Twin(CONFIG), jax_model())
 
 def jax_model():
-    return excite(GPT(CONFIG), seed=0)
+    return excite(abstract(CONFIG), seed=0)
 
 def other_epsilon():
-    return excite(GPT(replace(CONFIG, norm_epsilon=1e-6)), seed=0), lambda model, tokens: model(tokens)
+    return excite(abstract(replace(CONFIG, norm_epsilon=1e-6)), seed=0), lambda model, tokens: model(tokens)
 
 def deeper():
-    return GPT(replace(CONFIG, n_layers=2))
+    return abstract(replace(CONFIG, n_layers=2))
 
 def tokens():
     return np.array([[1, 2, 3, 4, 5]], np.int32)

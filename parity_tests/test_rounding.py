@@ -11,7 +11,7 @@ import torch
 
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.nn import attention, feedforward
 from jaxformer.parity import compare as comparison
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
@@ -33,7 +33,7 @@ STEEP = 3000.0
 
 def twins(factor: float) -> tuple[Any, Any, tuple[np.ndarray, ...]]:
     config = gpt_config(n_layers=1, layers="unrolled", norm="none")
-    model = excite(build(config), seed=1)
+    model = excite(abstract(config), seed=1)
     model = map_named(lambda name, leaf: leaf * factor if name.endswith("query.kernel") else leaf, model)
     return load_torch(torch_ref.models.build(config), model).eval(), model, adversarial_inputs(config, 5, 9, seed=2)
 

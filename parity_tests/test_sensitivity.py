@@ -7,7 +7,7 @@ import transformers
 
 import torch_ref.models
 from jaxformer.errors import InputError
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.coverage import sensitivity
@@ -286,13 +286,13 @@ def test_it_takes_few_passes():
 
 def test_a_gpt_notices_everything_but_key_biases():
     config = gpt_config(context=8, vocab_size=V)
-    model = load_torch(torch_ref.models.build(config), excite(build(config), seed=0))
+    model = load_torch(torch_ref.models.build(config), excite(abstract(config), seed=0))
     assert sensitivity(model, (EVERY_ID,)) == ["stack.blocks.*.attention.key.bias"]
 
 
 def test_an_encoder_decoder_with_padding():
     config = seq2seq_config()
-    model = load_torch(torch_ref.models.build(config), excite(build(config), seed=0))
+    model = load_torch(torch_ref.models.build(config), excite(abstract(config), seed=0))
     inputs = adversarial_inputs(config, B, config.context, seed=2)
     found = [phrase for phrase in sensitivity(model, inputs, call_torch) if "table" not in phrase and "embed" not in phrase]
     assert [phrase for phrase in found if not phrase.endswith("key.bias")] == [

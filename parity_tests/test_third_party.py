@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.rules import Family, attention_rules
-from jaxformer.models import GPT, Encoder
+from jaxformer.models import abstract
 from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
@@ -96,7 +96,7 @@ def bert(padding_idx: int | None = None, **changes) -> tuple[torch.nn.Module, nn
     sizes = {"hidden_size": D, "num_hidden_layers": 2, "num_attention_heads": N, "intermediate_size": F}
     theirs = transformers.BertModel(transformers.BertConfig(vocab_size=V, max_position_embeddings=11, **sizes, **changes))
     post = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "padding_idx": padding_idx}
-    ours = excite(Encoder(encoder_config(n_layers=2, token_types=2, pooler=True, **post)), seed=1)
+    ours = excite(abstract(encoder_config(n_layers=2, token_types=2, pooler=True, **post)), seed=1)
     return load_torch(theirs, ours, FAMILIES["bert"]).eval(), ours
 
 
@@ -137,7 +137,7 @@ def test_gpt2():
     sizes = {"n_positions": 11, "n_embd": D, "n_layer": 2, "n_head": N, "n_inner": F, "bos_token_id": 0, "eos_token_id": 1}
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=V, **sizes)).eval()
     config = gpt_config(n_layers=2, projections="fused", activation="gelu_tanh", tied=True, layers="rolled")
-    ours = excite(GPT(config), seed=1)
+    ours = excite(abstract(config), seed=1)
     load_torch(theirs, ours, FAMILIES["gpt2"])
     ids, real = probe(V, B, 11, seed=3)
 

@@ -13,7 +13,7 @@ from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
@@ -83,7 +83,7 @@ def test_the_train_steps_of_recipes_are_equal(float64):
         schedule=ScheduleConfig(name="cosine", warmup=2, last=9),
         steps=3,
     )
-    learning, start = training.learning(), excite(build(training.model), seed=1)
+    learning, start = training.learning(), excite(abstract(training.model), seed=1)
     twin = load_torch(torch_ref.models.build(training.model), start).double().train()
     optimizer, scheduler = make_torch_optimizer(twin, training.optimizer, training.schedule)
 

@@ -16,7 +16,7 @@ from jaxformer.convert.families.bart import BART, MARIAN
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate, generate_beam, translate, translate_beam
-from jaxformer.models import GPT, EncoderDecoder
+from jaxformer.models import GPT, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.parameters import excite
 
@@ -55,7 +55,11 @@ def gpt2():
         theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None))
         draw = np.random.default_rng(0)
         valid = np.arange(6) >= draw.integers(0, 6, ROWS)[:, None]
-        return *held(theirs, excite(GPT(config), seed=4), GPT2), np.where(valid, draw.integers(0, V, valid.shape), PAD), valid
+        return (
+            *held(theirs, excite(abstract(config), seed=4), GPT2),
+            np.where(valid, draw.integers(0, V, valid.shape), PAD),
+            valid,
+        )
 
 
 SEQ2SEQ = {"d_model": 12, "max_position_embeddings": 16, "vocab_size": V, "encoder_layers": 1, "decoder_layers": 2}
@@ -71,7 +75,7 @@ def bart():
     with jax.enable_x64(True):
         config = EncoderDecoderConfig(**POST, position_offset=2, embedding_norm=True)
         theirs = transformers.BartForConditionalGeneration(transformers.BartConfig(**SEQ2SEQ))
-        return *held(theirs, excite(EncoderDecoder(config), seed=62), BART), *sources()
+        return *held(theirs, excite(abstract(config), seed=62), BART), *sources()
 
 
 @functools.cache
@@ -82,7 +86,7 @@ def marian():
         theirs = transformers.MarianMTModel(transformers.MarianConfig(**SEQ2SEQ, **given))
         table = FixedTable(theirs.model.decoder.embed_positions.weight)
         config = EncoderDecoderConfig(**POST, positions=table, activation="silu", embedding_scale=True)
-        return *held(theirs, excite(EncoderDecoder(config), seed=21), MARIAN), *sources()
+        return *held(theirs, excite(abstract(config), seed=21), MARIAN), *sources()
 
 
 def sources():

@@ -19,7 +19,7 @@ from jaxformer.data.parallel import Parallel, Splits
 from jaxformer.data.tasks import Pairs
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.prepare import bucket
-from jaxformer.models import build, init
+from jaxformer.models import abstract, build
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
@@ -94,7 +94,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
         jax_schedule=lambda step: rate.learning_rate * make_schedule(config)(step),
         clip_norm=rate.clip_norm,
     )
-    model = excite(build(RECIPE.model), seed=1)
+    model = excite(abstract(RECIPE.model), seed=1)
     course = compare_training(load_torch(torch_ref.models.build(RECIPE.model), model), model, learning)
     assert [stage.says for stage in course.stages if stage.status != "equal"] == []
     assert len({batch[0].shape for batch in learning.batches}) == 2
@@ -103,7 +103,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
 @pytest.mark.parametrize("parts", [1, 3])
 def test_a_batch_in_parts_is_the_whole_batch(float64, parts):
     plain = recipe(embedding_dropout=0.0, residual_dropout=0.0)
-    model = excite(build(plain.model), seed=1)
+    model = excite(abstract(plain.model), seed=1)
     twin = load_torch(torch_ref.models.build(plain.model), model).double()
     torch_optimizer, scheduler = torch_optimizers.make_optimizer(twin, plain.optimizer, plain.schedule)
     optimizer = make_optimizer(plain.optimizer, plain.schedule)
@@ -133,7 +133,7 @@ def trained():
     optimizer = make_optimizer(replace(plain.optimizer, learning_rate=2e-2), replace(plain.schedule, last=150))
     with jax.numpy_dtype_promotion("standard"):
         run = make_shaped_train_steps(partial(pairs.pair_loss, **RULES), optimizer, partial(BUCKETS.batch, 0))
-        state = train_state(init(plain.model, jax.random.key(0)), optimizer)
+        state = train_state(build(plain.model, rngs=jax.random.key(0)), optimizer)
         return run(state, None, jax.random.key(0), 150)[0].model
 
 

@@ -15,7 +15,7 @@ from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.beam import BeamShape, make_beam
 from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
-from jaxformer.models import EncoderDecoder
+from jaxformer.models import abstract
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.inputs import probe
@@ -74,7 +74,7 @@ def case(name):
     """A float64 model, its twin, and sources with padding of every kind but all."""
     with jax.enable_x64(True):
         config = CONFIGS[name]
-        start = excite(EncoderDecoder(config), seed=SEEDS[name])
+        start = excite(abstract(config), seed=SEEDS[name])
         twin = load_torch(TorchEncoderDecoder(config), start).double().eval()
         source, valid = probe(config.source_ids, 6, 11, seed=5)
         return to_float64(start), twin, source[:-1], valid[:-1]

@@ -1,4 +1,4 @@
-"""The wings import one way, the frameworks stay apart, and every module has its twin: read from the source."""
+"""The packages import one way and the frameworks stay apart: read from the source."""
 
 import ast
 import re
@@ -16,20 +16,6 @@ import jaxformer.parity
 ROOT = Path(jaxformer.__file__).parents[1]
 ABOVE_ALL = ("pytest_plugin", "__main__")
 """Top-level files that are no ground: they stand on everything else."""
-NO_TWIN = {
-    "decoding/prepare.py": "torch compiles nothing",
-    "nn/dropout.py": "torch.nn.Dropout",
-    "nn/linear.py": "torch.nn.Linear",
-    "nn/matmul.py": "torch's own gradient of a product is fast already",
-    "nn/precision.py": "torch's own functions sum in float32 or wider",
-    "training/averaging.py": "runs are trained on one side",
-    "training/bleu.py": "runs are trained on one side",
-    "training/checkpoint.py": "runs are trained on one side",
-    "training/plots.py": "runs are trained on one side",
-    "training/runs.py": "runs are trained on one side",
-    "training/trained.py": "the weights file is the twin's already",
-    "training/translator.py": "runs are trained on one side",
-}
 HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
 
 
@@ -112,7 +98,7 @@ def test_the_order_names_every_package():
 @pytest.mark.parametrize("path", sources("jaxformer"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_package_imports_only_those_under_it(path):
     if path.parent == ROOT / "jaxformer" and path.stem == "__init__":
-        assert not imports(path, top_only=True)
+        assert roots(imports(path, top_only=True)) == {"typing"}
         return
     mine = path.relative_to(ROOT / "jaxformer").parts[0].removesuffix(".py")
     for module in imports(path):
@@ -170,25 +156,6 @@ def test_the_twin_imports_nothing_of_jax():
         for module in imports(path):
             if module.startswith("jaxformer"):
                 assert module.removeprefix("jaxformer.").replace(".", "/") in GROUND, (path, module)
-
-
-def test_every_file_has_its_twin():
-    def files(package: str) -> set[str]:
-        wings = [ROOT / package / wing for wing in ("nn", "models", "decoding", "training")]
-        return {str(path.relative_to(ROOT / package)) for wing in wings for path in wing.glob("*.py")}
-
-    assert files("jaxformer") - files("torch_ref") == set(NO_TWIN)
-    assert not files("torch_ref") - files("jaxformer")
-
-
-def classes(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text("utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
-
-
-@pytest.mark.parametrize("path", sources("torch_ref"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_twin_classes_have_the_same_names(path):
-    assert classes(path) <= classes(ROOT / "jaxformer" / path.relative_to(ROOT / "torch_ref"))
 
 
 def loaded(statement: str, *, whole: bool = False) -> set[str]:

@@ -2,6 +2,7 @@
 in one line that says how they become ours. So are sources of keys and values that do not fit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import torch_ref.nn.stack
 from jaxformer.config.models import BlockConfig, GPTConfig
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.models import build
+from tests.tiny import quick_key
 
 B, N, T, S, D = 2, 3, 4, 5, 6
 SIZES = {"d_model": D, "n_layers": 1, "n_heads": N, "d_ff": 7}
@@ -30,7 +32,7 @@ JAX: dict[str, Any] = {
     "attention": ours.MultiHeadAttention,
     "block": ours.Block,
     "stack": ours.Stack,
-    "build": build,
+    "build": partial(build, rngs=quick_key(0)),
 }
 TORCH: dict[str, Any] = {
     "array": torch.from_numpy,

@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
-from jaxformer.models import GPT, init
+from jaxformer.models import abstract, build
 from jaxformer.training import checkpoint
 from jaxformer.training.checkpoint import digest, load_state, save_state
 from tests.room import room_for
@@ -195,7 +195,7 @@ def test_no_room_for_a_checkpoint(saved):
 
 @pytest.fixture(scope="module")
 def model():
-    return jax.jit(lambda key: init(tiny_config(n_layers=1), key))(jax.random.key(0))
+    return jax.jit(lambda key: build(tiny_config(n_layers=1), rngs=key))(jax.random.key(0))
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def weights(model, tmp_path) -> Path:
 def refused(path: Path) -> str:
     """The line that refuses a weights file."""
     with pytest.raises(CheckpointError) as caught:
-        load_weights(path, jax.eval_shape(lambda: GPT(tiny_config(n_layers=1))))
+        load_weights(path, abstract(tiny_config(n_layers=1)))
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(str(path))
     return str(caught.value)

@@ -92,7 +92,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"jax_model": shapes(Ours), "rules": None},
         "the JAX model has shapes alone, and no values to match; give rules",
     ),
-    "unknown rules": ({"rules": "gtp2"}, "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
+    "unknown rules": (
+        {"rules": "gtp2"},
+        "rules = 'gtp2' is not known; did you mean 'gpt2'? choose one of " + ", ".join(FAMILIES),
+    ),
     "rules that are none": (
         {"rules": 3},
         f"rules is a int; give a Family, or one of {', '.join(FAMILIES)}",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
-from jaxformer.models import Model, init
+from jaxformer.models import Model, build
 from jaxformer.nn import empty_cache
 from tests.tiny import quick_key
 
@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[str, Callable[..., object]]] = {
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, Model]:
-    return {name: init(config, quick_key(0)) for name, config in CONFIGS.items()}
+    return {name: build(config, rngs=quick_key(0)) for name, config in CONFIGS.items()}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from jaxformer.decoding import generate, generate_beam
 from jaxformer.decoding.generate import _generate
 from jaxformer.decoding.sampling import keep_top_k, keep_top_p, next_tokens, numbers
 from jaxformer.errors import InputError, NonFiniteError
-from jaxformer.models import init
+from jaxformer.models import build
 from tests.tiny import quick_key, tiny_config
 
 GREEDY = SamplingConfig(temperature=0.0)
@@ -22,7 +22,7 @@ ATTENTION = 3
 @pytest.fixture(scope="module")
 def model():
     config = tiny_config(init="torch", layers="rolled")
-    return jax.jit(lambda key: jax.tree.map(lambda leaf: 3 * leaf, init(config, key)))(quick_key(1))
+    return jax.jit(lambda key: jax.tree.map(lambda leaf: 3 * leaf, build(config, rngs=key)))(quick_key(1))
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,18 @@ from dataclasses import replace
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import torch_ref.models
 from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS, preset
-from jaxformer.models import build, init, initialiser_table
+from jaxformer.errors import ConfigError
+from jaxformer.models import GPT, abstract, build, initialiser_table
 from jaxformer.pytree import count_parameters, named_leaves
 from tests.tiny import quick_key, tiny_config
 from torch_ref.models.init import named_tensors
@@ -93,7 +96,7 @@ TABLES = {
 def program(**changes):
     """The draw of every tensor, compiled once."""
     config = tiny_config(**changes)
-    return jax.jit(lambda key: init(config, key))
+    return jax.jit(lambda key: build(config, rngs=key))
 
 
 def drawn(seed: int = 0, **changes) -> dict[str, np.ndarray]:
@@ -150,7 +153,7 @@ def test_the_row_of_the_padding_id_starts_at_zero(scheme):
 
 def test_a_row_that_starts_at_zero_is_drawn_so():
     ours = drawn(padding_idx=3)["embed.token.table"]
-    theirs = torch_ref.models.init(tiny_config(padding_idx=3), torch.Generator().manual_seed(0)).embed.token.weight
+    theirs = torch_ref.models.GPT(tiny_config(padding_idx=3)).embed.token.weight
     for rows in (ours, theirs.detach().numpy()):
         assert np.flatnonzero(~rows.any(1)).tolist() == [3]
 
@@ -219,7 +222,7 @@ def test_a_draw_depends_on_key_and_name_alone():
     ],
 )
 def test_parameter_counts(name, parameters, without_embeddings):
-    model = jax.eval_shape(lambda: build(preset(name)))
+    model = abstract(preset(name))
     assert count_parameters(model) == parameters
     assert count_parameters(model, embeddings=False) == without_embeddings
 
@@ -227,12 +230,64 @@ def test_parameter_counts(name, parameters, without_embeddings):
 def test_without_a_bias_a_gpt_has_the_parameters_of_nanogpts():
     """nanoGPT counts 123.59 M, its 1024 positions left out."""
     without = dict.fromkeys(("norm_bias", "qkv_bias", "output_bias", "feed_forward_bias"), False)
-    model = jax.eval_shape(lambda: build(replace(preset("gpt2_small"), vocab_size=50304, **without)))
+    model = abstract(replace(preset("gpt2_small"), vocab_size=50304, **without))
     assert count_parameters(model) - 1024 * 768 == 123_587_328
     assert not [name for name in named_leaves(model) if name.endswith("bias")]
 
 
 def test_every_leaf_is_a_trainable_float():
-    leaves = named_leaves(jax.eval_shape(lambda: build(tiny_config(positions="sinusoid", attention_dropout=0.1))))
+    leaves = named_leaves(abstract(tiny_config(positions="sinusoid", attention_dropout=0.1)))
     assert all(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves.values())
     assert not any("position" in name for name in leaves)
+
+
+def test_nobody_gets_zeros_by_accident():
+    for config in (tiny_config(), ENCODER, EncoderDecoderConfig(**SIZES)):
+        with pytest.raises(ConfigError) as caught:
+            build(config)
+        name = type(config).__name__.removesuffix("Config")
+        assert str(caught.value) == (
+            f"{name}(config) has no random numbers to start from; give rngs=nnx.Rngs(0), or take "
+            "jaxformer.abstract(config) for shapes alone"
+        )
+
+
+def test_random_numbers_come_from_flax_or_from_a_key():
+    by_key = named_leaves(GPT(tiny_config(), rngs=jax.random.key(7)))
+    by_name = named_leaves(GPT(tiny_config(), rngs=nnx.Rngs(params=jax.random.key(7))))
+    old = named_leaves(GPT(tiny_config(), rngs=jax.random.PRNGKey(7)))
+    rngs = nnx.Rngs(params=jax.random.key(7))
+    first, second = (named_leaves(GPT(tiny_config(), rngs=rngs))["head.kernel"] for _ in range(2))
+    wanted = named_leaves(GPT(tiny_config(), rngs=nnx.Rngs(params=jax.random.key(7)).params()))
+    assert all(np.array_equal(by_key[name], old[name]) for name in by_key)
+    assert all(np.array_equal(by_name[name], wanted[name]) for name in by_key)
+    assert not (first == second).any()
+
+
+def test_what_gives_no_random_numbers(untyped):
+    for wrong in (0, "key", jnp.zeros(2), np.random.default_rng(0)):
+        with pytest.raises(ConfigError, match=r"^GPT: rngs is .*; give nnx\.Rngs\(0\) or jax\.random\.key\(0\)$"):
+            GPT(tiny_config(), rngs=wrong)
+
+
+def test_shapes_alone_are_those_of_the_model():
+    shapes, model = (
+        named_leaves(abstract(tiny_config())),
+        named_leaves(jax.eval_shape(lambda: GPT(tiny_config(), rngs=nnx.Rngs(0)))),
+    )
+    assert {type(leaf) for leaf in shapes.values()} == {jax.ShapeDtypeStruct}
+    assert [(name, leaf.shape, leaf.dtype) for name, leaf in shapes.items()] == [
+        (name, leaf.shape, leaf.dtype) for name, leaf in model.items()
+    ]
+
+
+def test_a_twin_is_initialised_too():
+    """By torch's own generator, or by one that is given: torch.nn.Linear alone would not follow the configuration."""
+    config = tiny_config(init="normal", head_bias=True)
+    torch.manual_seed(3)
+    models = [torch_ref.models.GPT(config), torch_ref.models.GPT(config)]
+    made = [torch_ref.models.build(config, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    first, second = ([model.head.weight.detach() for model in pair] for pair in (models, made))
+    assert not torch.equal(*first)
+    assert torch.equal(*second)
+    assert all(0.01 < head.std() < 0.04 for head in (*first, *second))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConf
 from jaxformer.errors import InputError
 from jaxformer.models import build
 from jaxformer.nn.cache import empty_cache
+from tests.tiny import quick_key
 
 V, CONTEXT = 11, 8
 SIZES = {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16, "vocab_size": V, "context": CONTEXT}
@@ -23,7 +25,7 @@ ENCODER = EncoderConfig(**SIZES, token_types=3)
 PLAIN_ENCODER = replace(ENCODER, token_types=0)
 SEQUENCES = EncoderDecoderConfig(**SIZES, source_vocab_size=13, n_decoder_layers=3)
 SIDES: dict[str, tuple[Callable, Callable, Callable]] = {
-    "jax": (build, jnp.asarray, empty_cache),
+    "jax": (partial(build, rngs=quick_key(0)), jnp.asarray, empty_cache),
     "torch": (torch_ref.models.build, torch.from_numpy, torch_ref.nn.cache.empty_cache),
 }
 sides = pytest.mark.parametrize(("of", "array", "empty"), SIDES.values(), ids=SIDES)
@@ -179,7 +181,7 @@ def test_a_memory_of_another_width(of, array, empty, untyped):
 
 
 def test_lists(untyped):
-    built, ids = build(SEQUENCES), [[1, 2], [3, 4]]
+    built, ids = build(SEQUENCES, rngs=quick_key(0)), [[1, 2], [3, 4]]
     assert np.array_equal(built(ids, ids), built(np.array(ids), np.array(ids)))
     assert (
         said(lambda: built([[1, 2], [3]], ids)) == "rows of ids have different lengths; pad them to one, and mask the padding"
@@ -246,8 +248,16 @@ def test_a_cache_of_another_batch(of, array, empty):
     assert message == "the cache holds 3 sequences, 2 are given; make it for as many"
 
 
-def test_more_targets_than_the_cache_takes():
-    built = build(SEQUENCES)
-    source = ones(2, 4)
-    with pytest.raises(InputError, match="the cache holds 0 tokens and 4 more exceed its 3"):
-        built.extend(source, empty_cache(SEQUENCES.decoder, 2, 3), built.encode(source))
+@sides
+def test_more_targets_than_the_cache_takes(of, array, empty):
+    built, source = of(SEQUENCES), array(ones(2, 4))
+    message = said(lambda: built.extend(source, empty(SEQUENCES.decoder, 2, 3), built.encode(source)))
+    assert message == "the cache holds 0 tokens and 4 more exceed its 3"
+
+
+@sides
+def test_more_tokens_than_the_context_takes(of, array, empty):
+    built, tokens = of(GPT), array(ones(2, CONTEXT))
+    _, cache = built.extend(tokens, empty(GPT, 2, 2 * CONTEXT))
+    message = said(lambda: built.extend(tokens[:, :1], cache))
+    assert message == f"the cache holds {CONTEXT} tokens and 1 more exceed its {CONTEXT}"

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.data.windows import cover, draw_windows
-from jaxformer.models import init
+from jaxformer.models import build
 from jaxformer.pytree import named_leaves
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.losses import cross_entropy, mean
@@ -36,7 +36,7 @@ def begin(seed: int = 0):
 
 @jax.jit
 def fresh(key):
-    return train_state(init(CONFIG, key), OPTIMIZER)
+    return train_state(build(CONFIG, rngs=key), OPTIMIZER)
 
 
 @pytest.fixture(scope="module")

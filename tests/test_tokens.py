@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.decoding import generate
 from jaxformer.errors import ConfigError, InputError
-from jaxformer.models import init
+from jaxformer.models import build
 from jaxformer.nn.cache import empty_cache
 from tests.tiny import quick_key, tiny_config
 
@@ -28,7 +28,7 @@ TOO_LONG = (np.zeros((1, CONTEXT + 1), np.int32), f": length {CONTEXT + 1}; give
 
 @pytest.fixture(scope="module")
 def model():
-    return init(tiny_config(), quick_key(0))
+    return build(tiny_config(), rngs=quick_key(0))
 
 
 @pytest.fixture(scope="module")

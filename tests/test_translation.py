@@ -10,7 +10,7 @@ from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import generate, translate, translate_beam
 from jaxformer.decoding.translation import _translate, _translate_beam
 from jaxformer.errors import ConfigError, InputError, NonFiniteError
-from jaxformer.models import EncoderDecoder, init
+from jaxformer.models import EncoderDecoder, build
 from tests.tiny import quick_key, tiny_config
 
 CONFIG = EncoderDecoderConfig(
@@ -21,7 +21,7 @@ IDS = {"start": 0, "eos": 1}
 
 @pytest.fixture(scope="module")
 def model() -> EncoderDecoder:
-    return init(CONFIG, quick_key(1))
+    return build(CONFIG, rngs=quick_key(1))
 
 
 def source(length: int, batch: int = 3) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_refusals(model, untyped, function, given, said):
 
 
 def test_a_model_of_another_kind(model):
-    gpt = init(tiny_config(), quick_key(0))
+    gpt = build(tiny_config(), rngs=quick_key(0))
     with pytest.raises(InputError, match="only an EncoderDecoder translates, and this is GPT"):
         translate(gpt, source(4), 3, **IDS)
     with pytest.raises(InputError, match="generate continues a GPT, and this is EncoderDecoder"):

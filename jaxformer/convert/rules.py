@@ -19,6 +19,7 @@ state = to_torch(model, family, like=torch_model.state_dict())
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
@@ -101,7 +102,10 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
 
 def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
     """The same with every tensor of the JAX model once."""
-    arrays = {name: np.asarray(leaf) for name, leaf in weights_of(tree, family).items()}
+    leaves = weights_of(tree, family)
+    if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
+        raise ConversionError(f"{listed(shapes)} of the JAX model are shapes alone; give a model with weights")
+    arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
 
     def piece(place: Place) -> np.ndarray:
         array, rule = arrays[place.name], family.rule(place.name)

@@ -123,12 +123,12 @@ def read(
     batch, longest = text.shape
     cache = empty_cache(model, batch, capacity)
     positions = places(jnp.int32(0), longest, padding)
-    states, cache = model.states(text, cache, mask=behind(padding, capacity), positions=positions)
+    states, cache = model.last_hidden_state(text, cache, mask=behind(padding, capacity), positions=positions)
     rows = jnp.repeat(padding, width)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         positions = places(cache.length, 1, rows)
-        states, after = model.states(tokens[:, None], cache, mask=behind(rows, capacity), positions=positions)
+        states, after = model.last_hidden_state(tokens[:, None], cache, mask=behind(rows, capacity), positions=positions)
         return last(model, states, 0), after
 
     unread = (longest - start + padding)[:, None]
@@ -154,7 +154,7 @@ def _generate(
     def with_window(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         seen, padding = jnp.concatenate([window[0][:, 1:], chosen[:, None]], 1), jnp.maximum(window[1] - 1, 0)
         positions = places(jnp.int32(0), context, padding)
-        states, _ = model.states(seen, None, mask=behind(padding, context), positions=positions)
+        states, _ = model.last_hidden_state(seen, None, mask=behind(padding, context), positions=positions)
         return last(model, states, context - 1), (seen, padding)
 
     progress = begin(logits, cache, history, size, choice.rules)

@@ -1,21 +1,36 @@
 """A model by its configuration."""
 
+import jax
+
+from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models.encoder import Encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.gpt import GPT
+from jaxformer.models.init import Rngs, Undrawn
+from jaxformer.pytree import layer_shapes
 
 Model = GPT | Encoder | EncoderDecoder
 
 
-def build(config: ModelConfig) -> Model:
-    """The model of that configuration, filled with zeros (ones for gains)."""
+def build(config: ModelConfig, *, rngs: Rngs | None = None) -> Model:
+    """The initialised model of that configuration, whichever class it is of."""
     match config:
         case GPTConfig():
-            return GPT(config)
+            return GPT(config, rngs=rngs)
         case EncoderConfig():
-            return Encoder(config)
+            return Encoder(config, rngs=rngs)
         case EncoderDecoderConfig():
-            return EncoderDecoder(config)
+            return EncoderDecoder(config, rngs=rngs)
     raise ConfigError(f"{type(config).__name__} belongs to no model; give a GPTConfig, EncoderConfig or EncoderDecoderConfig")
+
+
+def abstract(config: ModelConfig) -> Model:
+    """The model of that configuration with shapes and types in the place of arrays, for `from_torch` and `load_weights`."""
+    return jax.eval_shape(lambda: build(config, rngs=Undrawn()))
+
+
+def initialiser_table(config: ModelConfig) -> dict[str, Initialiser]:
+    """Which distribution each tensor of the model starts from, by its name."""
+    return initialisers(config, layer_shapes(abstract(config)))

@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
+from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.linear import Linear
@@ -18,12 +19,13 @@ from jaxformer.validation.inputs import check_mask, check_positions, check_token
 class Encoder(nnx.Module):
     """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector of a sequence."""
 
-    def __init__(self, config: EncoderConfig):
+    def __init__(self, config: EncoderConfig, *, rngs: Rngs | None = None):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = Linear(config.d_model, config.d_model, True) if config.pooler else None
+        initialise(self, config, rngs)
 
     def __call__(
         self,
@@ -59,7 +61,7 @@ class Encoder(nnx.Module):
         token_types: Tokens | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """What every layer looks at, to be looked at."""
+        """The attention weights of every layer, for plotting."""
         return self.stack.weights(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias).own
 
     def hidden_states(

@@ -7,6 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.attention import Memory
 from jaxformer.nn.cache import KeysValues, KVCache
 from jaxformer.nn.dropout import split_key
@@ -20,7 +21,7 @@ from jaxformer.validation.inputs import Attended, check_memory, check_rows, chec
 
 
 class AttentionMaps(NamedTuple):
-    """What every layer looks at, to be looked at."""
+    """The attention weights of every layer, for plotting."""
 
     encoder: Float[Array, "L B N S S"]
     """Of the source on itself."""
@@ -42,7 +43,7 @@ class HiddenStates(NamedTuple):
 class EncoderDecoder(nnx.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
-    def __init__(self, config: EncoderDecoderConfig):
+    def __init__(self, config: EncoderDecoderConfig, *, rngs: Rngs | None = None):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
@@ -51,6 +52,7 @@ class EncoderDecoder(nnx.Module):
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, rngs)
 
     def __call__(
         self,
@@ -121,7 +123,7 @@ class EncoderDecoder(nnx.Module):
         memory_bias: Float[Array, "..."] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
-        """Logits behind what the cache holds, and the cache that holds these tokens too."""
+        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias), embed_key)
         biases = {"bias": bias, "memory_bias": memory_bias}
@@ -139,7 +141,7 @@ class EncoderDecoder(nnx.Module):
         target_bias: Float[Array, "..."] | None = None,
         memory_bias: Float[Array, "..."] | None = None,
     ) -> AttentionMaps:
-        """What every layer of both stacks looks at."""
+        """The attention weights of every layer of both stacks."""
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x = self._embed_source(source, source_mask, source_bias, None)
@@ -160,7 +162,7 @@ class EncoderDecoder(nnx.Module):
         target_bias: Float[Array, "..."] | None = None,
         memory_bias: Float[Array, "..."] | None = None,
     ) -> HiddenStates:
-        """What every layer of both stacks gives."""
+        """The hidden states of every layer of both stacks."""
         x = self._embed_source(source, source_mask, source_bias, None)
         states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
         encoder = jnp.concatenate([states[:-1], self.encoder_norm(states[-1:])])

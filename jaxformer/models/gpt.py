@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import GPTConfig
+from jaxformer.models.init import Rngs, initialise
 from jaxformer.nn.cache import KVCache
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.embeddings import InputEmbedding
@@ -19,12 +20,13 @@ from jaxformer.validation.inputs import check_mask, check_positions
 class GPT(nnx.Module):
     """`logits = model(tokens)`; with a key, dropout is on; `extend` continues from a cache."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, rngs)
 
     def __call__(
         self,
@@ -53,11 +55,11 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
-        """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, cache = self.states(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
+        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        x, cache = self.last_hidden_state(tokens, cache, mask=mask, bias=bias, positions=positions, key=key)
         return self.read_out(x), cache
 
-    def states(
+    def last_hidden_state(
         self,
         tokens: Tokens,
         cache: KVCache | None,
@@ -69,7 +71,7 @@ class GPT(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
         embed_key, stack_key = split_key(key, 2)
-        x, mask = self._begin(tokens, cache, mask, positions, embed_key)
+        x, mask = self._embed(tokens, cache, mask, positions, embed_key)
         x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias)
         return self.norm(x), cache
 
@@ -85,8 +87,8 @@ class GPT(nnx.Module):
         bias: Float[Array, "..."] | None = None,
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
-        """What every layer looks at, to be looked at."""
-        x, mask = self._begin(tokens, None, mask, positions, None)
+        """The attention weights of every layer, for plotting."""
+        x, mask = self._embed(tokens, None, mask, positions, None)
         return self.stack.weights(x, mask, bias=bias).own
 
     def hidden_states(
@@ -98,11 +100,11 @@ class GPT(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        x, mask = self._begin(tokens, None, mask, positions, None)
+        x, mask = self._embed(tokens, None, mask, positions, None)
         states = self.stack.hidden_states(x, mask, bias=bias)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
-    def _begin(
+    def _embed(
         self,
         tokens: Tokens,
         cache: KVCache | None,

@@ -1,31 +1,52 @@
-"""A freshly initialised model."""
+"""How a model's tensors are drawn when it is built."""
 
 import zlib
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import ModelConfig
-from jaxformer.models.build import Model, build
-from jaxformer.pytree import layer_shapes, map_named
+from jaxformer.errors import ConfigError
+from jaxformer.pytree import layer_shapes, path_name
 
 
-def initialiser_table(config: ModelConfig) -> dict[str, Initialiser]:
-    """Which distribution each tensor of the model starts from, by its name."""
-    shapes = layer_shapes(jax.eval_shape(lambda: build(config)))
-    return initialisers(config, shapes)
+class Undrawn:
+    """Given for random numbers by `abstract`, which needs shapes alone: nothing is drawn."""
 
 
-def init(config: ModelConfig, key: PRNGKeyArray) -> Model:
-    """The model with every tensor drawn from its initialiser; a tensor's draw depends on the key and its name alone."""
-    table = initialiser_table(config)
+Rngs = nnx.Rngs | PRNGKeyArray | Undrawn
+"""What tensors are drawn from: a jax PRNG key, or nnx.Rngs, which gives the next key of its stream `params`."""
 
-    def fill(name: str, leaf: jax.ShapeDtypeStruct) -> Array:
-        return draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), leaf.shape)
 
-    return map_named(fill, jax.eval_shape(lambda: build(config)))
+def initialise(model: nnx.Module, config: ModelConfig, rngs: Rngs | None) -> None:
+    """Draw every tensor of a model under construction; a draw depends on the key and the tensor's name alone.
+
+    It works under jit, vmap and eval_shape. ConfigError where `rngs` is neither nnx.Rngs nor a key.
+    """
+    if isinstance(rngs, Undrawn):
+        return
+    key, table = initial_key(type(model).__name__, rngs), initialisers(config, layer_shapes(model))
+    variables = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    for path, variable in variables:
+        name = path_name(path)
+        variable.set_value(draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), variable.shape))
+
+
+def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArray:
+    """The key that the tensors of a model of that class are drawn from."""
+    if rngs is None:
+        raise ConfigError(
+            f"{model}(config) has no random numbers to start from; give rngs=nnx.Rngs(0), or take jaxformer.abstract(config) "
+            "for shapes alone"
+        )
+    if isinstance(rngs, nnx.Rngs):
+        return rngs.params()
+    if not isinstance(rngs, jax.Array) or not (jnp.issubdtype(rngs.dtype, jax.dtypes.prng_key) or rngs.dtype == jnp.uint32):
+        raise ConfigError(f"{model}: rngs is {rngs!r:.50}; give nnx.Rngs(0) or jax.random.key(0)")
+    return rngs
 
 
 def draw(initialiser: Initialiser, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:

@@ -1,7 +1,10 @@
 """Arrays and weights: every part of a transformer, as a pure function first and a module that owns weights second.
 
-A module is built from its configuration with zeros (ones for gains) and filled by `jaxformer.models.init` or by
-`jaxformer.convert`. It holds trainable float arrays and nothing else: no random state, no mode, no buffer.
+A part is built from its configuration with zeros (ones for gains): a model draws the tensors of all its parts when it is
+built, and `jaxformer.from_torch` fills a part of its own. It holds trainable float arrays and nothing else: no random state,
+no mode, no buffer.
+
+A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key` is a projection, it is `rng`.
 """
 
 from jaxformer.nn.attention import MultiHeadAttention, attention_weights

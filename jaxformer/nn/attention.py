@@ -18,10 +18,10 @@ def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | N
     """Softmax over the keys that may be attended to; a row without any gives zeros, and finite gradients."""
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.full((), -jnp.inf, scores.dtype))
-    peak = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    powers = jnp.exp(scores - jnp.where(jnp.isneginf(peak), jnp.zeros_like(peak), peak))
-    total = powers.sum(-1, keepdims=True)
-    return powers / jnp.where(total == 0, jnp.ones_like(total), total)
+    highest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    exp_scores = jnp.exp(scores - jnp.where(jnp.isneginf(highest), jnp.zeros_like(highest), highest))
+    total = exp_scores.sum(-1, keepdims=True)
+    return exp_scores / jnp.where(total == 0, jnp.ones_like(total), total)
 
 
 def attention_weights(
@@ -58,10 +58,10 @@ def attention(
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
-    key: PRNGKeyArray | None = None,
+    rng: PRNGKeyArray | None = None,
 ) -> Float[Array, "B T N H"]:
-    """What each query gathers from the values; with a key, attention weights are dropped out."""
-    return weighted_values(dropout(attention_weights(q, k, mask, bias), dropout_rate, key), v)
+    """What each query gathers from the values; with an rng, attention weights are dropped out."""
+    return weighted_values(dropout(attention_weights(q, k, mask, bias), dropout_rate, rng), v)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -126,7 +126,7 @@ class MultiHeadAttention(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B N T S"]:
-        """The attention weights themselves, to look at."""
+        """The attention weights, for plotting."""
         q, k, _ = self.project(x, memory)
         return attention_weights(q, k, mask, bias)
 
@@ -135,12 +135,12 @@ class MultiHeadAttention(nnx.Module):
         x: Float[Array, "B T D"],
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        key: PRNGKeyArray | None = None,
+        rng: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
-        return self.extend(x, None, memory, mask, key, bias=bias)[0]
+        return self.extend(x, None, memory, mask, rng, bias=bias)[0]
 
     def extend(
         self,
@@ -148,15 +148,15 @@ class MultiHeadAttention(nnx.Module):
         cache: KVCache | None,
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
-        key: PRNGKeyArray | None = None,
+        rng: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
+        """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(attention(q, k, v, mask, bias, self.dropout_rate, key))
+        y = merge_heads(attention(q, k, v, mask, bias, self.dropout_rate, rng))
         return (y if self.out is None else self.out(y)), cache
 
 

@@ -15,7 +15,7 @@ from jaxformer.validation.inputs import check_attended
 
 
 class AttentionWeights(NamedTuple):
-    """What a block looks at, to be looked at; those of a stack have a leading layer axis."""
+    """The attention weights of a block, for plotting; those of a stack have a leading layer axis."""
 
     own: Float[Array, "*L B N T S"]
     """Of each token on the tokens beside it."""
@@ -62,7 +62,7 @@ class Block(nnx.Module):
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """The output for x behind what the cache holds, and the cache that holds x too."""
+        """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         keys = split_key(key, 6)
         x, cache = self._attend(x, cache, mask, bias, keys[:2])
@@ -98,7 +98,7 @@ class Block(nnx.Module):
         self, x: Array, cache: KVCache | None, mask: Array | None, bias: Array | None, keys: list[PRNGKeyArray | None]
     ) -> tuple[Array, KVCache | None]:
         y = self._before(self.attention_norm, x)
-        y, cache = self.attention.extend(y, cache, mask=mask, key=keys[0], bias=bias)
+        y, cache = self.attention.extend(y, cache, mask=mask, rng=keys[0], bias=bias)
         return self._after(self.attention_norm, x, y, keys[1]), cache
 
     def _before(self, norm: ScaledNorm | Identity, x: Array) -> Array:

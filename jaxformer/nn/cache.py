@@ -44,7 +44,7 @@ class KVCache:
         return self.keys.shape[2]
 
     def append(self, keys: Array, values: Array) -> tuple[Array, Array, "KVCache"]:
-        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer.
+        """Write B T K H after this layer's cached tokens; all its keys and values `B S K H`, and the cache at the next layer.
 
         Beyond the capacity JAX would write over the newest tokens; here that gives NaN. InputError for keys of another type.
         """

@@ -130,11 +130,9 @@ def dump(arguments: list[str]) -> int:
     """The torch side."""
     flags = parse(Dump, arguments, prog="jaxformer parity dump")
     model, call = _model(flags.torch)
-    from jaxformer.parity.compare import record_torch
-    from jaxformer.parity.record.archive import save
+    from jaxformer.parity.compare import dump
 
-    reference = record_torch(model, _inputs(flags), call, tier=flags.tier)
-    save(reference, flags.folder)
+    reference = dump(model, _inputs(flags), flags.folder, call_torch=call, tier=flags.tier)
     said = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
     print(f"{said} · saved to {flags.folder}")
     print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any, get_args
 
 import jax
@@ -32,6 +33,7 @@ from jaxformer.parity.match.one_sided import Side, told
 from jaxformer.parity.match.tensors import NO_RULES, identify, identify_shapes
 from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import TOLERANCES, difference, same_bits
+from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.record.rounding_error import measure_rounding
@@ -44,7 +46,7 @@ from jaxformer.parity.run.unread_parameters import with_idle
 from jaxformer.parity.run.unusual_orders import resolve
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.parity.validate import abstract, checked_jax, checked_sides, evaluating, filled
+from jaxformer.parity.validate import abstract, checked_jax, checked_torch, evaluating, filled
 from jaxformer.pytree import named_weights
 from jaxformer.validation.fields import check_choice
 
@@ -82,7 +84,7 @@ def compare(
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
 
-    family, arrays = checked_sides(torch_model, jax_model, inputs, rules, call_jax)
+    arrays, family = checked_torch(torch_model, inputs), checked_jax(jax_model, rules, call_jax)
 
     def stages() -> Found:
         reference = cache(lambda: record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks))
@@ -114,8 +116,26 @@ def record_torch(
     return replace(reference, not_covered=not_covered)
 
 
+def dump(
+    torch_model: Any,
+    inputs: tuple[np.ndarray, ...],
+    folder: Path | str,
+    *,
+    call_torch: Call = apply,
+    checks: tuple[str, ...] = CHECKS,
+    tier: Tier = "B",
+) -> Reference:
+    """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
+
+    The folder appears whole or not at all. InputError if it exists; ParityError where torch cannot be recorded.
+    """
+    reference = record_torch(torch_model, checked_torch(torch_model, inputs), call_torch, tier=tier, checks=checks)
+    save(reference, Path(folder))
+    return reference
+
+
 def check(
-    reference: Reference,
+    reference: Reference | Path | str,
     jax_model: Any,
     *,
     rules: Family | str | None = None,
@@ -123,14 +143,15 @@ def check(
     checks: tuple[str, ...] = CHECKS,
     tier: Tier = "B",
 ) -> Report:
-    """The same against what torch said before (see `dump`): torch is not needed."""
+    """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
 
     family = checked_jax(jax_model, rules, call_jax)
+    recorded = reference if isinstance(reference, Reference) else load(Path(reference))
 
     def stages() -> Found:
-        held = TorchState(reference.weights, reference.buffers, reference.tied, reference.frozen)
-        loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier, lambda: reference)
-        yield from judge(reference, loaded, checks, tier)
+        held = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
+        loaded = yield from weights_stage(held, jax_model, family, call_jax, checks, tier, lambda: recorded)
+        yield from judge(recorded, loaded, checks, tier)
 
     return _collected(stages(), checks, tier)
 

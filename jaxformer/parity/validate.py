@@ -9,20 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
-from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.families import find_family
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
 from jaxformer.pytree import is_weight
-from jaxformer.validation.fields import check_choice
 
 
-def checked_sides(
-    torch_model: Any, jax_model: Any, inputs: Any, rules: Family | str | None, call_jax: Call
-) -> tuple[Family | None, tuple[np.ndarray, ...]]:
-    """The rules and the inputs as arrays; InputError for what is no model, no rules or no inputs."""
+def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
+    """The inputs as arrays; InputError for what is not a torch model, and inputs that are not arrays."""
     from torch import nn
 
     if not isinstance(torch_model, nn.Module):
@@ -49,7 +46,7 @@ def checked_sides(
             raise InputError(f"input {i} is a {type(inputs[i]).__name__}; give arrays of numbers with at least one axis")
         if not array.size:
             raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
-    return checked_jax(jax_model, rules, call_jax), arrays
+    return arrays
 
 
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
@@ -59,14 +56,11 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
         raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
     if isinstance(jax_model, Mapping) and call_jax is apply:
         raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
-    if isinstance(rules, str):
-        check_choice("rules", rules, FAMILIES)
-        return FAMILIES[rules]
-    if rules is not None and not isinstance(rules, Family):
-        raise InputError(f"rules is a {type(rules).__name__}; give a Family, or one of {', '.join(FAMILIES)}")
-    if rules is None and abstract(jax_model):
+    if rules is not None:
+        return find_family(rules, "rules")
+    if abstract(jax_model):
         raise InputError("the JAX model has shapes alone, and no values to match; give rules")
-    return rules
+    return None
 
 
 def abstract(tree: Any) -> bool:

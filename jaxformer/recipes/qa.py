@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.config.presets import QA
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.flags import parse
-from jaxformer.models import init
+from jaxformer.models import GPT
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import train_state, train_step
@@ -73,7 +73,7 @@ def train(seed, epochs: int):
         return cross_entropy(model(inputs), targets)
 
     optimizer = make_optimizer(OPTIMIZER, ScheduleConfig())
-    state = train_state(init(QA, jax.random.key(seed)), optimizer)
+    state = train_state(GPT(QA, rngs=jax.random.key(seed)), optimizer)
 
     def step(state, sentence):
         batch = jnp.asarray(INPUTS)[sentence][None], jnp.asarray(TARGETS)[sentence][None]

@@ -18,7 +18,7 @@ from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
-from jaxformer.models import EncoderDecoder, init
+from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import begin, read_recipe, saved
 from jaxformer.training.loop import Plan, clock, fit
@@ -129,7 +129,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     """The run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
     folder, state = begin(recipe, {}, state)
     begun = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {begun:,}" if begun else ""))

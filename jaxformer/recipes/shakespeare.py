@@ -20,7 +20,7 @@ from jaxformer.data.corpora import read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
-from jaxformer.models import GPT, init
+from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import begin, read_recipe, saved
 from jaxformer.training.checkpoint import digest
@@ -115,7 +115,7 @@ def train(
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    state = jax.jit(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer))(seed)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = begin(recipe, text, state)
     begun = int(state.step)

@@ -22,7 +22,7 @@ from jaxformer.data.buckets import Buckets
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.models import EncoderDecoder, init
+from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import begin, read_recipe, saved
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
@@ -164,7 +164,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     """The run folder, and the model of the lowest validation loss: that of one step, or the mean of the newest."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
+    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
     folder, state = begin(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not recipe.resume:

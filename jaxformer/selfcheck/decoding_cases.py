@@ -11,7 +11,7 @@ from jaxformer.config.settings import BeamConfig, SamplingConfig
 from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
 from jaxformer.decoding.sampling import GREEDY
 from jaxformer.errors import ParityError
-from jaxformer.models import Model, build
+from jaxformer.models import Model, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.inputs import probe
@@ -51,7 +51,7 @@ class Search:
 
     def weights(self) -> Model:
         """The float32 weights of both sides."""
-        return excite(build(self.model), self.seed)
+        return excite(abstract(self.model), self.seed)
 
 
 def jax_search(search: Search) -> Hypotheses:

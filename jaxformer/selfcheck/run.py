@@ -18,7 +18,7 @@ from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConf
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
-from jaxformer.models import build
+from jaxformer.models import abstract
 from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
@@ -156,7 +156,7 @@ def reference(case: str) -> Reference:
     import torch_ref.models
 
     config = CONFIGS[case]
-    model = excite(build(config), seed=1)
+    model = excite(abstract(config), seed=1)
     if case == "shifted":
         model = map_named(lambda name, leaf: leaf + 100 if name == "embed.token.table" else leaf, model)
     inputs = adversarial_inputs(config, BATCH, LENGTH, seed=2)
@@ -168,7 +168,7 @@ def candidate(case: str) -> Candidate:
     """The JAX side of a case, without a bug."""
     whole = TRAININGS | SEARCHES
     config = whole[case].model if case in whole else CONFIGS[case]
-    return Candidate(jax.eval_shape(lambda: build(config)), call_jax)
+    return Candidate(abstract(config), call_jax)
 
 
 @functools.cache

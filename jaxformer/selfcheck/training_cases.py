@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.config.models import ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
-from jaxformer.models import Model, build
+from jaxformer.models import Model, abstract
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import TrainingResult, compare_training
 from jaxformer.parity.training.float32 import check_training32
@@ -38,7 +38,7 @@ class Training:
 
     def start(self) -> Model:
         """The model before its first step: excited weights."""
-        model = excite(build(self.model), seed=1)
+        model = excite(abstract(self.model), seed=1)
         sure = np.full(self.model.vocab_size, LARGE_LOGIT) + self.sure * (np.arange(self.model.vocab_size) == 0)
         return map_named(lambda name, leaf: leaf + sure if self.sure and name == "head.bias" else leaf, model)
 

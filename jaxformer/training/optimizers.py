@@ -72,7 +72,7 @@ def chosen(which: Which, tree: PyTree) -> PyTree:
 
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Two axes or more; flax's biases by head have two as well, and are none."""
+    """Two axes or more; a bias by head has two as well, and is none."""
     return len(shape) >= 2 and name.rpartition(".")[2] != "bias"
 
 

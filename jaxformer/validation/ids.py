@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Shaped
 
 from jaxformer.errors import InputError
-from jaxformer.validation.inputs import check_tokens
+from jaxformer.validation import inputs
 
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
@@ -28,13 +28,11 @@ def known(ids: Any) -> Tokens:
 def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens") -> Tokens:
     """Ids `B T` of a known length and, outside of jit, of known values: they come back as an array."""
     tokens = known(tokens)
-    check_tokens(tokens, vocab_size, context, name=name)
+    inputs.check_tokens(tokens, vocab_size, context, name=name)
     return tokens
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """Outside of jit: the cache takes these tokens too."""
     if cache is not None and not isinstance(cache.length, jax.core.Tracer):
-        held, room = int(cache.length), min(cache.capacity, context)
-        if held + n_tokens > room:
-            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {room}")
+        inputs.check_room(cache, n_tokens, context)

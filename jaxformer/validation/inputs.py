@@ -113,9 +113,17 @@ def check_sources(keys: Any, values: Any, widths: tuple[int, int]) -> None:
 
 def memory_shape(memory: Any) -> tuple[int, int]:
     """Rows B and length S of a source, or of keys and values, be they a layer's or all layers'."""
-    while isinstance(memory, list | tuple):
+    while isinstance(memory, tuple):
         memory = memory[0]
     return memory.keys.shape[-4:-2] if hasattr(memory, "keys") else memory.shape[:2]
+
+
+def check_room(cache: Any, n_tokens: int, context: int) -> None:
+    """A cache whose length is known takes these tokens too."""
+    if cache is not None:
+        held, room = int(cache.length), min(cache.capacity, context)
+        if held + n_tokens > room:
+            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {room}")
 
 
 def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> None:

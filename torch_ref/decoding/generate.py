@@ -39,7 +39,7 @@ def generate(
     def states(tokens: Tensor, cache: KVCache | None, start: int, padding: Tensor) -> tuple[Tensor, KVCache | None]:
         positions = (start + torch.arange(tokens.shape[1])[None] - padding[:, None]).clamp(min=0)
         keys = tokens.shape[1] if cache is None else cache.capacity
-        x, cache = model.states(
+        x, cache = model.last_hidden_state(
             tokens, cache, mask=padding_mask(torch.arange(keys)[None] >= padding[:, None]), positions=positions
         )
         return model.read_out(x[:, -1:])[:, 0], cache

@@ -30,8 +30,8 @@ def read(
     logits, cache = model.extend(torch.full((len(source), 1), start), cache, remembered, memory_mask=mask)
 
     def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:
-        shape = (len(tokens), -1, -1, -1)
-        read = [KeysValues(layer.keys.expand(shape), layer.values.expand(shape)) for layer in remembered]
+        shape = (-1, len(tokens), -1, -1, -1)
+        read = KeysValues(remembered.keys.expand(shape), remembered.values.expand(shape))
         logits, after = model.extend(tokens[:, None], cache, read, memory_mask=mask)
         return logits[:, 0], after
 

@@ -4,6 +4,5 @@ from torch_ref.models.build import Model, build
 from torch_ref.models.encoder import Encoder
 from torch_ref.models.encoder_decoder import EncoderDecoder
 from torch_ref.models.gpt import GPT
-from torch_ref.models.init import init
 
-__all__ = ["GPT", "Encoder", "EncoderDecoder", "Model", "build", "init"]
+__all__ = ["GPT", "Encoder", "EncoderDecoder", "Model", "build"]

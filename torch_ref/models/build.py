@@ -1,5 +1,7 @@
 """A model by its configuration."""
 
+import torch
+
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.errors import ConfigError
 from torch_ref.models.encoder import Encoder
@@ -9,13 +11,13 @@ from torch_ref.models.gpt import GPT
 Model = GPT | Encoder | EncoderDecoder
 
 
-def build(config: ModelConfig) -> Model:
-    """The model of that configuration, as torch fills it."""
+def build(config: ModelConfig, *, generator: torch.Generator | None = None) -> Model:
+    """The initialised model of that configuration, whichever class it is of."""
     match config:
         case GPTConfig():
-            return GPT(config)
+            return GPT(config, generator=generator)
         case EncoderConfig():
-            return Encoder(config)
+            return Encoder(config, generator=generator)
         case EncoderDecoderConfig():
-            return EncoderDecoder(config)
+            return EncoderDecoder(config, generator=generator)
     raise ConfigError(f"{type(config).__name__} belongs to no model; give a GPTConfig, EncoderConfig or EncoderDecoderConfig")

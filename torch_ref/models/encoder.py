@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
 from jaxformer.validation.inputs import check_mask, check_positions, check_token_types, check_tokens
+from torch_ref.models.init import initialise
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
@@ -14,13 +15,14 @@ from torch_ref.nn.stack import Stack
 class Encoder(nn.Module):
     """`states = model(tokens)`; in training mode dropout is on; `pool` makes one vector of a sequence."""
 
-    def __init__(self, config: EncoderConfig):
+    def __init__(self, config: EncoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.pooler = nn.Linear(config.d_model, config.d_model) if config.pooler else None
+        initialise(self, config, generator)
 
     def forward(
         self,
@@ -50,7 +52,7 @@ class Encoder(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """What every layer looks at, to be looked at: `L B N T T`."""
+        """The attention weights of every layer, for plotting: `L B N T T`."""
         return self.stack.weights(self._embed(tokens, mask, token_types, positions), mask, bias=bias).own
 
     def hidden_states(

@@ -9,12 +9,15 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.validation.inputs import (
     Attended,
     check_memory,
+    check_room,
     check_rows,
     check_scored,
     check_source_mask,
     check_tokens,
     memory_shape,
 )
+from torch_ref.models.init import initialise
+from torch_ref.nn.attention import Memory
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -22,12 +25,9 @@ from torch_ref.nn.masks import causal_mask, combine
 from torch_ref.nn.norms import make_norm
 from torch_ref.nn.stack import Stack
 
-Memory = Tensor | list[KeysValues]
-"""The states of a source, or what was computed from them before, layer by layer."""
-
 
 class AttentionMaps(NamedTuple):
-    """What every layer looks at, to be looked at."""
+    """The attention weights of every layer, for plotting."""
 
     encoder: Tensor
     """Of the source on itself: `L B N S S`."""
@@ -49,7 +49,7 @@ class HiddenStates(NamedTuple):
 class EncoderDecoder(nn.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
-    def __init__(self, config: EncoderDecoderConfig):
+    def __init__(self, config: EncoderDecoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
@@ -59,6 +59,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = Stack(config.decoder, cross=True)
         self.decoder_norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, generator)
 
     def forward(
         self,
@@ -82,7 +83,7 @@ class EncoderDecoder(nn.Module):
         x = self._embed_source(source, mask, bias)
         return self.encoder_norm(self.encoder(x, mask, bias=bias))
 
-    def remember(self, memory: Tensor) -> list[KeysValues]:
+    def remember(self, memory: Tensor) -> KeysValues:
         """The memory as every decoder layer's keys and values, for whoever decodes token by token."""
         return self.decoder.remember(memory)
 
@@ -111,7 +112,7 @@ class EncoderDecoder(nn.Module):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Logits behind what the cache holds, and the cache that holds these tokens too."""
+        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias))
         biases = {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, **biases)
@@ -128,7 +129,7 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> AttentionMaps:
-        """What every layer of both stacks looks at."""
+        """The attention weights of every layer of both stacks."""
         memory = self.encode(source, mask=source_mask, bias=source_bias)
         check_source_mask(source_mask, memory.shape, self.config.n_heads)
         x = self._embed_source(source, source_mask, source_bias)
@@ -149,7 +150,7 @@ class EncoderDecoder(nn.Module):
         target_bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> HiddenStates:
-        """What every layer of both stacks gives."""
+        """The hidden states of every layer of both stacks."""
         x = self._embed_source(source, source_mask, source_bias)
         states = self.encoder.hidden_states(x, source_mask, bias=source_bias)
         encoder = torch.cat([states[:-1], self.encoder_norm(states[-1:])])
@@ -175,9 +176,10 @@ class EncoderDecoder(nn.Module):
         config = self.config
         check_tokens(target.numpy(), config.vocab_size, config.context, name="target")
         batch, n_tokens = target.shape
+        check_room(cache, n_tokens, config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_scored((batch, config.n_heads, n_tokens, keys), *own, name="target ")
-        if not isinstance(memory, list):
+        if not isinstance(memory, KeysValues):
             check_memory(memory, config.d_model)
         rows, read = memory_shape(memory)
         check_rows(batch, rows)

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.validation.inputs import check_mask, check_positions, check_tokens
+from jaxformer.validation.inputs import check_mask, check_positions, check_room, check_tokens
+from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.head import Head
@@ -16,13 +17,14 @@ from torch_ref.nn.stack import Stack
 class GPT(nn.Module):
     """`logits = model(tokens)`; in training mode dropout is on; `extend` continues from a cache."""
 
-    def __init__(self, config: GPTConfig):
+    def __init__(self, config: GPTConfig, *, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
         self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        initialise(self, config, generator)
 
     def forward(
         self,
@@ -44,11 +46,11 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Logits behind what the cache holds, and the cache that holds these tokens too."""
-        x, cache = self.states(tokens, cache, mask=mask, bias=bias, positions=positions)
+        """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        x, cache = self.last_hidden_state(tokens, cache, mask=mask, bias=bias, positions=positions)
         return self.read_out(x), cache
 
-    def states(
+    def last_hidden_state(
         self,
         tokens: Tensor,
         cache: KVCache | None,
@@ -58,7 +60,7 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """The normed output of the stack, before the read-out."""
-        x, mask = self._begin(tokens, cache, mask, positions)
+        x, mask = self._embed(tokens, cache, mask, positions)
         x, cache = self.stack.extend(x, cache, mask=mask, bias=bias)
         return self.norm(x), cache
 
@@ -74,8 +76,8 @@ class GPT(nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """What every layer looks at, to be looked at: `L B N T T`."""
-        x, mask = self._begin(tokens, None, mask, positions)
+        """The attention weights of every layer, for plotting: `L B N T T`."""
+        x, mask = self._embed(tokens, None, mask, positions)
         return self.stack.weights(x, mask, bias=bias).own
 
     def hidden_states(
@@ -87,16 +89,17 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        x, mask = self._begin(tokens, None, mask, positions)
+        x, mask = self._embed(tokens, None, mask, positions)
         states = self.stack.hidden_states(x, mask, bias=bias)
         return torch.cat([states[:-1], self.norm(states[-1:])])
 
-    def _begin(
+    def _embed(
         self, tokens: Tensor, cache: KVCache | None, mask: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """The embedded tokens, and who may attend to whom."""
         check_tokens(tokens.numpy(), self.config.vocab_size, self.config.context)
         batch, n_tokens = tokens.shape
+        check_room(cache, n_tokens, self.config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
         check_positions(None if positions is None else positions.numpy(), (batch, n_tokens), self.config.context)

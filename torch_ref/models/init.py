@@ -1,11 +1,10 @@
-"""A freshly initialised model, from the same table of initialisers as the JAX one."""
+"""How a model's tensors are drawn when it is built, from the same table of initialisers as the JAX one."""
 
 import torch
 from torch import Tensor, nn
 
 from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import ModelConfig
-from torch_ref.models.build import Model, build
 from torch_ref.nn.embeddings import Embedding
 from torch_ref.nn.head import Head
 
@@ -23,17 +22,15 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return found
 
 
-def init(config: ModelConfig, generator: torch.Generator) -> Model:
-    """The model with every tensor drawn from its initialiser."""
-    model = build(config)
+def initialise(model: nn.Module, config: ModelConfig, generator: torch.Generator | None) -> None:
+    """Draw every tensor of a model under construction; without a generator, from torch's own."""
     tensors = named_tensors(model)
     table = initialisers(config, {name: tuple(tensor.shape) for name, tensor in tensors})
     for name, tensor in tensors:
         draw_(tensor, table[name], generator)
-    return model
 
 
-def draw_(tensor: Tensor, initialiser: Initialiser, generator: torch.Generator) -> None:
+def draw_(tensor: Tensor, initialiser: Initialiser, generator: torch.Generator | None) -> None:
     """Fill in place."""
     match initialiser.kind:
         case "normal":

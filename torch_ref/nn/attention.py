@@ -9,6 +9,9 @@ from jaxformer.validation.inputs import check_scored, check_sources, source_widt
 from torch_ref.nn.cache import KeysValues, KVCache
 from torch_ref.nn.masks import combine
 
+KEEP_ALL = nn.Dropout(0.0)
+"""No dropout."""
+
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the keys that may be attended to; a row without any gives zeros, and finite gradients."""
@@ -36,6 +39,18 @@ def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
     """The values, averaged by the attention weights: `B T N H`."""
     v = v.repeat_interleave(weights.shape[1] // v.shape[2], dim=2)
     return (weights @ v.transpose(1, 2)).transpose(1, 2)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: nn.Module = KEEP_ALL,
+) -> Tensor:
+    """What each query gathers from the values, `B T N H`; in training mode, `dropout` drops attention weights."""
+    return weighted_values(dropout(attention_weights(q, k, mask, bias)), v)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -94,7 +109,7 @@ class MultiHeadAttention(nn.Module):
     def weights(
         self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
     ) -> Tensor:
-        """The attention weights themselves, to look at."""
+        """The attention weights, for plotting."""
         q, k, _ = self.project(x, memory)
         return attention_weights(q, k, mask, bias)
 
@@ -113,11 +128,11 @@ class MultiHeadAttention(nn.Module):
         *,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """The output for x behind what the cache holds, and the cache that holds x too. Without a cache: x alone."""
+        """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(weighted_values(self.dropout(attention_weights(q, k, mask, bias)), v))
+        y = merge_heads(attention(q, k, v, mask, bias, self.dropout))
         return (y if self.out is None else self.out(y)), cache
 
 

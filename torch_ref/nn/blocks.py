@@ -13,7 +13,7 @@ from torch_ref.nn.norms import make_norm
 
 
 class AttentionWeights(NamedTuple):
-    """What a block looks at, to be looked at; those of a stack have a leading layer axis."""
+    """The attention weights of a block, for plotting; those of a stack have a leading layer axis."""
 
     own: Tensor
     """Of each token on the tokens beside it."""
@@ -59,7 +59,7 @@ class Block(nn.Module):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """The output for x behind what the cache holds, and the cache that holds x too."""
+        """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         x, cache = self._attend(x, cache, mask, bias)
         if self.cross_attention is not None:

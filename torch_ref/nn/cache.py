@@ -11,7 +11,7 @@ from jaxformer.validation.inputs import cached_blocks, check_cache_type
 
 @dataclass(frozen=True)
 class KeysValues:
-    """What cross-attention reads, computed once for a whole generation."""
+    """What cross-attention reads, computed once for a whole generation; those of a stack have a leading layer axis."""
 
     keys: Tensor
     """B S K H"""
@@ -38,9 +38,10 @@ class KVCache:
         return self.keys.shape[2]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "KVCache"]:
-        """Write B T K H behind what this layer holds; all its keys and values `B S K H`, and the cache at the next layer.
+        """Write B T K H after this layer's cached tokens; all its keys and values `B S K H`, and the cache at the next layer.
 
-        InputError for keys of another type.
+        The tensors are written in place, so a cache that was continued cannot be continued again. Beyond the capacity torch
+        raises RuntimeError. InputError for keys of another type.
         """
         check_cache_type(self.keys.dtype, keys.dtype)
         places = slice(self.length, self.length + keys.shape[1])

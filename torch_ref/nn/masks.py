@@ -20,21 +20,41 @@ def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tenso
 
 
 def padding_mask(valid: Tensor) -> Tensor:
-    """Every query sees the keys that are no padding: `B S` -> `B 1 1 S`."""
+    """Every query sees the keys that are no padding: `B S` -> `B 1 1 S`.
+
+    padding_mask([[True, True, False]])
+    1 1 .
+    """
     return valid[:, None, None, :]
 
 
 def lengths_to_valid(lengths: Tensor, size: int) -> Tensor:
-    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left: `B S`."""
+    """Which of `size` places hold a token when row b holds lengths[b] of them, from the left: `B S`.
+
+    lengths_to_valid([1, 3], 3)
+    1 . .
+    1 1 1
+    """
     return torch.arange(size)[None, :] < lengths[:, None]
 
 
 def ids_to_valid(ids: Tensor, pad: int) -> Tensor:
-    """Which ids are no padding: `B S`."""
+    """Which ids are no padding: `B S`.
+
+    ids_to_valid([[5, 0, 6], [0, 7, 8]], pad=0)
+    1 . 1
+    . 1 1
+    """
     return ids != pad
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """What every mask allows; None allows everything."""
+    """What every mask allows; None allows everything.
+
+    combine(causal_mask(3), padding_mask([[False, True, True]]))
+    . . .
+    . 1 .
+    . 1 1
+    """
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(torch.logical_and, given) if given else None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.validation.inputs import check_cache
-from torch_ref.nn.attention import MultiHeadAttention, Source
+from torch_ref.nn.attention import Memory, MultiHeadAttention, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache
 
@@ -29,7 +29,7 @@ class Stack(nn.Module):
         self,
         x: Tensor,
         mask: Tensor | None = None,
-        memory: Source | list[KeysValues] | None = None,
+        memory: Memory | None = None,
         memory_mask: Tensor | None = None,
         *,
         bias: Tensor | None = None,
@@ -43,7 +43,7 @@ class Stack(nn.Module):
         x: Tensor,
         cache: KVCache | None,
         mask: Tensor | None = None,
-        memory: Source | list[KeysValues] | None = None,
+        memory: Memory | None = None,
         memory_mask: Tensor | None = None,
         *,
         bias: Tensor | None = None,
@@ -54,13 +54,14 @@ class Stack(nn.Module):
         if cache is not None:
             check_cache((cache.keys.shape[0], cache.keys.shape[1]), (len(self), x.shape[0]))
         for i in range(len(self)):
-            read = memory[i] if isinstance(memory, list) else memory
+            read = KeysValues(memory.keys[i], memory.values[i]) if isinstance(memory, KeysValues) else memory
             x, cache = self[i].extend(x, cache, mask, read, memory_mask, bias=bias, memory_bias=memory_bias)
         return x, None if cache is None else cache.advance(n_tokens)
 
-    def remember(self, memory: Source) -> list[KeysValues]:
+    def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
-        return [cast(MultiHeadAttention, self[i].cross_attention).keys_values(memory) for i in range(len(self))]
+        found = [cast(MultiHeadAttention, self[i].cross_attention).keys_values(memory) for i in range(len(self))]
+        return KeysValues(torch.stack([each.keys for each in found]), torch.stack([each.values for each in found]))
 
     def weights(
         self,

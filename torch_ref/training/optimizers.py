@@ -43,8 +43,8 @@ def decay_groups(model: nn.Module, config: OptimizerConfig, decayed: Which) -> l
 
 
 def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Two axes or more."""
-    return len(shape) >= 2
+    """Two axes or more; a bias by head has two as well, and is none."""
+    return len(shape) >= 2 and name.rpartition(".")[2] != "bias"
 
 
 DECAYED: dict[str, Which] = {"matrices": is_matrix, "all": lambda name, shape: True}

@@ -1,6 +1,6 @@
 """The Annotated Transformer: four linear layers an attention, norms by the standard deviation inside of `sublayer`."""
 
-from jaxformer.convert.rules import Family, Rule, module_rules, projection_rules
+from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 
 _LINEARS = ("linears.0", "linears.1", "linears.2"), "linears.3"
 

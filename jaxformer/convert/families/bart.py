@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jaxformer.convert.rules import Family, Rule, module_rules, projection_rules
+from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
 
 _NAMES = {
     "attention_norm": "self_attn_layer_norm",

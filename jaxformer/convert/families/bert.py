@@ -1,6 +1,6 @@
 """BERT as transformers has it (`BertModel`, with its pooler)."""
 
-from jaxformer.convert.rules import Family, module_rules, projection_rules
+from jaxformer.convert.family import Family, module_rules, projection_rules
 
 _NAMES = {
     "embed.token": "embeddings.word_embeddings",

@@ -1,7 +1,7 @@
 """GPT-2 as transformers has it (`GPT2LMHeadModel`): packed projections, and weights that need no transpose."""
 
 from jaxformer.convert.axes import Layout
-from jaxformer.convert.rules import Family, Rule, module_rules
+from jaxformer.convert.family import Family, Rule, module_rules
 
 _NAMES = {
     "embed.token": "transformer.wte",

@@ -1,6 +1,7 @@
 """`torch.nn.MultiheadAttention` alone."""
 
-from jaxformer.convert.rules import Family, Part, Rule, attention_rules, module_rules
+from jaxformer.convert.axes import Part
+from jaxformer.convert.family import Family, Rule, attention_rules, module_rules
 
 TORCH_ATTENTION = Family(name="torch_attention", stacks={}, rules=attention_rules("", ""))
 """For a `MultiHeadAttention`, fused or separate."""

@@ -1,6 +1,6 @@
 """`torch.nn.TransformerEncoder`: queries, keys and values packed into one tensor, as `torch.nn.MultiheadAttention` has them."""
 
-from jaxformer.convert.rules import Family, attention_rules, module_rules
+from jaxformer.convert.family import Family, attention_rules, module_rules
 
 TORCH_ENCODER = Family(
     name="torch_encoder",

@@ -1,6 +1,6 @@
 """`torch.nn.Transformer`: its decoder's layers number their norms with one more between, that of cross-attention."""
 
-from jaxformer.convert.rules import Family, attention_rules, module_rules
+from jaxformer.convert.family import Family, attention_rules, module_rules
 
 TORCH_TRANSFORMER = Family(
     name="torch_transformer",

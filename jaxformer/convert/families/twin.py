@@ -1,6 +1,6 @@
 """The PyTorch twin: the same paths, only leaf names and layouts differ."""
 
-from jaxformer.convert.rules import Family, Rule
+from jaxformer.convert.family import Family, Rule
 
 TWIN = Family(
     name="twin",

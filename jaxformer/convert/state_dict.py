@@ -1,0 +1,76 @@
+"""A JAX model from torch's state, and back, by the name of a family.
+
+model = from_torch(torch_model, abstract(config), "gpt2")
+torch_model.load_state_dict(to_torch(model, "gpt2", like=torch_model))
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.config.models import BlockConfig
+from jaxformer.convert import rules
+from jaxformer.convert.families import FAMILIES, find_family
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.family import Family
+from jaxformer.errors import ConversionError, InputError
+
+
+def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -> PyTree:
+    """The JAX model with torch's weights, bit for bit; each tensor of torch is used exactly once.
+
+    `source` is a torch module or its `state_dict()`. `model` says the shapes: an instance, or `abstract(config)`. `family` is a
+    Family or its name; None is the layout of `torch_ref` and of weights.safetensors. Raises ConversionError for tensors that
+    are missing, left over, or of another shape or type.
+    """
+    if isinstance(model, BlockConfig) or _is_torch(model):
+        raise InputError(f"the model is a {type(model).__name__}; give a JAX model, or jaxformer.abstract(config)")
+    state = _state(source, "source")
+    try:
+        return rules.to_jax(state, model, TWIN if family is None else find_family(family))
+    except ConversionError as error:
+        raise _with_hint(error, family) from None
+
+
+def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = None) -> dict[str, Any]:
+    """torch's state dict of a JAX model, of torch tensors, bit for bit; what torch ties is there under all of its names.
+
+    `like`, a torch module or its `state_dict()`, says which names torch has: then `load_state_dict(strict=True)` takes the
+    result. `family` is as in `from_torch`. Raises ConversionError where they do not fit.
+    """
+    state = None if like is None else _state(like, "like")
+    try:
+        arrays = rules.to_torch(model, TWIN if family is None else find_family(family), like=state)
+    except ConversionError as error:
+        raise _with_hint(error, family) from None
+    return {name: _tensor(array) for name, array in arrays.items()}
+
+
+def _is_torch(model: Any) -> bool:
+    return hasattr(model, "state_dict") and hasattr(model, "named_parameters")
+
+
+def _state(source: Any, name: str) -> Mapping[str, Any]:
+    state = source.state_dict() if _is_torch(source) else source
+    if not isinstance(state, Mapping):
+        raise InputError(f"{name} is a {type(source).__name__}; give a torch module or its state_dict()")
+    return state
+
+
+def _with_hint(error: ConversionError, family: Family | str | None) -> ConversionError:
+    """Where no family was given, that one can be."""
+    if family is not None:
+        return error
+    return ConversionError(f"{error}; if torch has another layout, name its family: {', '.join(FAMILIES)}")
+
+
+def _tensor(array: np.ndarray) -> Any:
+    """It as a torch tensor of the same type; numpy's bfloat16 is not torch's."""
+    import torch
+
+    if array.dtype == jnp.bfloat16:
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
