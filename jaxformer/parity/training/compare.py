@@ -24,8 +24,8 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
-from jaxformer.parity.explain.optimizer_steps import Settings, explain_step
-from jaxformer.parity.explain.search import cause_of
+from jaxformer.parity.explain.explainers import attempt
+from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_step
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
@@ -225,7 +225,7 @@ class Judge:
         """In which setting of an optimizer that is known the steps differ."""
         if self.settings is None:
             return ""
-        return cause_of(explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
+        return attempt(explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
 
     def _why(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""
