@@ -59,6 +59,14 @@ def test_one_array_for_all_rows(alone):
     assert cause(ours, theirs, **arrays).startswith("torch scale 1/sqrt(head width); jax scale 1 (residual ")
 
 
+def test_a_term_of_a_sum_for_all_rows():
+    x, places = noise(B, T, D, seed=1).astype(np.float64), noise(1, T, D, seed=2).astype(np.float64)
+    assert cause(x + 2 * places, x + places, x=x, places=places).startswith(
+        "torch adds 1 times places; jax adds 2 times places (residual "
+    )
+    assert cause(3 * x, x, x=x, places=places).startswith("torch adds 1 times x; jax adds 3 times x (residual ")
+
+
 def test_ids_that_are_shifted():
     ids = np.arange(B * T).reshape(B, T)
     assert cause(ids - 2, ids) == "jax looks up ids -2 from torch's"
@@ -93,6 +101,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_array_breaks_an_explanation(kind, monkeypatch):
     monkeypatch.setattr(by_formula, "FAR", 1)  # few combinations call every formula
+    monkeypatch.setattr(explainers, "FAILURES", ())  # so that every one is warned of
     others = {"beside": {"table": noise(7, D), "weight": noise(D, D), "bias": noise(D)}}
     own = {"gain": np.ones(D), "bias": np.zeros(D), "weight": noise(D, D)}
     for ours, theirs in ((HOSTILE["plain"], HOSTILE[kind]), (HOSTILE[kind], HOSTILE["plain"]), (HOSTILE[kind], HOSTILE[kind])):

@@ -12,6 +12,9 @@ from jaxformer.parity.explain.search import ALL, Choices, apart, search_both
 FAR, NEAR = 0, 2
 """In how many choices torch may differ from its settings, and jax from torch."""
 
+MULTIPLE = 1e-6
+"""The largest relL2 at which an array counts as a multiple of another one."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -98,3 +101,20 @@ def averaged(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
     """The weighted mean, in which each array counts beta times as much as the next one."""
     weights = beta ** np.arange(len(arrays))[::-1]
     return np.tensordot(weights / weights.sum(), np.stack(arrays), 1)
+
+
+def explain_moves(moves: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> str:
+    """Where jax decays weights otherwise, or moves by a multiple; `moves` are torch's and jax's, in learning rates."""
+    torch_moves, jax_moves = moves
+    decay = multiple(jax_moves - torch_moves, weights)
+    if decay is not None:
+        return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
+    further = multiple(jax_moves - torch_moves, torch_moves)
+    return "" if further is None else f"jax moves {1 + further:.9g} times as far"
+
+
+def multiple(array: np.ndarray, of: np.ndarray) -> float | None:
+    """c where array = c * of, but for a part in a million; None elsewhere."""
+    size = np.linalg.norm(of)
+    c = float(array @ of / size**2) if size else 0.0
+    return c if np.linalg.norm(array - c * of) <= MULTIPLE * np.linalg.norm(array) else None
