@@ -83,19 +83,20 @@ EXPLAINERS = (
 
 def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False) -> str:
     """Why a mismatch is there, as far as an explainer can tell; '' elsewhere. `gradient` if its arrays are gradients."""
-    return attempt(lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
+    return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
 
 
 def explain(difference: Difference) -> str:
     """'torch epsilon 1e-05; jax epsilon 1e-06 (residual 7e-16)', or '' where no explainer finds a cause; and whether both sides
     differ only in rows in which every key is masked."""
     fitting = (each for each in EXPLAINERS if difference.kind in each.kinds and each.fits(difference))
-    cause = next(filter(None, (attempt(each.explain, difference) for each in fitting)), "")
-    empty = attempt(explain_empty_rows, difference) if difference.kind == "value" and alike(difference) else ""
+    cause = next(filter(None, (attempt(each.name, each.explain, difference) for each in fitting)), "")
+    asked = difference.kind == "value" and alike(difference)
+    empty = attempt("rows without keys", explain_empty_rows, difference) if asked else ""
     return f"{ONLY}: {cause or empty}" if empty else cause
 
 
-def attempt(explanation: Callable[..., str], *given: Any) -> str:
+def attempt(name: str, explanation: Callable[..., str], *given: Any) -> str:
     """What an explanation says, '' where it fails: a comparison goes on without a cause. What no array explains is a bug of
     ours, and warned of."""
     with np.errstate(all="ignore"):
@@ -104,5 +105,5 @@ def attempt(explanation: Callable[..., str], *given: Any) -> str:
         except FAILURES:
             return ""
         except Exception as error:
-            warnings.warn(f"a cause could not be looked for: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the search for {name} failed: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
             return ""

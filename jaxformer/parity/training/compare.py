@@ -223,12 +223,12 @@ class Judge:
         """In which setting of an optimizer that is known the steps differ."""
         if self.settings is None:
             return ""
-        return attempt(explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
+        return attempt("an optimizer's setting", explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
 
     def _why(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""
         weights = np.concatenate([self.before[name][own] for name, own in self._kept(rates).items()])
-        cause = self.setting or attempt(explain_moves, moves, weights)
+        cause = self.setting or attempt("a multiple", explain_moves, moves, weights)
         return f"; {cause}" if cause else ""
 
     def _schedule(self) -> Stage:

@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.evidence import Evidence, same_shape
+from jaxformer.parity.explain.evidence import Evidence, Parameters, same_shape
 from jaxformer.parity.explain.search import Choices, Hypothesis
+
+Weights = dict[str, tuple[np.ndarray, np.ndarray | None]]
+"""A weight with its inputs first and a bias, by what they are called in a cause."""
 
 
 def affine_choices(evidence: Evidence) -> Choices:
@@ -15,43 +18,33 @@ def affine_choices(evidence: Evidence) -> Choices:
     weights = tied(evidence.others, bias) if weight is None else own_or_other(evidence.others, weight, bias)
     if not weights:
         return {}
-    wide = next(iter(weights.values()))[0].shape[0]
-    fitting = {name: x for name, x in evidence.before.items() if x.shape[-1] == wide}
+    width = next(iter(weights.values()))[0].shape[0]
+    fitting = {name: array for name, array in evidence.before.items() if array.shape[-1] == width}
     if not fitting:
         return {}
     return {
         "input": fitting,
-        "scale": {"1": 1.0, "1/sqrt(d_model)": wide**-0.5},
+        "scale": {"1": 1.0, "1/sqrt(d_model)": width**-0.5},
         "weight": weights,
         "bias": {"left out": False} if bias is None else {"added": True, "left out": False},
     }
 
 
-Weights = dict[str, tuple[np.ndarray, np.ndarray | None]]
-
-
-def own_or_other(others: Mapping[str, Mapping[str, np.ndarray]], weight: np.ndarray, bias: np.ndarray | None) -> Weights:
+def own_or_other(others: Mapping[str, Parameters], weight: np.ndarray, bias: np.ndarray | None) -> Weights:
     """A module's weight and bias, and all that could be taken for them."""
-    square = {"transposed": (weight.T, bias)} if weight.shape[0] == weight.shape[1] else {}
-    return (
-        {"as it is": (weight, bias)}
-        | square
-        | {
-            f"of {path}": (own["weight"], own.get("bias"))
-            for path, own in others.items()
-            if same_shape(own.get("weight"), weight) and same_shape(own.get("bias"), bias)
-        }
-    )
+    found = {"as it is": (weight, bias)}
+    if weight.shape[0] == weight.shape[1]:
+        found["transposed"] = weight.T, bias
+    for path, own in others.items():
+        if same_shape(own.get("weight"), weight) and same_shape(own.get("bias"), bias):
+            found[f"of {path}"] = own["weight"], own.get("bias")
+    return found
 
 
-def tied(others: Mapping[str, Mapping[str, np.ndarray]], bias: np.ndarray | None) -> Weights:
+def tied(others: Mapping[str, Parameters], bias: np.ndarray | None) -> Weights:
     """Tables whose rows read out as many numbers as there are biases."""
-    tables = {path: own["table"] for path, own in others.items() if "table" in own}
-    return {
-        f"the table of {path}": (table.T, bias)
-        for path, table in tables.items()
-        if bias is not None and len(table) == bias.size
-    }
+    tables = {path: own["table"] for path, own in others.items() if bias is not None and len(own.get("table", ())) == bias.size}
+    return {f"the table of {path}": (table.T, bias) for path, table in tables.items()}
 
 
 def affine(**chosen: Any) -> np.ndarray:
