@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.parity.explain.empty_rows import explain_empty_rows
+from jaxformer.parity.explain.evidence import Difference, Evidence
 
 B, N, T, S, H = 4, 2, 3, 5, 6
 OPEN = np.ones((B, 1, T, S), bool)
@@ -22,6 +23,10 @@ HEADS = {
 SAYS = "torch attends to all keys alike, jax gives 0"
 
 
+def said(ours, theirs, scores, masks):
+    return explain_empty_rows(Difference(ours, theirs, evidence=Evidence(masks=masks, scores=scores)))
+
+
 MERGED = SCORES.reshape(B * N, T, S)
 
 
@@ -29,18 +34,18 @@ MERGED = SCORES.reshape(B * N, T, S)
     ("heads", "scores"), [*((heads, SCORES) for heads in list(HEADS)[:3]), ("B T D", MERGED), ("B*N T H", MERGED)]
 )
 def test_however_heads_are_laid_out(heads, scores):
-    assert explain_empty_rows(HEADS[heads](ZEROS), HEADS[heads](X), [scores], []) == SAYS
+    assert said(HEADS[heads](ZEROS), HEADS[heads](X), [scores], []) == SAYS
 
 
 @pytest.mark.parametrize("sense", [OPEN, ~OPEN, OPEN[:, 0]], ids=["open", "hidden", "without heads"])
 def test_masks_say_it_where_no_scores_are_seen(sense):
-    assert explain_empty_rows(ZEROS, X, [], [sense]) == "torch gives other numbers, jax gives 0"
+    assert said(ZEROS, X, [], [sense]) == "torch gives other numbers, jax gives 0"
 
 
 def test_the_other_way_round():
     nothing = np.where(ROWS[..., None], np.nan, X)
-    assert explain_empty_rows(nothing, ZEROS, [SCORES], []) == "torch gives 0, jax gives NaN"
-    assert explain_empty_rows(X, ZEROS, [SCORES], []) == "torch gives 0, jax gives other numbers"
+    assert said(nothing, ZEROS, [SCORES], []) == "torch gives 0, jax gives NaN"
+    assert said(X, ZEROS, [SCORES], []) == "torch gives 0, jax gives other numbers"
 
 
 OTHERS = {
@@ -54,8 +59,8 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_differences_are_not_that(case):
     ours, scores = OTHERS[case]
-    assert explain_empty_rows(ours, X, scores, []) == ""
+    assert said(ours, X, scores, []) == ""
 
 
 def test_a_mask_of_unknown_sense_says_nothing_of_rows_that_have_numbers_on_both_sides():
-    assert explain_empty_rows(np.where(ROWS[..., None], 2 * X, X), X, [], [~OPEN]) == ""
+    assert said(np.where(ROWS[..., None], 2 * X, X), X, [], [~OPEN]) == ""

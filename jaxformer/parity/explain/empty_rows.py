@@ -1,48 +1,43 @@
 """Rows of attention in which every key is masked: some models give zeros there, others NaN, or the mean of all values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_attention
-from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import ATTENTION, CALL, Site
-from jaxformer.parity.capture.module_paths import below, last
+from jaxformer.parity.explain.evidence import Difference
 from jaxformer.parity.numerics.float_masks import MASKED
-from jaxformer.parity.numerics.metrics import distance
-from jaxformer.parity.run.pair_attention import EXPLAINED
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 ONLY = "only in rows where every key is masked"
 OTHERS = "gives other numbers"
 
 
-def explain_empty_rows(ours: np.ndarray, theirs: np.ndarray, scores: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> str:
-    """What both sides give there, if that is all that differs; '' elsewhere. `scores` are torch's that were made before, of
-    which the last count; and so do its masks, whichever sense they have, if a side
-    gives nothing there: what keeps a row from NaN may hide it in scores."""
-    hidden, alike = [sense for mask in masks for sense in (~mask, mask)], False
-    if scores:
-        hidden.insert(0, scores[-1] <= MASKED)
-        rows = hidden[0].all(-1, keepdims=True)
-        alike = np.isfinite(scores[-1]).all() and not np.ptp(np.where(rows, scores[-1], 0), -1).any()
-    for i, empty in (
-        (i, rows) for i, keys in enumerate(hidden) for rows in laid_beside(np.asarray(keys.all(-1)), ours.shape[:-1])
-    ):
-        if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
-            both = given(theirs[empty]), given(ours[empty])
-            if (scores and i == 0) or set(both) != {OTHERS}:
-                return f"torch {'attends to all keys alike' if alike and both[0] == OTHERS else both[0]}, jax {both[1]}"
+def explain_empty_rows(difference: Difference) -> str:
+    """What both sides give there, if that is all that differs; '' elsewhere.
+
+    The last of torch's scores count. Its masks do too, whichever sense they have, if a side gives nothing there: what keeps a
+    row from NaN may hide it in scores.
+    """
+    ours, theirs, scores = difference.jax, difference.torch, difference.evidence.scores[-1:]
+    masked = [each <= MASKED for each in scores] + [sense for mask in difference.evidence.masks for sense in (~mask, mask)]
+    for i, keys in enumerate(masked):
+        for empty in rows_beside(np.asarray(keys.all(-1)), ours.shape[:-1]):
+            if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
+                torch_gives, jax_gives = in_words(theirs[empty]), in_words(ours[empty])
+                by_scores = i < len(scores)
+                if by_scores or {torch_gives, jax_gives} != {OTHERS}:
+                    alike = torch_gives == OTHERS and any(map(alike_where_empty, scores))
+                    return f"torch {'attends to all keys alike' if alike else torch_gives}, jax {jax_gives}"
     return ""
 
 
-def scores_before(until: Site, owner: Site, theirs: Trace) -> list[np.ndarray]:
-    """Of the softmaxes that torch's `owner` ran before its call `until` was over."""
-    before = list(theirs)[: list(theirs).index(until)]
-    inside = [site for site in before if is_attention(site, theirs[site]) and (owner == CALL or below(site.path, owner.path))]
-    return [theirs[site].output[0] for site in inside if last(site.path) == ATTENTION[0]]
+def alike_where_empty(scores: np.ndarray) -> bool:
+    """Whether a row without keys has one finite score for all of them, so that torch gives the mean of all values."""
+    empty = (scores <= MASKED).all(-1, keepdims=True)
+    return bool(np.isfinite(scores).all() and not np.ptp(np.where(empty, scores, 0), -1).any())
 
 
-def laid_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray]:
+def rows_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Rows `B N T`, `B*N T`, `B T` or `T` beside an array that begins `B T`, `B T N`, `B N T` or `T`; any head's count where it
     has all of them in one."""
     forms = [empty]
@@ -56,8 +51,8 @@ def laid_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray
             yield np.broadcast_to(form, lead)
 
 
-def given(rows: np.ndarray) -> str:
-    """What stands there, in words."""
+def in_words(rows: np.ndarray) -> str:
+    """What a side gives there."""
     if np.isnan(rows).all():
         return "gives NaN"
     return OTHERS if rows.any() else "gives 0"

@@ -1,53 +1,113 @@
-"""What torch's module had at hand when it made an array: the ground on which a cause is looked for."""
+"""What torch's module had at hand when it made an array: the ground on which a cause is looked for.
+
+All of it is torch's, parameters too: a cause does not depend on what a JAX model calls its own.
+"""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_attention
+from jaxformer.parity.capture.attention_calls import is_attention, scores_of
 from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import below
-from jaxformer.parity.explain.formulas import Evidence
+from jaxformer.parity.capture.call_sites import ATTENTION, CALL, Site
+from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.run.isolated import Mismatch
+from jaxformer.parity.run.trace import Traced
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
 """Other names of a bias in torch."""
+SCORES, WEIGHTS = ATTENTION
 
 
-def evidence(
-    mismatch: Mismatch, theirs: Trace, pairs: Mapping[Site, Site], weights: Parameters, names: Mapping[str, str]
-) -> Evidence:
-    """Its inputs, its children's outputs so far, and its weights. `weights` are torch's by name, `names` leads from the torch
-    modules that hold some to ours."""
-    owner = pairs[mismatch.owner]
-    calls = list(theirs)[: list(theirs).index(pairs[mismatch.child] if mismatch.child else owner)]
-    calls = [site for site in calls if not is_attention(site, theirs[site])]
-    inside = [site for site in calls if owner == CALL or (site.path != owner.path and below(site.path, owner.path))]
-    children = [site for site in inside if not any(other != site and below(site.path, other.path) for other in inside)]
-    given = theirs[owner].inputs
-    floats = [array for array in given if np.issubdtype(array.dtype, np.floating) and not kind_of(array)]
-    before = {f"input {i}" if i else "input": array for i, array in enumerate(floats)}
-    for site in children:
-        for array in theirs[site].output[:1]:
-            if not any(np.array_equal(array, known) for known in before.values()):
-                before[str(site).removeprefix(f"{owner.path}.")] = array
+@dataclass(frozen=True)
+class Evidence:
+    """What a module had at hand, all of it torch's."""
+
+    before: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Its float inputs as 'input', 'input 1', ..., and the outputs of its children so far by their names."""
+    masks: Sequence[np.ndarray] = ()
+    """Its masks, as booleans."""
+    parameters: Parameters = field(default_factory=dict)
+    """Its own by their roles: 'gain', 'bias', 'weight' (inputs first), 'table'."""
+    others: Mapping[str, Parameters] = field(default_factory=dict)
+    """Those of every other module: by its name where it lies beside, by its path elsewhere."""
+    scores: Sequence[np.ndarray] = ()
+    """The attention scores `B N T S` that were made inside of it so far."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An array that each side makes in its own way: jax's as torch has its axes, and torch's."""
+
+    jax: np.ndarray
+    torch: np.ndarray
+    kind: str = "value"
+    """'value', 'scores' or 'weights' (attention's), or 'gradient'."""
+    evidence: Evidence = field(default_factory=Evidence)
+    forced: bool = False
+    """Whether jax's weights were made of torch's scores."""
+    hints: dict[Any, Any] = field(default_factory=dict)
+    """What explained other modules of the same run: layers repeat, and so do their bugs."""
+
+    @cached_property
+    def made(self) -> Evidence:
+        """The evidence without torch's array itself, which a module may have handed on as it was."""
+        before = {name: array for name, array in self.evidence.before.items() if not np.array_equal(array, self.torch)}
+        return replace(self.evidence, before=before)
+
+
+def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Difference:
+    """What is known about a mismatch; `gradient` if its arrays are gradients."""
+    both, owner, calls = (mismatch.ours, mismatch.theirs), traced.pairs[mismatch.owner], traced.reference.calls
+    if gradient:
+        return Difference(*both, "gradient")
+    if mismatch.owner in traced.counted:
+        evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
+        return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.counted)
+    return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints)
+
+
+def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
+    """The inputs of torch's module, its children's outputs so far, and its parameters."""
+    owner, calls = traced.pairs[mismatch.owner], traced.reference.calls
+    until = list(calls).index(traced.pairs[mismatch.child] if mismatch.child else owner)
+    inside = [site for site in list(calls)[:until] if owner == CALL or below(site.path, owner.path)]
+    given = calls[owner].inputs
+    before = arrays_before(owner, inside, calls)
     masks = tuple(array if array.dtype == bool else allowed(array) for array in given if array.dtype == bool or kind_of(array))
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for name, array in weights.items():
+    for name, array in traced.weights.items():
         modules[name.rpartition(".")[0]][name.rpartition(".")[2]] = array
     rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.theirs)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}
-    own, shown = roles.pop(owner.path, {}), {names.get(path, path): each for path, each in roles.items()}
-    return Evidence(before, masks, own, nearest_first(shown, mismatch.owner.path))
+    own, shown = roles.pop(owner.path, {}), {traced.names.get(path, path): each for path, each in roles.items()}
+    softmaxes = [site for site in inside if is_attention(site, calls[site]) and last(site.path) == SCORES]
+    scores = [calls[site].output[0] for site in softmaxes]
+    return Evidence(before, masks, own, nearest_first(shown, mismatch.owner.path), scores)
+
+
+def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np.ndarray]:
+    """The float inputs of torch's module, and what the calls `inside` gave that no other one of them is around."""
+    floats = [array for array in calls[owner].inputs if np.issubdtype(array.dtype, np.floating) and not kind_of(array)]
+    before = {f"input {i}" if i else "input": array for i, array in enumerate(floats)}
+    modules = [site for site in inside if not is_attention(site, calls[site]) and (owner == CALL or site.path != owner.path)]
+    children = [site for site in modules if not any(other != site and below(site.path, other.path) for other in modules)]
+    for site in children:
+        for array in calls[site].output[:1]:
+            if not any(np.array_equal(array, known) for known in before.values()):
+                before[str(site).removeprefix(f"{owner.path}.")] = array
+    return before
 
 
 def roles_of(own: Parameters, *, rows_in: bool) -> dict[str, np.ndarray]:
-    """What a torch module's own tensors are, told by torch's names and axes: a gain 'scale' and a 'bias' of one axis, or a
-    'kernel' with its inputs first, which may be a 'table' too, and its bias. `rows_in` if torch holds it so already."""
+    """What a torch module's own tensors are, told by torch's names and axes: a 'gain' and a 'bias' of one axis, or a 'weight'
+    with its inputs first, which may be a 'table' too, and its bias. `rows_in` if torch has its inputs first already."""
     vectors = {name: array for name, array in own.items() if array.ndim == 1}
     matrices = [array for array in own.values() if array.ndim == 2]
     bias = next((name for name in vectors if name in BIASES or name.endswith("bias")), None)
@@ -56,25 +116,30 @@ def roles_of(own: Parameters, *, rows_in: bool) -> dict[str, np.ndarray]:
     gains = [array for name, array in vectors.items() if name != bias]
     found = {} if bias is None else {"bias": vectors[bias]}
     if len(matrices) == 1:
-        found |= {"kernel": matrices[0] if rows_in else matrices[0].T, "table": matrices[0]}
-    return found | ({"scale": gains[0]} if len(gains) == 1 and not matrices else {})
+        found |= {"weight": matrices[0] if rows_in else matrices[0].T, "table": matrices[0]}
+    return found | ({"gain": gains[0]} if len(gains) == 1 and not matrices else {})
+
+
+def same_shape(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    """Of two arrays, or none on both sides."""
+    return one is other if one is None or other is None else one.shape == other.shape
 
 
 def rows_are_inputs(own: Parameters, inputs: list[np.ndarray], output: np.ndarray) -> bool:
-    """Whether torch's module holds its matrix with the inputs first, as GPT-2's Conv1D does: where it is square, its output
+    """Whether torch's module has the inputs of its matrix first, as GPT-2's Conv1D does: where it is square, its output
     tells."""
     roles = roles_of(own, rows_in=True)
-    kernel, bias = roles.get("kernel"), roles.get("bias", 0.0)
-    fitting = [x for x in inputs if kernel is not None and x.ndim and x.shape[-1] == kernel.shape[0]]
-    if kernel is None or not fitting:
+    weight, bias = roles.get("weight"), roles.get("bias", 0.0)
+    fitting = [x for x in inputs if weight is not None and x.ndim and x.shape[-1] == weight.shape[0]]
+    if weight is None or not fitting:
         return False
-    if kernel.shape[0] != kernel.shape[1]:
-        return output.shape[-1:] == kernel.shape[1:]
-    return any(output.shape == x.shape and np.allclose(x @ kernel + bias, output, rtol=0, atol=1e-9) for x in fitting)
+    if weight.shape[0] != weight.shape[1]:
+        return output.shape[-1:] == weight.shape[1:]
+    return any(output.shape == x.shape and np.allclose(x @ weight + bias, output, rtol=0, atol=1e-9) for x in fitting)
 
 
 def nearest_first(modules: Mapping[str, Parameters], path: str) -> dict[str, Parameters]:
-    """What lies beside a module of ours goes by its last name."""
+    """Modules by their names in jax: by the last name what lies beside a module of this path, which comes first."""
     beside = f"{path.rpartition('.')[0]}."
     named = {owner.removeprefix(beside) if owner.startswith(beside) else owner: own for owner, own in modules.items()}
     return dict(sorted(named.items(), key=lambda item: item[0].count(".")))

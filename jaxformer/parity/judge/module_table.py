@@ -2,21 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import jax
 import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch, to_jax
-from jaxformer.parity.capture.attention_calls import scores_of
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import below, last
-from jaxformer.parity.explain.attention import explain_attention
-from jaxformer.parity.explain.axis_order import explain_turned
-from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows, scores_before
-from jaxformer.parity.explain.evidence import evidence
-from jaxformer.parity.explain.search import cause_of, explain, explain_gradient, explain_sum, is_rounded_constant
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.explain.explainers import cause_of
+from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
@@ -43,9 +38,9 @@ def table(traced: Traced) -> list[Module]:
         forward = over(local, "activation")
         backward = back is not None and over(back, "gradient") and site.path not in behind
         along = traced.normal[site] or EQUAL
-        blamed, cause = mismatch, cause_of(why, traced, mismatch) if forward and mismatch else ""
+        blamed, cause = mismatch, cause_of(traced, mismatch) if forward and mismatch else ""
         if backward and not forward and sent:
-            blamed, cause = sent, cause_of(explain_gradient, sent.ours, sent.theirs)
+            blamed, cause = sent, cause_of(traced, sent, gradient=True)
         spread = (over(along, "activation") and site not in traced.counted) or not site.path
         rows.append(
             Module(
@@ -57,7 +52,7 @@ def table(traced: Traced) -> list[Module]:
                 diverging=forward or backward,
                 shared=site in shared and not forward,
                 cause=cause,
-                float32=bool(forward and mismatch and not cause and rounded(traced, mismatch)),
+                float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
@@ -121,34 +116,6 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Mismatch]]:
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         mismatches.append((error(mismatch.ours, mismatch.theirs, noise, moved), mismatch))
     return mismatches
-
-
-def why(traced: Traced, mismatch: Mismatch) -> str:
-    """The cause, where there is a plain one."""
-    if mismatch.ours.dtype != mismatch.theirs.dtype and np.issubdtype(mismatch.theirs.dtype, np.floating):
-        return f"jax gives {mismatch.ours.dtype} in a {mismatch.theirs.dtype} run: something casts"
-    if mismatch.owner in traced.counted:
-        scores = traced.reference.calls[scores_of(traced.pairs[mismatch.owner])].output[0]
-        forced = scores_of(mismatch.owner) in traced.counted
-        return explain_attention(mismatch.ours, mismatch.theirs, last(mismatch.owner.path), scores, forced=forced)
-    found = evidence(mismatch, traced.reference.calls, traced.pairs, traced.weights, traced.names)
-    made = {name: array for name, array in found.before.items() if not np.array_equal(array, mismatch.theirs)}
-    cause = explain_turned(mismatch.ours, mismatch.theirs) or explain(
-        replace(found, before=made), mismatch.ours, mismatch.theirs, traced.hints
-    )
-    cause = cause or explain_sum(found, mismatch.ours, mismatch.theirs)  # torch may have handed an array on as it was
-    owner, calls = traced.pairs[mismatch.owner], traced.reference.calls
-    scores = scores_before(traced.pairs[mismatch.child] if mismatch.child else owner, owner, calls)
-    rows = cause_of(explain_empty_rows, mismatch.ours, mismatch.theirs, scores, found.masks)
-    return f"{ONLY}: {cause or rows}" if rows else cause
-
-
-def rounded(traced: Traced, mismatch: Mismatch) -> bool:
-    """Whether a constant in float32 may be why."""
-    own = traced.weights.items() if mismatch.child is None else ()
-    path = traced.pairs[mismatch.owner].path
-    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == mismatch.theirs.shape[-1:]]
-    return all(is_rounded_constant(mismatch.ours, mismatch.theirs, bias) for bias in (0.0, *biases))
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:

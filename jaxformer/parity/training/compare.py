@@ -24,8 +24,8 @@ from jaxtyping import PyTree
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import ParityError
-from jaxformer.parity.explain.optimizer_steps import Settings, explain_step
-from jaxformer.parity.explain.search import cause_of
+from jaxformer.parity.explain.explainers import attempt
+from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
@@ -46,8 +46,6 @@ RATE = 1e-13
 """Tier A: the largest difference of a learning rate, as a part of the largest of them; torch reaches some by recurrence."""
 SAME = "the gradients are equal"
 """So the optimizers differ; what follows says in what."""
-EXPLAINED = 1e-6
-"""The largest relL2 at which another step counts as explained."""
 
 
 class TrainingResult(NamedTuple):
@@ -225,19 +223,13 @@ class Judge:
         """In which setting of an optimizer that is known the steps differ."""
         if self.settings is None:
             return ""
-        return cause_of(explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
+        return attempt("an optimizer's setting", explain_step, self.settings, self.past, self.before, moves, self._kept(rates))
 
     def _why(self, rates: Mapping[str, float], moves: tuple[np.ndarray, np.ndarray]) -> str:
         """What explains another step from the same gradient, in words; '' where nothing simple does."""
-        if self.setting:
-            return f"; {self.setting}"
-        torch_moves, jax_moves = moves
-        held = np.concatenate([self.before[name][own] for name, own in self._kept(rates).items()])
-        decay = multiple(jax_moves - torch_moves, held)
-        if decay is not None:
-            return f"; jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
-        further = multiple(jax_moves - torch_moves, torch_moves)
-        return "" if further is None else f"; jax moves {1 + further:.9g} times as far"
+        weights = np.concatenate([self.before[name][own] for name, own in self._kept(rates).items()])
+        cause = self.setting or attempt("a multiple", explain_moves, moves, weights)
+        return f"; {cause}" if cause else ""
 
     def _schedule(self) -> Stage:
         """The learning rates of all steps."""
@@ -264,10 +256,3 @@ def worst(values: Mapping[str, float]) -> tuple[str, float]:
     """The largest and its name; NaN counts as the largest."""
     name = list(values)[int(np.argmax(list(values.values())))]
     return name, values[name]
-
-
-def multiple(array: np.ndarray, of: np.ndarray) -> float | None:
-    """c where array = c * of, but for a part in a million."""
-    size = np.linalg.norm(of)
-    c = float(array @ of / size**2) if size else 0.0
-    return c if np.linalg.norm(array - c * of) <= EXPLAINED * np.linalg.norm(array) else None

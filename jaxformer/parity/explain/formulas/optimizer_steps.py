@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.formulas import Choices, Hypothesis
-from jaxformer.parity.explain.search import ALL, apart, search
+from jaxformer.parity.explain.search import ALL, Choices, apart, search_both
 
 FAR, NEAR = 0, 2
-"""In how many choices torch may differ from its settings, and ours from torch."""
+"""In how many choices torch may differ from its settings, and jax from torch."""
+
+MULTIPLE = 1e-6
+"""The largest relL2 at which an array counts as a multiple of another one."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ def explain_step(
 ) -> str:
     """'torch epsilon's place outside the root; jax ...', or '' where no formula gives both.
 
-    `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and ours, in learning rates, of
-    the entries of each parameter that are True in `kept`, in its order.
+    `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and jax's, in learning rates,
+    of the entries of each parameter that are True in `kept`, in its order.
     """
 
     def flat(arrays: Mapping[str, Any]) -> np.ndarray:
@@ -58,13 +61,9 @@ def explain_step(
 
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each in gradients]
     past, weights = [flat(each) for each in gradients], flat(before)
-    hypothesis = Hypothesis(lambda _: {}, lambda **chosen: -step(past, settings.betas, weights, **chosen))
     choices = step_choices(settings, norms, flat(settings.decays))
-    usual = {what: next(iter(options)) for what, options in choices.items()}
-    grounds = [(choices, ALL)]
-    theirs = search(hypothesis, grounds, usual, moves[0], FAR)
-    ours = search(hypothesis, grounds, usual, moves[1], NEAR) if theirs else None
-    return apart(choices, theirs, ours) if theirs and ours else ""
+    found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
+    return apart(choices, *found) if found else ""
 
 
 def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray) -> Choices:
@@ -86,7 +85,7 @@ def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray)
 
 
 def step(gradients: Sequence[np.ndarray], betas: tuple[float, float], weights: np.ndarray, **chosen: Any) -> np.ndarray:
-    """Downhill, in learning rates: Adam's (Kingma and Ba 2015, algorithm 1), or that of plain descent."""
+    """The move, in learning rates: Adam's (Kingma and Ba 2015, algorithm 1), or that of plain descent."""
     way, factors = chosen.get("weight decay"), chosen.get("gradients clipped by", [1.0] * len(gradients))
     decay = weights * chosen.get("weights decayed", 0.0)
     clipped = [g * factor + (decay if way == "coupled" else 0.0) for g, factor in zip(gradients, factors, strict=True)]
@@ -95,10 +94,27 @@ def step(gradients: Sequence[np.ndarray], betas: tuple[float, float], weights: n
         mean, square = (averaged([g**power for g in clipped], beta) for power, beta in zip((1, 2), betas, strict=True))
         epsilon = chosen["epsilon"]
         down = mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
-    return down + (decay if way == "decoupled" else 0.0)
+    return -down - (decay if way == "decoupled" else 0.0)
 
 
 def averaged(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
     """The weighted mean, in which each array counts beta times as much as the next one."""
     weights = beta ** np.arange(len(arrays))[::-1]
     return np.tensordot(weights / weights.sum(), np.stack(arrays), 1)
+
+
+def explain_moves(moves: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> str:
+    """Where jax decays weights otherwise, or moves by a multiple; `moves` are torch's and jax's, in learning rates."""
+    torch_moves, jax_moves = moves
+    decay = multiple(jax_moves - torch_moves, weights)
+    if decay is not None:
+        return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
+    further = multiple(jax_moves - torch_moves, torch_moves)
+    return "" if further is None else f"jax moves {1 + further:.9g} times as far"
+
+
+def multiple(array: np.ndarray, of: np.ndarray) -> float | None:
+    """c where array = c * of, but for a part in a million; None elsewhere."""
+    size = np.linalg.norm(of)
+    c = float(array @ of / size**2) if size else 0.0
+    return c if np.linalg.norm(array - c * of) <= MULTIPLE * np.linalg.norm(array) else None

@@ -1,0 +1,29 @@
+"""Arrays that say by themselves why they differ: their types, ids that are shifted, axes in another order."""
+
+import numpy as np
+
+from jaxformer.parity.explain.evidence import Difference
+from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+
+def explain_cast(difference: Difference) -> str:
+    """Where jax gives another type than torch's floats."""
+    ours, theirs = difference.jax.dtype, difference.torch.dtype
+    casts = ours != theirs and np.issubdtype(theirs, np.floating)
+    return f"jax gives {ours} in a {theirs} run: something casts" if casts else ""
+
+
+def explain_axes(difference: Difference) -> str:
+    """Where jax's array is torch's with its axes in another order."""
+    ours, theirs = difference.jax, difference.torch
+    for order in orders_for(theirs.shape, ours.shape)[1:]:
+        if (residual := distance(to_jax_axes(theirs, order, ours.shape), ours)) <= EXPLAINED:
+            return f"jax gives torch's axes in the order {', '.join(map(str, order))} (residual {residual:.0e})"
+    return ""
+
+
+def explain_ids(difference: Difference) -> str:
+    """Where jax's ids are torch's plus a number."""
+    shifts = np.unique(difference.jax.astype(np.int64) - difference.torch)
+    return f"jax looks up ids {shifts[0]:+d} from torch's" if shifts.size == 1 else ""

@@ -1,0 +1,181 @@
+"""Causes: what each explainer finds, that the first of the list is heard, and that none of them ends a comparison."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.compare import compare
+from jaxformer.parity.explain import by_formula, explainers
+from jaxformer.parity.explain.evidence import Difference, Evidence
+from jaxformer.parity.explain.explainers import EXPLAINERS, attempt, explain
+from jaxformer.parity.explain.formulas.attention import attend, masks
+from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import noise
+
+B, T, D = 3, 5, 8
+
+
+def normed(x, epsilon):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+
+
+def cause(ours, theirs, **before):
+    return explain(Difference(ours, theirs, evidence=Evidence(before, parameters={"gain": np.ones(D)})))
+
+
+def test_what_holds_for_one_row_alone_is_no_cause():
+    x = noise(B, T, D, seed=1).astype(np.float64)
+    ours, theirs = normed(x, 1e-6), normed(x, 1e-5)
+    assert cause(ours, theirs, input=x).startswith("torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
+    others = np.square(theirs).sum((1, 2)) < np.square(theirs).sum((1, 2)).max()
+    theirs[others] *= 0.9
+    assert cause(ours, theirs, input=x) == ""
+
+
+def attended(q, k, v, scale):
+    return attend(
+        **{
+            "(query, key, value)": (q, k, v),
+            "heads": 2,
+            "heads laid out": (False, False),
+            "key heads": False,
+            "scale": scale,
+            "mask": masks(())["none"],
+            "masked scores": (-np.inf, 0.0, 0.0),
+            "softmax over": -1,
+        }
+    )
+
+
+@pytest.mark.parametrize("alone", ["q", "k", "v", "kv"])
+def test_one_array_for_all_rows(alone):
+    """As learned queries are, or one memory."""
+    arrays = {name: noise(1 if name in alone else B, T, D, seed=i).astype(np.float64) for i, name in enumerate("qkv")}
+    theirs, ours = (attended(*arrays.values(), scale) for scale in ("head width", "none"))
+    assert theirs.shape == (B, T, D)
+    assert cause(ours, theirs, **arrays).startswith("torch scale 1/sqrt(head width); jax scale 1 (residual ")
+
+
+def test_a_term_of_a_sum_for_all_rows():
+    x, places = noise(B, T, D, seed=1).astype(np.float64), noise(1, T, D, seed=2).astype(np.float64)
+    assert cause(x + 2 * places, x + places, x=x, places=places).startswith(
+        "torch adds 1 times places; jax adds 2 times places (residual "
+    )
+    assert cause(3 * x, x, x=x, places=places).startswith("torch adds 1 times x; jax adds 3 times x (residual ")
+
+
+def test_ids_that_are_shifted():
+    ids = np.arange(B * T).reshape(B, T)
+    assert cause(ids - 2, ids) == "jax looks up ids -2 from torch's"
+    assert cause(ids * 2, ids) == ""
+
+
+def spoiled(value):
+    array = noise(B, T, D).astype(np.float64)
+    array[1, 2] = value
+    return array
+
+
+HOSTILE = {
+    "plain": spoiled(1.0),
+    "NaN": spoiled(np.nan),
+    "-inf": spoiled(-np.inf),
+    "lowest": spoiled(np.finfo(np.float64).min),
+    "nothing finite": np.full((B, T, D), np.nan),
+    "zeros": np.zeros((B, T, D)),
+    "no rows": np.zeros((0, T, D)),
+    "no columns": np.zeros((B, T, 0)),
+    "a number": np.array(2.0),
+    "a vector": noise(D),
+    "four axes": noise(B, 2, T, T),
+    "integers": np.arange(B * T * D).reshape(B, T, D),
+    "booleans": spoiled(1.0) > 0,
+    "complex": spoiled(1.0) * (1 + 1j),
+    "packed": noise(B, T, 3 * D),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_array_breaks_an_explanation(kind, monkeypatch):
+    monkeypatch.setattr(by_formula, "FAR", 1)  # few combinations call every formula
+    monkeypatch.setattr(explainers, "FAILURES", ())  # so that every one is warned of
+    others = {"beside": {"table": noise(7, D), "weight": noise(D, D), "bias": noise(D)}}
+    own = {"gain": np.ones(D), "bias": np.zeros(D), "weight": noise(D, D)}
+    for ours, theirs in ((HOSTILE["plain"], HOSTILE[kind]), (HOSTILE[kind], HOSTILE["plain"]), (HOSTILE[kind], HOSTILE[kind])):
+        masks = np.ones((B, 1, 1, T), bool), np.ones((2, 2), bool)
+        before = {"input": HOSTILE[kind], "input 1": HOSTILE["plain"], "input 2": theirs}
+        evidence = Evidence(before, masks, own, others, scores=[theirs])
+        for what in ("value", "scores", "weights", "gradient"):
+            assert isinstance(explain(Difference(ours, theirs, what, evidence, forced=True)), str)
+
+
+@pytest.mark.parametrize(("shape", "hint"), [((4, D), True), ((4, T, D), False)])
+def test_a_table_alone_has_a_padding_index(shape, hint):
+    """A row of a batch that gets no gradient may be all padding."""
+    ours = noise(*shape)
+    theirs = np.concatenate([ours[:1], np.zeros_like(ours[:1]), ours[2:]])
+    said = explain(Difference(ours, theirs, "gradient"))
+    assert said.startswith("torch's gradient is 0 in row 1 of 4, where jax's is not")
+    assert said.endswith("as torch's padding_idx has it") == hint
+
+
+class TorchShift(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(D, D)
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+class Shift(nnx.Module):
+    def __init__(self):
+        self.inner = nnx.Linear(D, D, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.inner(x) + 2
+
+
+def fails(error):
+    def explanation(*_, **__):
+        raise error("in the middle of it")
+
+    return explanation
+
+
+def report_of_shifts():
+    theirs, ours = excite(TorchShift(), seed=1), Shift()
+    ours.inner.kernel[...], ours.inner.bias[...] = (p.detach().numpy().T for p in theirs.parameters())
+    with jax.numpy_rank_promotion("allow"):
+        return compare(theirs, ours, (noise(B, T, D),), checks=("weights", "forward", "local"), tier="A")
+
+
+@pytest.mark.parametrize("error", [ParityError, np.linalg.LinAlgError, MemoryError])
+@pytest.mark.parametrize("what", ["all explainers", "the evidence"])
+def test_a_search_that_fails_ends_no_comparison(what, error, monkeypatch):
+    if what == "the evidence":
+        monkeypatch.setattr(explainers, "difference_of", fails(error))
+    else:
+        monkeypatch.setattr(explainers, "EXPLAINERS", [each._replace(explain=fails(error)) for each in EXPLAINERS])
+    report = report_of_shifts()
+    assert report.verdict.startswith("DIFFERENT: the model: output: relL2"), str(report)
+
+
+def test_the_first_explainer_that_finds_a_cause_is_heard(monkeypatch):
+    broken, silent, *found = (
+        EXPLAINERS[0]._replace(explain=each) for each in (fails(ValueError), lambda _: "", *map(says, "ab"))
+    )
+    monkeypatch.setattr(explainers, "EXPLAINERS", [broken, silent, *found])
+    assert cause(noise(B, D), noise(B, D, seed=1)) == "a"
+
+
+def says(what):
+    return lambda _: what
+
+
+def test_a_bug_of_an_explanation_is_warned_of_and_ends_no_comparison():
+    with pytest.warns(RuntimeWarning, match=r"the search for stars failed: AttributeError: .*no_such_function"):
+        assert attempt("stars", lambda: np.no_such_function()) == ""
