@@ -64,7 +64,8 @@ class Noise:
         """
         sides = as_float64(reference), as_float64(moved)
         usual, *others = (
-            [part(side, np.asarray(those & counted)) for side in sides] for those in (usual_entries(reference), *judged(reference)[:-1])
+            [part(side, np.asarray(those & counted)) for side in sides]
+            for those in (usual_entries(reference), *judged(reference)[:-1])
         )
         with np.errstate(over="ignore", invalid="ignore"):
             gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0]))
