@@ -210,6 +210,15 @@ def test_constants_of_which_one_side_has_more_are_listed():
     assert found.unmatched_torch == set(weights)
 
 
+def test_what_names_tell_is_used_for_their_neighbours():
+    """The two kernels are the same, so their names tell; then the bias is the one beside torch's."""
+    kernel, zeros = noise(D, D), np.zeros(D, np.float32)
+    weights = {"m.weight": kernel.T, "n.weight": kernel.T, "m.offset": zeros, "n.offset": zeros}
+    found = match(weights, {"m": {"kernel": kernel, "shift": zeros}, "n": {"kernel": kernel}})
+    assert found.family.rule("m.shift").torch == "m.offset"
+    assert found.unmatched_torch == {"n.offset"}
+
+
 def test_gpt2s_projections_are_cut_along_the_last_axis():
     packed = {"attn.c_attn.weight": noise(D, 3 * D), "attn.c_attn.bias": noise(3 * D, seed=1)}
     kernels, biases = (np.split(array, 3, -1) for array in packed.values())
