@@ -69,7 +69,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         return _level() == level
 
     def told(path: str, value: Any) -> Any:
-        return visits.tell(path, value) if here() else value
+        return visits.record(path, value) if here() else value
 
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):

@@ -12,8 +12,9 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, replaced
-from jaxformer.parity.capture.call_sites import CALL, Observer, Site, watch_torch, without_fast_path
+from jaxformer.parity.capture.call_sites import CALL, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.rounding import Rounding
