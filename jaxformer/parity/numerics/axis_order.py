@@ -14,8 +14,8 @@ MOST_ORDERS = 24
 """So many are tried; four axes of one size have them."""
 CLEAR = 0.5
 """An order is taken for better where ours is less than this part as far from torch's."""
-HUGE = 1e100
-"""Larger numbers, as masks are made of, have squares that overflow."""
+SQUARABLE = 1e100
+"""Larger numbers, as masks have, are clipped to this: their squares would overflow."""
 SAMPLE = 4096
 """So many entries of a larger array nearly always tell which order is nearest."""
 
@@ -132,7 +132,7 @@ def distances(
     def gap(order: Order) -> float:
         t, counted = real(here(theirs, order)), True if counts is None else here(counts, order)
         both = np.isfinite(j) & np.isfinite(t)
-        apart = np.where(both & counted, np.clip(j, -HUGE, HUGE) - np.clip(t, -HUGE, HUGE), 0.0)
+        apart = np.where(both & counted, np.clip(j, -SQUARABLE, SQUARABLE) - np.clip(t, -SQUARABLE, SQUARABLE), 0.0)
         odd = (np.isfinite(j) != np.isfinite(t)) & counted
         return float(np.sqrt((apart**2).mean()) + size * odd.mean())
 
@@ -141,6 +141,6 @@ def distances(
 
     j = real(ours if places is None else ours.reshape(-1)[places])
     known = real(here(theirs, orders[0]))
-    size = np.sqrt((np.where(np.isfinite(known), np.clip(known, -HUGE, HUGE), 0.0) ** 2).mean())
+    size = np.sqrt((np.where(np.isfinite(known), np.clip(known, -SQUARABLE, SQUARABLE), 0.0) ** 2).mean())
     with np.errstate(invalid="ignore"):
         return np.array([gap(order) for order in orders])

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import host, judged, part
+from jaxformer.parity.numerics.metrics import entry_groups, host, part
 from jaxformer.parity.record.reference import REFUSALS
 
 MARGIN = 10.0
@@ -32,7 +32,7 @@ class Run:
         self.widening = nullcontext if self.casts_nowhere() else torch_float64
         if not np.isfinite(self.reference).any():
             raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
-        self.allowed = line * float(np.linalg.norm(part(self.reference, judged(self.reference)[-1])))
+        self.allowed = line * float(np.linalg.norm(part(self.reference, entry_groups(self.reference)[-1])))
 
     def output(self, inputs: list[Any]) -> np.ndarray:
         """What the model gives."""
@@ -82,7 +82,9 @@ class Run:
         given = iter([None] * len(sources))
         try:
             if not self.apart(np.atleast_1d(host(output)), self.reference[rows]).any():
-                usual = judged(self.reference[rows])[-1].reshape(tuple(output.shape))  # in a huge number a change may be lost
+                usual = entry_groups(self.reference[rows])[-1].reshape(
+                    tuple(output.shape)
+                )  # in a huge number a change may be lost
                 noise = np.asarray(np.random.default_rng(0).standard_normal(usual.shape) * usual)
                 noise = torch.from_numpy(noise).to(output.device)
                 given = iter(torch.autograd.grad(output, sources, noise, allow_unused=True))
