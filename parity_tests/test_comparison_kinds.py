@@ -154,12 +154,12 @@ REFUSED = {
     "no array": (
         TorchNet,
         {"call_torch": lambda model, x: {"logits": model(x), "loss": None}},
-        "call_torch gave a dict of logits, loss, no array; give call_torch=lambda model, *inputs: ... that picks one",
+        "call_torch gave a dict of logits, loss, not an array; give call_torch=lambda model, *inputs: ... that picks one",
     ),
     "jax gives no array": (
         TorchNet,
         {"call_jax": lambda params, x: (x, x)},
-        "call_jax gave a tuple, no array; give call_jax=lambda model, *inputs: ... that picks one",
+        "call_jax gave a tuple, not an array; give call_jax=lambda model, *inputs: ... that picks one",
     ),
     "no float64": (Refuses, {}, "torch in float64: RuntimeError: kernel not implemented for Double"),
     "fails in jax": (TorchNet, {"call_jax": fails}, "jax in float64: ValueError: no such thing"),

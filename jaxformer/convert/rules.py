@@ -26,6 +26,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules, within
+from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
 from jaxformer.errors import ConversionError
 from jaxformer.pytree import is_weight, map_named, named_weights
@@ -97,7 +98,7 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
             misfits.append(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model")
     if misfits or names != set(like) - ignored:
         raise ConversionError(mismatch(names, {name: np.empty(0) for name in like if name not in ignored}, misfits))
-    return {name: _to_numpy(like[name]) if name in ignored else state[name] for name in like}
+    return {name: host(like[name]) if name in ignored else state[name] for name in like}
 
 
 def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
@@ -143,7 +144,7 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     its names. Raises ConversionError for tensors missing, left over, or of another shape or type.
     """
     wanted = places(like, family)
-    arrays = {name: _to_numpy(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
+    arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
     arrays = _untied(arrays, wanted, family)
     read, misfits = {}, []
     for name, leaf in weights_of(like, family).items():
@@ -249,10 +250,3 @@ def _read(
         what = off_shape(layer.shape, shape) if layer.shape != shape else off_type(layer.dtype, dtype)
         raise ConversionError(f"{called} is {found} as {name}; the model wants {wanted}{what}")
     return layer
-
-
-def _to_numpy(tensor: Any) -> np.ndarray:
-    if not hasattr(tensor, "detach"):
-        return np.asarray(tensor)
-    tensor = tensor.detach().cpu()
-    return tensor.float().numpy().astype(jnp.bfloat16) if str(tensor.dtype) == "torch.bfloat16" else tensor.numpy()

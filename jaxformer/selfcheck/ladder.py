@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
@@ -19,12 +18,7 @@ from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.low_precision import check_output32
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import (
-    Difference,
-    check_float64,
-    check_gradients,
-    same_bits,
-)
+from jaxformer.parity.numerics.metrics import Error, check_float64, check_gradients, same_bits
 from jaxformer.parity.record.reference import Reference
 from jaxformer.parity.run.candidate import Candidate
 
@@ -46,11 +40,11 @@ def check_weights(reference: Reference, candidate: Candidate) -> None:
         raise ParityError(f"weights change on the way to JAX and back: {', '.join(changed)}")
 
 
-def check_output(reference: Reference, candidate: Candidate) -> Difference:
+def check_output(reference: Reference, candidate: Candidate) -> Error:
     """Tier A."""
     with jax.enable_x64(True):
         model = to_float64(candidate.model(reference))
-        output = jax.jit(candidate.call)(model, *(jnp.asarray(_widened(array)) for array in reference.inputs))
+        output = jax.jit(candidate.call)(model, *to_float64(reference.inputs))
         return check_float64("output", output, reference.output)
 
 
@@ -63,7 +57,7 @@ def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
         return (output * jnp.asarray(reference.cotangent)).sum()
 
     with jax.enable_x64(True):
-        inputs = {f"input {i}": jnp.asarray(_widened(array)) for i, array in enumerate(reference.inputs)}
+        inputs = {f"input {i}": array for i, array in enumerate(to_float64(reference.inputs))}
         floats = {name: array for name, array in inputs.items() if jnp.issubdtype(array.dtype, jnp.floating)}
         others = {name: array for name, array in inputs.items() if name not in floats}
         model = to_float64(candidate.model(reference))
@@ -88,7 +82,3 @@ def compare(reference: Reference, candidate: Candidate) -> None:
     """Every check in turn."""
     for check in CHECKS.values():
         check(reference, candidate)
-
-
-def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if np.issubdtype(array.dtype, np.floating) else array

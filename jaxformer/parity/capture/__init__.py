@@ -1,1 +1,1 @@
-"""What happens inside of a model while it runs: calls, their arrays, and where the code of an error stands."""
+"""What happens inside a model while it runs: calls, their arrays, and the source line of an error."""

@@ -9,24 +9,24 @@ from jaxformer.parity.numerics.axis_order import order_of, to_torch_axes
 from jaxformer.parity.numerics.float_masks import MASKED
 
 TINY = float(np.finfo(np.float32).tiny)
-"""A weight above does not underflow, in float32 neither."""
+"""A larger weight does not underflow, not even in float32."""
 
 
 def is_attention(site: Site, record: Record) -> bool:
-    """Whether torch's call is no module's, but scores or weights."""
+    """Whether a call of torch's is not a module, but attention scores or weights."""
     return last(site.path) in ATTENTION and not record.inputs
 
 
 def valid_entries(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
-    """Which entries of torch's scores or weights are compared, `ours` being what is tapped for them along the normal run.
+    """Which entries of torch's scores or weights are compared; `ours` are jax's along the normal run.
 
-    Where each side's own softmax gives a key nothing, with whatever number it masks, their scores are not.
+    Scores are not compared where on each side the weight of the key underflows, whatever number masks it.
     """
     scores = theirs[scores_of(site)].output[0]
     keys = scores > MASKED
     if last(site.path) != ATTENTION[0]:
         return np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
-    order = order_of(scores, ours, counts=keys)
+    order = order_of(scores, ours, valid=keys)
     return (
         keys if order is None else keys & ~(without_weight(scores) & without_weight(to_torch_axes(ours, order, scores.shape)))
     )

@@ -1,4 +1,4 @@
-"""What went in and out of a module's calls, and the gradients that came back: torch's side as plain arrays."""
+"""The inputs and outputs of a module's calls and their gradients: torch's side as plain arrays."""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -14,15 +14,15 @@ from jaxformer.parity.capture.call_sites import Site
 
 @dataclass(frozen=True)
 class Record:
-    """One call: the different arrays of its arguments in their order, and those of what it gives; whatever is no array is
-    left out. A gradient is None where none came back, or none was asked for."""
+    """One call: the different arrays of its arguments in their order, and those of its output; whatever is not an array is
+    left out. A gradient is None where there is none, or none was asked for."""
 
     inputs: tuple[np.ndarray, ...]
     output: tuple[np.ndarray, ...]
     input_gradients: tuple[np.ndarray | None, ...] = ()
-    """What this call alone sends back to each of its inputs."""
+    """Of each input, through this call alone."""
     output_gradients: tuple[np.ndarray | None, ...] = ()
-    """What comes back to each array that it gives, from everywhere."""
+    """Of each array of the output, from all that uses it."""
 
 
 Trace = Mapping[Site, Record]
@@ -48,7 +48,7 @@ def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
 
 
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
-    """Whatever holds no array that f changes is given back as it is: a shape, a range, a model."""
+    """What does not hold an array that f changes is returned as it is: a shape, a range, a model."""
     if is_array(value):
         return f(value)
     items = _items(value)

@@ -1,7 +1,7 @@
-"""The same of JAX: of Flax NNX modules, of Linen modules, and of plain functions that say where they are.
+"""The calls of JAX models: of Flax NNX modules, of Linen modules, and of plain functions that use `tap`.
 
-Inside of `jit` it watches the tracing; nested jits and scans have to be off (`jax.disable_jit`). What runs in another
-transformation (rematerialised, or under vmap) is not seen.
+Inside `jit` the tracing is recorded; nested jits and scans have to be off (`jax.disable_jit`). What runs in another
+transformation (rematerialised, or under vmap) is not recorded.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ RUN_ONCE = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
-"""Compiler options for a program that runs once: it is made in half the time."""
+"""Compiler options for a program that runs once: it compiles in half the time."""
 
 UNTRACEABLE = (
     jax.errors.ConcretizationTypeError,
@@ -33,11 +33,11 @@ UNTRACEABLE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""What jit says of code that asks for a number while it is traced."""
+"""Errors of code that needs a number while it is traced."""
 
 
 def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
-    """f(*given), compiled, and ''; where f cannot be traced, as it is, and the line of the user's that is why."""
+    """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
     try:
         return jax.jit(f, compiler_options=compiler_options)(*given), ""
     except UNTRACEABLE as error:
@@ -46,16 +46,16 @@ def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any
 
 
 _running: list[Callable[[str, Any], Any]] = []
-"""What `tap` tells, of the comparison that is going on."""
+"""What records taps, in the comparison that is running."""
 
 
 def tap(path: str, value: T) -> T:
-    """`value`, which a running comparison takes for what torch's module gives that holds the parameters under `path`.
+    """`value`, which a running comparison compares with the output of torch's module that holds the parameters under `path`.
 
         x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
 
-    Inside of a module, the path begins there. Modules are seen without it; what a softmax is given and gives in any model may
-    be tapped as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
+    Inside a module, the path begins there. Modules need no tap; the input and output of a softmax in any model may be tapped
+    as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
     """
     return _running[-1](path, value) if _running else value
 
@@ -68,15 +68,15 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     def here() -> bool:
         return _level() == level
 
-    def told(path: str, value: Any) -> Any:
-        return visits.tell(path, value) if here() else value
+    def record(path: str, value: Any) -> Any:
+        return visits.record(path, value) if here() else value
 
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):
             stack.enter_context(_watch_nnx(model, visits, here))
         stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
-        _running.append(told)
-        stack.callback(_running.remove, told)
+        _running.append(record)
+        stack.callback(_running.remove, record)
         yield
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's own files an error comes from."""
+"""The line of the user's own files that an error comes from."""
 
 import importlib.util
 import inspect
@@ -12,7 +12,7 @@ from typing import Any
 LIBRARIES = ("jaxformer", "jax", "jaxlib", "flax", "optax", "torch", "numpy")
 INSTALLED = ("site-packages", "dist-packages")
 TYPED_IN = ("<stdin>", "<ipython")
-"""Names of code that has no file and is the user's all the same; that of generated code begins with < too."""
+"""Names of the user's code that has no file; names of generated code begin with < too."""
 
 
 def line_of(error: BaseException) -> str:
@@ -22,14 +22,14 @@ def line_of(error: BaseException) -> str:
     for known in (is_users, lambda name: not is_below(name, ours)):
         for found in frames:
             if lines := [line for line in found if known(line[0])]:
-                return said(*lines[-1])
+                return shown(*lines[-1])
     return ""
 
 
 def definition_of(f: Callable[..., Any]) -> str:
     """'port.py:12', where a function of the user's begins; '' for one of a library's."""
     code = getattr(inspect.unwrap(f), "__code__", None)
-    return said(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
+    return shown(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
 
 
 def whole(error: BaseException) -> str:
@@ -57,14 +57,14 @@ def is_users(name: str) -> bool:
 
 
 def is_below(name: str, folders: tuple[str, ...]) -> bool:
-    """Whether a file lies in one of these; generated code counts as if."""
+    """Whether a file lies in one of these; generated code counts as if it did."""
     if name.startswith("<"):
         return not name.startswith(TYPED_IN)
     return any(os.path.abspath(name).startswith(folder + os.sep) for folder in folders)
 
 
 def libraries() -> tuple[str, ...]:
-    """Folders of those that are never the user's, wherever they are installed."""
+    """Folders of the libraries, wherever they are installed."""
     found = (importlib.util.find_spec(name) for name in LIBRARIES)
     return tuple(os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin)
 
@@ -74,7 +74,7 @@ def standard() -> tuple[str, ...]:
     return tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 
 
-def said(name: str, line: int) -> str:
-    """As short as it can be found by from here."""
+def shown(name: str, line: int) -> str:
+    """A path relative to this folder, where it lies inside."""
     inside = is_below(name, (os.getcwd(),)) and not name.startswith("<")
     return f"{os.path.relpath(name) if inside else name}:{line}"

@@ -1,6 +1,6 @@
 """torch's attention scores and weights: what goes into a softmax over the last axis, and what comes out of it.
 
-They are told of as they are, and stay as they are. What fused attention does not show is computed beside it.
+They are recorded and not changed. The scores and weights that fused attention does not return are computed beside it.
 """
 
 import math
@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-Tell = Callable[[Any, Any], None]
-"""tell(scores, weights): one shape, without gradients."""
+Record = Callable[[Any, Any], None]
+"""record(scores, weights): of one shape, without gradients."""
 
 
-def watch_softmax(tell: Tell) -> AbstractContextManager[Any]:
-    """Inside, every softmax that torch's functions, methods and modules take, those of nn.MultiheadAttention among them."""
+def watch_softmax(record: Record) -> AbstractContextManager[Any]:
+    """Inside, `record` gets every softmax of torch's functions, methods and modules, nn.MultiheadAttention's too."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -22,22 +22,22 @@ def watch_softmax(tell: Tell) -> AbstractContextManager[Any]:
     ordinary = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
 
     class Watching(TorchFunctionMode):
-        """While a function is looked at, the mode is off: one that calls another is told of once."""
+        """The mode is off inside its own functions: one that calls another is recorded once."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            if func is functional.multi_head_attention_forward:  # the softmax inside of it is what counts
+            if func is functional.multi_head_attention_forward:  # the softmax inside it is recorded
                 with mock.patch.object(functional, "has_torch_function", return_value=False), self:
                     return func(*args, **kwargs)
             output = func(*args, **kwargs)
             if func is functional.scaled_dot_product_attention:
                 with torch.no_grad():
                     scores = fused_scores(*args, **kwargs)
-                    tell(scores, scores.softmax(-1))
+                    record(scores, scores.softmax(-1))
             elif func in ordinary:
                 scores, dim = (args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(("input", "dim")))
                 if dim is not None and scores.ndim and dim % scores.ndim == scores.ndim - 1:
-                    tell(scores.detach(), output.detach())
+                    record(scores.detach(), output.detach())
             return output
 
     return Watching()

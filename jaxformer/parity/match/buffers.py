@@ -1,6 +1,6 @@
-"""Float arrays of a JAX model that are no weights: torch's buffers, as running statistics and tables, and its own constants."""
+"""Float arrays of a JAX model that are not weights: torch's buffers, such as running statistics and tables, and constants."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,85 +15,89 @@ from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.match.candidates import torch_names
-from jaxformer.parity.match.names import Homes, nearest_pairs, twins
+from jaxformer.parity.match.names import ModuleMap, nearest_pairs, only_pair, same_word
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import distance
+from jaxformer.parity.record.torch_state import Arrays
 from jaxformer.pytree import map_named, path_name
 
-SWITCHES = 2
-"""So many numbers make a mask, whose sense is the model's own."""
+MASK_VALUES = 2
+"""An array of so many different numbers is a mask, and which numbers these are is the model's own choice."""
 
 
 @dataclass
 class Constants:
-    """What was found out."""
+    """What was found out about JAX arrays that are not weights."""
 
     names: set[str] = field(default_factory=set)
-    """Of JAX arrays that are no weights."""
+    """Their JAX names."""
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    """torch's, where they are others."""
+    """torch's values, where they differ."""
     equal: list[str] = field(default_factory=list)
-    """Of torch's buffers, what is said of them."""
+    """torch's buffers that JAX holds too."""
+    differing: set[str] = field(default_factory=set)
+    """torch's buffers that JAX holds with other values."""
     rounded: list[str] = field(default_factory=list)
+    """Notes on those that differ by rounding alone."""
     wrong: list[str] = field(default_factory=list)
+    """Notes on the other ones."""
     own: list[str] = field(default_factory=list)
-    """JAX names of what torch has not."""
-    held: set[str] = field(default_factory=set)
-    """torch's buffers that differ from their partners."""
+    """JAX names of what torch does not have."""
     missing: dict[str, np.ndarray] = field(default_factory=dict)
     """torch's buffers that JAX does not hold: its code may compute them."""
 
     def pair(self, name: str, ours: np.ndarray, buffer: str, theirs: np.ndarray) -> None:
-        """Judge two that are the same; torch's values have our shape."""
+        """Compare two that belong together; torch's values have JAX's shape."""
         self.names.add(name)
         if np.array_equal(ours, theirs, equal_nan=True):
             self.equal += buffer.split(", ")
             return
         self.values[name] = theirs.astype(ours.dtype)
-        self.held |= set(buffer.split(", "))
+        self.differing |= set(buffer.split(", "))
         if is_rounded(ours, theirs):
             self.rounded.append(f"buffer {buffer} {say_rounded(most_off(ours, theirs))}")
         else:
             self.wrong.append(f"buffer {buffer} differs from {name} (relL2 {distance(ours, theirs):.1e})")
 
     def without_buffers(self, found: Mapping[str, Rule], buffers: Container[str]) -> dict[str, Rule]:
-        """The rules of weights; what holds a buffer's values is noted."""
+        """The rules of weights; JAX tensors that hold a buffer's values are noted."""
         for name, rule in found.items():
             if all(it in buffers for it in torch_names(rule)):
                 self.names.add(name)
                 self.equal += torch_names(rule)
         return {name: rule for name, rule in found.items() if name not in self.names}
 
-    def search(
-        self, left: Mapping[str, np.ndarray], buffers: Mapping[str, np.ndarray], homes: Homes, typed: set[str], *, short: bool
-    ) -> None:
-        """What is no weight: those that hold a buffer's values, or nearly so, or lie where it does; of the rest, those of
-        such a type are the model's own. `short`: torch's weights are short of partners, so only these lie with buffers."""
+    def pair_left(self, left: Arrays, buffers: Arrays, modules: ModuleMap, typed: set[str], *, short: bool) -> None:
+        """Pair what is left with buffers: by equal values, by values that differ by rounding, by shape and name. What
+        remains of `typed` is the model's own. `short`: torch's weights lack partners, so only `typed` pair by name."""
         for name, ours in left.items():
-            plain = name in typed or (ours.size and (ours != ours.flat[0]).any())
-            alike = {key: it for key, it in buffers.items() if plain or twins(last(name), last(key))}
-            found = next((key for key, it in alike.items() if it.dtype == ours.dtype and same_numbers(it, ours)), None)
-            near = {key: distance(ours, shaped) for key, it in alike.items() if (shaped := fitted(it, ours)) is not None}
-            best = min(near, key=near.__getitem__, default=None)
-            if found is not None:
+            varied = name in typed or (ours.size and (ours != ours.flat[0]).any())
+            likely = {key: it for key, it in buffers.items() if varied or same_word(last(name), last(key))}
+            shaped = {key: it for key, buffer in likely.items() if (it := reshaped(buffer, ours)) is not None}
+            nearest = min(shaped, key=lambda key: distance(ours, shaped[key]), default=None)
+            same = next((key for key, it in likely.items() if it.dtype == ours.dtype and same_numbers(it, ours)), None)
+            if same is not None:
                 self.names.add(name)
-                self.equal.append(found)
-            elif best is not None and is_rounded(ours, buffers[best].reshape(ours.shape)):
-                self.pair(name, ours, best, buffers[best].reshape(ours.shape))
+                self.equal.append(same)
+            elif nearest is not None and is_rounded(ours, shaped[nearest]):
+                self.pair(name, ours, nearest, shaped[nearest])
         free = {name: ours for name, ours in left.items() if name not in self.names}
         unused = {key: theirs for key, theirs in buffers.items() if key not in self.equal}
-        self.pair_placed({name: free[name] for name in free if name in typed or not short}, unused, homes)
+        self.pair_by_place({name: free[name] for name in free if name in typed or not short}, unused, modules)
         self.own += [name for name in free if name in typed and name not in self.names]
         self.names |= set(self.own)
 
-    def pair_placed(self, ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> None:
-        """Those of which places and shapes leave no doubt."""
-        for name, key in placed(ours, theirs, homes):
-            self.pair(name, ours[name], key, theirs[key].reshape(ours[name].shape))
+    def pair_by_place(self, ours: Arrays, theirs: Arrays, modules: ModuleMap) -> None:
+        """Those of one shape, and the only ones of it, or with names that say so. Masks are not paired."""
+        fits = {(a, b) for a in ours for b in theirs if reshaped(theirs[b], ours[a]) is not None}
+        fits -= {(a, b) for a, b in fits if is_mask(ours[a]) and is_mask(theirs[b])}
+        for name, key in nearest_pairs(list(ours), list(theirs), modules, fits):
+            if only_pair((name, key), fits) or same_word(last(name), last(key)):
+                self.pair(name, ours[name], key, theirs[key].reshape(ours[name].shape))
 
-    def leave(self, buffers: Mapping[str, np.ndarray]) -> None:
-        """What is missing once all was paired; of two that are the same, JAX needs to hold one."""
-        known = {*self.equal, *self.held} & set(buffers)
+    def note_missing(self, buffers: Arrays) -> None:
+        """Of torch's buffers, once all is paired; of two equal ones, JAX needs to hold one."""
+        known = {*self.equal, *self.differing} & set(buffers)
         left = {key: table for key, table in buffers.items() if key not in known}
         self.missing = {key: it for key, it in left.items() if not any(same_numbers(it, buffers[other]) for other in known)}
 
@@ -103,11 +107,11 @@ class Constants:
             return tree
         return map_named(lambda name, leaf: jnp.asarray(self.values[name]) if name in self.values else leaf, tree)
 
-    def says(self, rules: Family) -> list[str]:
+    def notes(self, rules: Family) -> list[str]:
         """In words, for the line of the weights."""
         same = len(set(self.equal))
         lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
-        lines += [f"{said}; torch's is used below" for said in dict.fromkeys((*self.rounded, *self.wrong))]
+        lines += [f"{note}; torch's is used below" for note in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
         ignored: dict[str, list[str]] = {}
         for name in self.missing:
@@ -115,25 +119,12 @@ class Constants:
                 ignored.setdefault(reason, []).append(name)
         lines += [f"ignored: {listed(names)} ({reason})" for reason, names in ignored.items()]
         free = {name: it for name, it in self.missing.items() if rules.why_ignored(name) is None}
-        told = [name for name, buffer in free.items() if buffer.ndim < 2 or not switches(buffer)]
-        return lines + ([f"torch's buffers that JAX does not hold: {listed(told)}"] if told else [])
-
-
-def placed(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], homes: Homes) -> list[tuple[str, str]]:
-    """Pairs without doubt: of one shape, and the only ones of it, or of names that say so. Masks of two numbers are none."""
-    fits = {(a, b) for a in ours for b in theirs if fitted(theirs[b], ours[a]) is not None}
-    fits -= {(a, b) for a, b in fits if switches(ours[a]) and switches(theirs[b])}
-    pairs = nearest_pairs(list(ours), list(theirs), homes, fits)
-    return [(a, b) for a, b in pairs if alone((a, b), fits) or twins(last(a), last(b))]
-
-
-def alone(pair: tuple[str, str], among: Iterable[tuple[str, str]]) -> bool:
-    """Whether nothing else fits either."""
-    return not any(pair != other and (pair[0] == other[0] or pair[1] == other[1]) for other in among)
+        lost = [name for name, buffer in free.items() if buffer.ndim < 2 or not is_mask(buffer)]
+        return lines + ([f"torch's buffers that JAX does not hold: {listed(lost)}"] if lost else [])
 
 
 def typed_constants(tree: PyTree) -> set[str]:
-    """Names of what is no weight by its type: Linen's other collections, NNX variables that are no parameters, and plain
+    """Names of what is not a weight by its type: Linen's other collections, NNX variables that are not parameters, and plain
     arrays that a module holds."""
     if isinstance(tree, Mapping) and "params" in tree:
         return {name for name in _named(tree, lambda leaf: False) if not name.startswith("params.")}
@@ -148,12 +139,12 @@ def _named(tree: PyTree, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]}
 
 
-def fitted(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray | None:
-    """torch's values in our shape, where only axes of one entry are others."""
+def reshaped(theirs: np.ndarray, ours: np.ndarray) -> np.ndarray | None:
+    """torch's values in JAX's shape, where the two differ in axes of one entry alone."""
     same = [n for n in theirs.shape if n > 1] == [n for n in ours.shape if n > 1]
     return theirs.reshape(ours.shape) if same else None
 
 
-def switches(array: np.ndarray) -> bool:
+def is_mask(array: np.ndarray) -> bool:
     """Whether it holds no more than two numbers."""
-    return len(np.unique(array)) <= SWITCHES
+    return len(np.unique(array)) <= MASK_VALUES

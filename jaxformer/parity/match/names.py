@@ -1,4 +1,4 @@
-"""Which name means which, where values do not tell: what lies in modules that are known, and what reads most alike."""
+"""Which name means which, where values do not tell: modules that are known, and names that read most alike."""
 
 import difflib
 import re
@@ -9,13 +9,13 @@ import numpy as np
 
 from jaxformer.parity.capture.module_paths import ancestors, below, common_start
 
-NUMBER = re.compile(r"\d+")
+DIGITS = re.compile(r"\d+")
 NEAREST = 3
 """How many names are suggested."""
 
 
-class Homes:
-    """In which torch module lie the tensors of a JAX module, as far as pairs of names are known."""
+class ModuleMap:
+    """JAX module -> torch module, as far as pairs of tensor names are known."""
 
     def __init__(self, pairs: Mapping[str, str]):
         beneath: dict[str, list[str]] = defaultdict(list)
@@ -29,23 +29,23 @@ class Homes:
         return next((self.starts[path] for path in ancestors(name) if path in self.starts), "")
 
 
-def closeness(home: str, name: str) -> int:
-    """How many modules around a torch tensor lead to where it is expected; -1 if it is in another layer, or far away."""
-    path, wanted = name.split("."), home.split(".") if home else []
+def closeness(module: str, name: str) -> int:
+    """How many modules around a torch tensor lead to the module where it is expected; -1 in another layer, or far away."""
+    path, wanted = name.split("."), module.split(".") if module else []
     shared = next((i for i, part in enumerate(wanted) if path[i : i + 1] != [part]), len(wanted))
     astray = shared < len(wanted) and (shared < len(wanted) - 1 or wanted[shared].isdigit())
     return -1 if astray else shared
 
 
 def nearest_pairs(
-    ours: list[str], theirs: list[str], homes: Homes, fits: Container[tuple[str, str]] | None = None
+    ours: list[str], theirs: list[str], modules: ModuleMap, fits: Container[tuple[str, str]] | None = None
 ) -> list[tuple[str, str]]:
-    """Pairs, of those that fit, of which each is, by far or little, the nearest to the other; what ties is left out."""
+    """Pairs, of those that fit, of which each is the nearest to the other; ties are left out."""
     own, other = by_rank(ours), by_rank(theirs)
     scores = np.full((len(ours), len(theirs)), -np.inf)
     for i, mine in enumerate(ours):
         for j, name in enumerate(theirs):
-            if (fits is None or (mine, name) in fits) and (close := closeness(homes.of(mine), name)) >= 0:
+            if (fits is None or (mine, name) in fits) and (close := closeness(modules.of(mine), name)) >= 0:
                 scores[i, j] = 2 * close + difflib.SequenceMatcher(None, own[mine], other[name], autojunk=False).ratio()
     pairs = []
     while (found := _mutual(scores)) is not None:
@@ -55,14 +55,19 @@ def nearest_pairs(
     return pairs
 
 
-def twins(one: str, other: str) -> bool:
-    """Whether a part of a name says the same as one of the other side: query and query, q and q_proj, mean and running_mean."""
+def same_word(one: str, other: str) -> bool:
+    """Whether parts of names of both sides mean the same: query and query, q and q_proj, mean and running_mean."""
     return one == other or one in other.split("_") or other in one.split("_")
+
+
+def only_pair(pair: tuple[str, str], among: Iterable[tuple[str, str]]) -> bool:
+    """Whether nothing else fits either of the two."""
+    return not any(pair != other and (pair[0] == other[0] or pair[1] == other[1]) for other in among)
 
 
 def blank(name: str) -> str:
     """Without its numbers: the same for each layer."""
-    return NUMBER.sub("#", name)
+    return DIGITS.sub("#", name)
 
 
 def _mutual(scores: np.ndarray) -> tuple[int, int] | None:
@@ -83,10 +88,10 @@ def by_rank(names: Iterable[str]) -> dict[str, str]:
         kinds[blank(name)].append(name)
     ranked = {}
     for alike in kinds.values():
-        columns = [sorted(set(column)) for column in zip(*(map(int, NUMBER.findall(name)) for name in alike), strict=True)]
+        columns = [sorted(set(column)) for column in zip(*(map(int, DIGITS.findall(name)) for name in alike), strict=True)]
         for name in alike:
-            ranks = iter(str(column.index(int(n))) for column, n in zip(columns, NUMBER.findall(name), strict=True))
-            ranked[name] = NUMBER.sub(lambda _, ranks=ranks: next(ranks), name)
+            ranks = iter(str(column.index(int(n))) for column, n in zip(columns, DIGITS.findall(name), strict=True))
+            ranked[name] = DIGITS.sub(lambda _, ranks=ranks: next(ranks), name)
     return ranked
 
 

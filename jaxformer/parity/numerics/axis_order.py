@@ -1,4 +1,4 @@
-"""In which order torch's axes stand in our arrays: shapes say it, and values where axes have one size."""
+"""The order of torch's axes in JAX's arrays: from shapes, and from values where axes have one size."""
 
 import itertools
 import operator
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 Order = tuple[int, ...]
-"""torch's axes, in the order in which we have them."""
+"""torch's axes, in the order of JAX's."""
 
 MOST_ORDERS = 24
-"""So many are tried; four axes of one size have them."""
+"""How many orders are tried: those of four axes of one size."""
 CLEAR = 0.5
-"""An order is taken for better where ours is less than this part as far from torch's."""
-HUGE = 1e100
-"""Larger numbers, as masks are made of, have squares that overflow."""
+"""Another order is better if its error is less than this part of the usual one's."""
+SQUARABLE = 1e100
+"""Larger numbers, as masks have, are clipped to this: their squares would overflow."""
 SAMPLE = 4096
-"""So many entries of a larger array nearly always tell which order is nearest."""
+"""How many entries of a larger array are compared: nearly always enough to find the nearest order."""
 
 
 @cache
 def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, ...]:
-    """The orders of torch's axes that give our shape, as they stand first; none where nothing does.
+    """The orders of torch's axes that give JAX's shape, the unchanged one first; none where nothing does.
 
     Axes may be split or merged too (heads, say), but then only those of one size change places.
     """
@@ -47,53 +47,51 @@ def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def to_jax_axes(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
-    """torch's array as we have it."""
+    """torch's array with JAX's axes."""
     return theirs.transpose(order).reshape(shape)
 
 
 def to_torch_axes(ours: np.ndarray, order: Order, shape: tuple[int, ...]) -> np.ndarray:
-    """Our array as torch has it: `laid` undone."""
+    """JAX's array with torch's axes: the inverse of `to_jax_axes`."""
     return ours.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
 
 
-def order_of(
-    theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, counts: np.ndarray | None = None
-) -> Order | None:
-    """The known order if it fits, else the one in which torch's array is nearest to ours; None where none fits.
+def order_of(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, valid: np.ndarray | None = None) -> Order | None:
+    """The known order if it fits, else the one in which torch's array is nearest to jax's; None where none fits.
 
-    Of torch's array only the entries that are True in `counts` are looked at.
+    Only the entries of torch's array that are True in `valid` are compared.
     """
     orders = orders_for(theirs.shape, ours.shape)
     if len(orders) < 2 or known in orders:
         return known if known in orders else next(iter(orders), None)
-    return nearer_order(theirs, ours, orders[0], counts)
+    return nearer_order(theirs, ours, orders[0], valid)
 
 
-def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, counts: np.ndarray | None = None) -> Order:
-    """The usual order, unless torch's array is by far nearer to ours in another one that fits."""
-    if (sampled := plain_order(theirs, ours, counts)) is not None:
+def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, valid: np.ndarray | None = None) -> Order:
+    """The usual order, unless torch's array is by far nearer to jax's in another one that fits."""
+    if (sampled := plain_order(theirs, ours, valid)) is not None:
         return sampled
     if np.array_equal(to_jax_axes(theirs, usual, ours.shape), ours):
         return usual
     orders = orders_for(theirs.shape, ours.shape)
-    gaps = distances(theirs, ours, orders, counts)
+    gaps = distances(theirs, ours, orders, valid)
     best = int(np.argmin(gaps))
     return orders[best] if gaps[best] < CLEAR * gaps[orders.index(usual)] else usual
 
 
-def plain_order(theirs: np.ndarray, ours: np.ndarray, counts: np.ndarray | None = None) -> Order | None:
-    """The order in which torch's array is by far the nearest to ours, as some of their entries say; None if that is none."""
+def plain_order(theirs: np.ndarray, ours: np.ndarray, valid: np.ndarray | None = None) -> Order | None:
+    """The order in which torch's array is by far the nearest to jax's, by a sample of entries; None if there is none."""
     orders = orders_for(theirs.shape, ours.shape)
     if len(orders) < 2:
         return next(iter(orders), None)
     places = np.random.default_rng(0).integers(ours.size, size=SAMPLE) if ours.size > SAMPLE else None
-    gaps = distances(theirs, ours, orders, counts, places)
+    gaps = distances(theirs, ours, orders, valid, places)
     nearest, second = np.sort(gaps)[:2]
     return orders[int(np.argmin(gaps))] if nearest < CLEAR * second else None
 
 
 def aligned(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None) -> np.ndarray:
-    """torch's array as we have it; as it is where it does not fit."""
+    """torch's array with JAX's axes; unchanged where it does not fit."""
     order = order_of(theirs, ours, known)
     return theirs if order is None else to_jax_axes(theirs, order, ours.shape)
 
@@ -117,23 +115,23 @@ def distances(
     theirs: np.ndarray,
     ours: np.ndarray,
     orders: tuple[Order, ...],
-    counts: np.ndarray | None = None,
+    valid: np.ndarray | None = None,
     places: np.ndarray | None = None,
 ) -> np.ndarray:
-    """How far ours is from torch's array in each order; at these places of our flat array alone, if some are given."""
+    """How far jax's array is from torch's in each order; at these places of jax's flat array alone, if some are given."""
 
     def here(array: np.ndarray, order: Order) -> np.ndarray:
-        """torch's entries, or whether they count, where ours stand."""
+        """torch's entries, or whether they are valid, at jax's places."""
         if places is None:
             return to_jax_axes(array, order, ours.shape)
         found = np.unravel_index(places, [theirs.shape[axis] for axis in order])
         return array[tuple(found[order.index(axis)] for axis in range(theirs.ndim))]
 
     def gap(order: Order) -> float:
-        t, counted = real(here(theirs, order)), True if counts is None else here(counts, order)
+        t, compared = real(here(theirs, order)), True if valid is None else here(valid, order)
         both = np.isfinite(j) & np.isfinite(t)
-        apart = np.where(both & counted, np.clip(j, -HUGE, HUGE) - np.clip(t, -HUGE, HUGE), 0.0)
-        odd = (np.isfinite(j) != np.isfinite(t)) & counted
+        apart = np.where(both & compared, np.clip(j, -SQUARABLE, SQUARABLE) - np.clip(t, -SQUARABLE, SQUARABLE), 0.0)
+        odd = (np.isfinite(j) != np.isfinite(t)) & compared
         return float(np.sqrt((apart**2).mean()) + size * odd.mean())
 
     def real(array: np.ndarray) -> np.ndarray:
@@ -141,6 +139,6 @@ def distances(
 
     j = real(ours if places is None else ours.reshape(-1)[places])
     known = real(here(theirs, orders[0]))
-    size = np.sqrt((np.where(np.isfinite(known), np.clip(known, -HUGE, HUGE), 0.0) ** 2).mean())
+    size = np.sqrt((np.where(np.isfinite(known), np.clip(known, -SQUARABLE, SQUARABLE), 0.0) ** 2).mean())
     with np.errstate(invalid="ignore"):
         return np.array([gap(order) for order in orders])

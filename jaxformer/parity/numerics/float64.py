@@ -1,7 +1,7 @@
 """float64 throughout: where a model casts to float32 on its way, as RMS norms and stock attention do, a comparison in float64
-goes on in float64. So rounding is not taken for a bug. Casts to narrower types are the model's own, and stay.
+goes on in float64. So rounding is not taken for a bug. Casts to lower precision belong to the model, and stay.
 
-JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, is widened too.
+JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, becomes int64 too.
 """
 
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.pytree import is_weight
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
-"""JAX's operations that are told the type of what they give."""
-LOW_PRECISION, WIDE = np.dtype(np.float32), np.dtype(np.float64)
+"""JAX's operations with a parameter for the type of the result."""
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
 SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
-"""How many arrays stand before the indices, whose types are their own."""
-WIDER = {LOW_PRECISION: WIDE, np.dtype(np.complex64): np.dtype(np.complex128)}
+"""How many arrays stand before the indices, which may have another type."""
+WIDER = {FLOAT32: FLOAT64, np.dtype(np.complex64): np.dtype(np.complex128)}
 
 
 @contextmanager
 def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
-    """JAX, while it traces: float64 is on, products are exact to it, what is told to give float32 gives float64, and a float32
-    constant beside a float64 array is widened. What code computes of constants alone may be one of torch's `tables`."""
+    """JAX, while it traces: float64 is on, products are exact to it, a request for float32 gives float64, and a float32
+    constant beside a float64 array becomes float64. What code computes of constants alone may be one of torch's `tables`."""
     bind_as_it_is = Primitive.bind
 
     def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
@@ -44,11 +44,11 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
                 raise
         return bind_as_it_is(operation, *args[:first], *counts, **how)
 
-    def widened(operation: Primitive, *args: Any, **how: Any) -> Any:
+    def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
-        if {LOW_PRECISION, WIDE} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
-            args = tuple(jnp.asarray(arg, WIDE) if getattr(arg, "dtype", None) == LOW_PRECISION else arg for arg in args)
+        if {FLOAT32, FLOAT64} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
+            args = tuple(jnp.asarray(arg, FLOAT64) if getattr(arg, "dtype", None) == FLOAT32 else arg for arg in args)
         if tables.held:
             args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
         if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
@@ -56,17 +56,17 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
         with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):
             return jax.tree.map(tables.instead, bind(operation, *args, **how))
 
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", widened):
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", bind_float64):
         yield
 
 
 def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """int64 for int32, where there are both; None where not."""
-    narrow, wide = INTEGERS
+    int32, int64 = INTEGERS
     types = [getattr(arg, "dtype", None) for arg in args]
-    if not {narrow, wide} <= set(types):
+    if not {int32, int64} <= set(types):
         return None
-    return tuple(jnp.asarray(arg, wide) if kind == narrow else arg for arg, kind in zip(args, types, strict=True))
+    return tuple(jnp.asarray(arg, int64) if kind == int32 else arg for arg, kind in zip(args, types, strict=True))
 
 
 def is_constant(argument: Any) -> bool:
@@ -76,13 +76,13 @@ def is_constant(argument: Any) -> bool:
 
 @contextmanager
 def torch_float64() -> Iterator[None]:
-    """torch, while it runs: what is told to give float32 gives float64, and so does what is told nothing."""
+    """torch, while it runs: a request for float32 gives float64, and so does the default type."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
-    class Wide(TorchDispatchMode):
+    class Float64(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             how = kwargs or {}
             if isinstance(dtype := how.get("dtype"), torch.dtype):
@@ -92,7 +92,7 @@ def torch_float64() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Wide():
+        with Float64():
             yield
     finally:
         torch.set_default_dtype(before)

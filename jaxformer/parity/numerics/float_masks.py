@@ -1,5 +1,5 @@
-"""Masks that are floats: numbers that are added to scores, or 0 and 1. As with booleans, their sense and their numbers are a
-side's own."""
+"""Float masks: numbers that are added to scores, or 0 and 1. As with booleans, their sense and their numbers may differ between
+the two sides."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ ROUND = 1e-6
 
 
 def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndarray:
-    """Ours, with torch's numbers where both sides' stand for a mask: which number it is depends on the type. `inside` of a
-    model, beside a mask of one side, -inf and numbers as low as -1e4 are one on the other side too."""
+    """jax's array, with torch's numbers where both sides have a masked entry: its number depends on the type. `inside` a model,
+    where one side has a mask, -inf and numbers as low as -1e4 are masked entries of the other side too."""
     if ours.shape != theirs.shape or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
         return ours
     found = [fillers(array, infinite=inside) for array in (theirs, ours)]
@@ -30,8 +30,8 @@ def one_number(ours: np.ndarray, theirs: np.ndarray, *, inside: bool) -> np.ndar
 
 
 def fillers(array: np.ndarray, *, infinite: bool) -> np.ndarray | None:
-    """Where numbers stand for a mask: huge, negative and round, or -inf, beside others that are not huge. None where something
-    huge is none of that, or nothing is huge."""
+    """Which entries are masked: huge, negative and round, or -inf, beside others that are not huge. None where a huge entry is
+    not like this, or nothing is huge."""
     huge = np.abs(array) >= HUGE
     if not huge.any() or huge.all():
         return None
@@ -61,12 +61,12 @@ def kind_of(array: np.ndarray) -> str:
 
 
 def allowed(mask: np.ndarray) -> np.ndarray:
-    """What a mask of floats lets through, its switches being True for that."""
+    """Which entries a float mask keeps; those of 0 and 1 keep where they are 1."""
     return mask > (0.5 if kind_of(mask) == "switches" else MASKED)
 
 
 def is_left(kind: str, theirs: Any, ours: Any) -> Any:
-    """Whether ours is a mask that says what torch's of such a kind does, or may, being of another one."""
+    """Whether jax's mask means the same as torch's of this kind, or may, being of another kind."""
     switches, added = ((ours == 0) | (ours == 1)).all(), ((ours == 0) | (ours <= MASKED)).all()
     if kind == "switches":
         return (added & ours.any()) | (switches & ((ours == theirs).all() | (ours == 1 - theirs).all()))

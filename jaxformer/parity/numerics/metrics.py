@@ -1,7 +1,7 @@
 """How far two arrays are apart, and what counts as equal.
 
-Tier A decides in float64, where correct code differs by rounding noise alone. Tier B judges float32 against torch's own
-rounding error. Element-wise tolerances and ULP counts say nothing near zero and are not used.
+Tier A compares in float64, where correct code differs by rounding noise alone. Tier B compares float32 with torch's own
+rounding error as the measure. Element-wise tolerances and ULP counts mean nothing near zero and are not used.
 """
 
 import math
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxformer.convert.host import host
 from jaxformer.errors import ParityError
 
 Kind = Literal["activation", "gradient", "loss", "parameter"]
@@ -20,21 +21,7 @@ UNIT_ROUNDOFF = 2.0**-24
 NULL_GRADIENT = 1e-12
 """A float64 gradient below this part of the global rms is rounding noise around zero."""
 HUGE = 1e8
-"""Numbers so large are masks, as a rule: beside them no error of the others would count, which are judged by themselves too."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Distances of J from T: |J - T| / |T| in L2, and max |J - T| / rms(T); of all entries or of those that are not huge, the
-    larger one."""
-
-    name: str
-    relative: float
-    peak: float
-
-    def __str__(self) -> str:
-        return f"{self.name}: relL2 {self.relative:.1e}, max/rms {self.peak:.1e}"
-
+"""Numbers so large are usually masks. Beside them no error of the others would count: these are compared by themselves too."""
 
 TOLERANCES: dict[Kind, tuple[float, float]] = {
     "activation": (1e-13, 1e-12),
@@ -42,29 +29,66 @@ TOLERANCES: dict[Kind, tuple[float, float]] = {
     "loss": (1e-13, 1e-13),
     "parameter": (np.inf, 1e-11),
 }
-"""Tier A: the largest relative and peak difference."""
+"""Tier A: the largest relL2 and max/rms."""
+PARAMETER = TOLERANCES["parameter"][1]
+LOSS = 1e-12
+"""Tier A: the largest relative error of a loss during training."""
+EXPLAINED = 1e-12
+"""The largest relL2 at which a formula gives an array."""
 FACTOR = 4.0
-"""A difference may be this many times torch's own rounding error in L2, and twice as many times in the max norm."""
+"""An error may be this many times torch's own rounding error in L2, and twice as many times in the max norm."""
+
+
+def allowed(kind: Kind, relative: float = 0.0, peak: float = 0.0) -> tuple[float, float]:
+    """The largest relL2 and max/rms in tier A: the tolerances, or what rounding of that size relaxes them to."""
+    return max(TOLERANCES[kind][0], FACTOR * relative), max(TOLERANCES[kind][1], 2 * FACTOR * peak)
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far J, an array of JAX's, is from T, torch's: of all entries or of those that are not huge, the larger one."""
+
+    relative: float
+    """relL2, |J - T| / |T|; infinite where shapes or NaN do not agree."""
+    peak: float
+    """max/rms, max |J - T| / rms(T)."""
+    rounding: float = 0.0
+    """relL2 by which torch's own rounding perturbs T; 0 in a model where that is far below the tolerances."""
+    rounding_peak: float = 0.0
+    """The same as max/rms."""
+
+    def allowed(self, kind: Kind) -> tuple[float, float]:
+        """The largest relL2 and max/rms that count as equal."""
+        return allowed(kind, self.rounding, self.rounding_peak)
+
+    def off(self, kind: Kind) -> float:
+        """In units of the tolerance: relL2 of values, max/rms of gradients."""
+        relative, peak = self.allowed(kind)
+        return self.peak / peak if kind == "gradient" else self.relative / relative
+
+    def __str__(self) -> str:
+        return f"relL2 {self.relative:.1e}, max/rms {self.peak:.1e}"
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How far rounding alone moves an array of torch's: all of it, or beside huge entries the others."""
+    """How far rounding alone perturbs an array of torch's: all of it, or beside huge entries the others."""
 
     size: float
     """L2."""
     peak: float
-    """Of the entry that moves most."""
+    """The largest absolute value."""
 
     @classmethod
-    def between(cls, moved: np.ndarray, reference: np.ndarray, counted: np.ndarray | bool = True) -> "Noise":
-        """Of those `counted`; without limit where NaN or infinity came instead.
+    def between(cls, perturbed: np.ndarray, reference: np.ndarray, valid: np.ndarray | bool = True) -> "Noise":
+        """Of the `valid` entries; infinite where one of them became NaN or infinity.
 
-        Huge ones that move more, for their size, than the others do are no masks: they stand for as much of the others.
+        Huge entries that differ more, for their size, than the others are not masks: their relative error counts for all.
         """
-        sides = as_float64(reference), as_float64(moved)
+        sides = as_float64(reference), as_float64(perturbed)
         usual, *others = (
-            [part(side, those & counted) for side in sides] for those in (usual_entries(reference), *judged(reference)[:-1])
+            [part(side, np.asarray(those & valid)) for side in sides]
+            for those in (usual_entries(reference), *entry_groups(reference)[:-1])
         )
         with np.errstate(over="ignore", invalid="ignore"):
             gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0]))
@@ -75,29 +99,18 @@ class Noise:
         return cls(size, peak) if np.isfinite(size + peak) else cls(np.inf, np.inf)
 
     def of(self, reference: np.ndarray) -> tuple[float, float]:
-        """Relative to T, those entries of the array or of a part of it, as a `Difference` is; (0, 0) where that is no number:
-        T is 0, or too large to be squared."""
+        """relL2 and max/rms, relative to the array or to a part of it; (0, 0) where it is 0, or too large to be squared."""
         usual = part(reference, usual_entries(reference))
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(usual))
         return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
 
     def explains(self, ours: np.ndarray, reference: np.ndarray) -> bool:
-        """Whether it is why ours is not 0 where all of torch's is."""
+        """Whether rounding explains that jax's array is not 0 where all of torch's is."""
         return not reference.any() and bool(np.abs(ours).max(initial=0.0) <= 2 * FACTOR * self.peak)
 
 
 EXACT = Noise(0.0, 0.0)
-
-
-def allowed(kind: Kind, relative: float = 0.0, peak: float = 0.0) -> tuple[float, float]:
-    """The largest relative and peak difference in tier A: its lines, or what rounding of that size relaxed_tolerances."""
-    return max(TOLERANCES[kind][0], FACTOR * relative), max(TOLERANCES[kind][1], 2 * FACTOR * peak)
-
-
-def host(array: Any) -> np.ndarray:
-    """A float array of either framework on the host."""
-    return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
 
 
 def as_float64(array: np.ndarray) -> np.ndarray:
@@ -105,15 +118,15 @@ def as_float64(array: np.ndarray) -> np.ndarray:
     return array.astype(np.result_type(array.dtype, np.float64), copy=False)
 
 
-def judged(reference: np.ndarray) -> list[np.ndarray]:
-    """Which entries of T are judged together: all finite ones; and where some of these are huge, the others once more."""
+def entry_groups(reference: np.ndarray) -> list[np.ndarray]:
+    """Which entries of T are compared together: all finite ones; and where some of these are huge, the others once more."""
     finite, usual = np.asarray(np.isfinite(reference)), np.asarray(np.abs(reference) < HUGE)
     return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
 
 
 def usual_entries(reference: np.ndarray) -> np.ndarray:
     """By which entries an array's size is measured: those that are not huge, if they are not all zero."""
-    those = judged(reference)
+    those = entry_groups(reference)
     return those[-1] if reference[those[-1]].any() else those[0]
 
 
@@ -122,8 +135,8 @@ def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
     return array if those.all() else array[those]
 
 
-def difference(name: str, ours: Any, reference: Any) -> Difference:
-    """Distances over the finite entries; ParityError where shapes or NaN and infinity patterns differ."""
+def difference(name: str, ours: Any, reference: Any) -> Error:
+    """The error of the finite entries; ParityError where shapes or NaN and infinity patterns differ."""
     j, t = host(ours), host(reference)
     if j.shape != t.shape:
         raise ParityError(f"{name}: shape {j.shape} against {t.shape}")
@@ -134,8 +147,8 @@ def difference(name: str, ours: Any, reference: Any) -> Difference:
             f"{name}: NaN or infinity at other places, {int((~np.isfinite(j)).sum())} against {int((~finite).sum())}"
         )
     with np.errstate(over="ignore"):
-        relative, peak = zip(*(_apart(*_scaled(part(t, those), part(j, those))) for those in judged(t)), strict=True)
-    return Difference(name, max(relative), max(peak))
+        relative, peak = zip(*(_apart(*_scaled(part(t, those), part(j, those))) for those in entry_groups(t)), strict=True)
+    return Error(max(relative), max(peak))
 
 
 def distance(ours: Any, reference: Any) -> float:
@@ -160,8 +173,8 @@ def _apart(t: np.ndarray, j: np.ndarray) -> tuple[float, float]:
     return float(np.linalg.norm(gap) / size), float(np.abs(gap).max() / (size / np.sqrt(t.size)))
 
 
-def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Difference:
-    """Tier A: raise ParityError unless both sides are float64 and within the line of their kind, or what `noise` explains."""
+def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation", noise: Noise = EXACT) -> Error:
+    """Tier A: raise ParityError unless both sides are float64 and within the tolerance of their kind, or of `noise`."""
     for side, array in (("jax", host(ours)), ("torch", host(reference))):
         if array.dtype != np.float64:
             raise ParityError(f"{name}: {side} gave {array.dtype}, tier A compares float64")
@@ -169,34 +182,34 @@ def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation
     relative, peak = allowed(kind, *noise.of(host(reference)))
     if not (found.relative <= relative and found.peak <= peak):
         both = f"{peak:.0e}" if relative == np.inf else f"{relative:.0e} and {peak:.0e}"
-        raise ParityError(f"{found}; tier A allows {both}")
+        raise ParityError(f"{name}: {found}; tier A allows {both}")
     return found
 
 
 def check_float32(name: str, ours: Any, theirs: Any, truth: Any) -> float:
     """Tier B: |J - R| <= 4 |T - R| + 4 u |R| in L2, 8 for 4 in the max norm, with R torch's float64 result.
 
-    Returns the larger ratio to its line; raises ParityError above 1.
+    Returns the larger ratio of an error to its tolerance; raises ParityError above 1.
     """
-    return _check_rounding(name, ours, theirs, truth, factor=FACTOR, least=4 * UNIT_ROUNDOFF, tier="B")
+    return _check_rounding("B", name, (ours, theirs, truth), FACTOR, 4 * UNIT_ROUNDOFF)
 
 
 def check_bfloat16(name: str, ours: Any, theirs: Any, truth: Any) -> float:
     """Tier C: the same with 2 |T - R| + 3e-5 |R|."""
-    return _check_rounding(name, ours, theirs, truth, factor=2.0, least=3e-5, tier="C")
+    return _check_rounding("C", name, (ours, theirs, truth), 2.0, 3e-5)
 
 
-def _check_rounding(name: str, ours: Any, theirs: Any, truth: Any, *, factor: float, least: float, tier: str) -> float:
-    sides = [as_float64(host(array)) for array in (truth, ours, theirs)]
+def _check_rounding(tier: str, name: str, arrays: tuple[Any, Any, Any], factor: float, least: float) -> float:
+    ours, theirs, truth = (as_float64(host(array)) for array in arrays)
     difference(name, ours, theirs)
     worst = 0.0
-    for those in judged(sides[0]):
-        r, j, t = _scaled(*(part(side, those) for side in sides))
+    for those in entry_groups(truth):
+        r, j, t = _scaled(*(part(side, those) for side in (truth, ours, theirs)))
         for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
-            gap, line = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
-            if not gap <= line:
-                raise ParityError(f"{name}: error {gap:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {line:.1e}")
-            worst = max(worst, float(gap / line) if line else 0.0)
+            error, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
+            if not error <= most:
+                raise ParityError(f"{name}: error {error:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
+            worst = max(worst, float(error / most) if most else 0.0)
     return worst
 
 
@@ -213,11 +226,11 @@ def check_gradients(
     noise = NULL_GRADIENT * rms(theirs for _, theirs in pairs.values())
     null = []
     for name, (mine, theirs) in pairs.items():
-        moved = (rounding or {}).get(name, EXACT)
-        if is_null(mine, theirs, noise) or moved.explains(mine, theirs):
+        perturbed = (rounding or {}).get(name, EXACT)
+        if is_null(mine, theirs, noise) or perturbed.explains(mine, theirs):
             null.append(name)
         else:
-            check_float64(name, mine, theirs, "gradient", moved)
+            check_float64(name, mine, theirs, "gradient", perturbed)
     return null
 
 
@@ -239,14 +252,3 @@ def is_null(ours: np.ndarray, theirs: np.ndarray, noise: float) -> bool:
 def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
     """The same type, shape and bytes: -0.0 is not 0.0, and a NaN equals itself."""
     return ours.dtype == theirs.dtype and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
-
-
-PARAMETER = TOLERANCES["parameter"][1]
-
-
-LOSS = 1e-12
-"""Tier A: the largest relative difference of a loss on the way."""
-
-
-EXPLAINED = 1e-12
-"""The largest relL2 at which a formula gives an array."""

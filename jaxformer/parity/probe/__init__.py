@@ -1,1 +1,1 @@
-"""Parameters and inputs that leave no bug unseen."""
+"""Excited parameters and adversarial inputs, which hide no bug."""

@@ -1,4 +1,4 @@
-"""Inputs that leave no bug unseen."""
+"""Adversarial inputs: padding, repeated ids, a large mean."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ def probe(
 
     Row 1 is padded on the right, row 2 on the left, the last one everywhere. With `vocab`, int32 ids below it; the id `pad`
     is where padding is and inside the text too, and ids are repeated. With `width`, float32 hidden states `B T width`, those
-    of the first row with a mean of 50; they are noise where padding is, which nobody may see. Feed `valid` to a model that
-    takes a mask, and leave it out of the inputs of one that does not. InputError or ConfigError for sizes that do not go.
+    of the first row with a mean of 50; padding is noise, on which no output may depend. Feed `valid` to a model that takes a
+    mask, and leave it out of the inputs of one that does not. InputError or ConfigError for sizes or ids that do not fit.
     """
     if (vocab is None) == (width is None):
         raise InputError(f"probe has vocab = {vocab} and width = {width}; give one of them: vocab for ids, width for states")
@@ -33,7 +33,7 @@ def probe(
         return states.astype(np.float32), valid
     check_size("vocab", vocab, least=2)
     if not 0 <= pad < vocab:
-        raise InputError(f"pad = {pad} is no id; give one from 0 to {vocab - 1}")
+        raise InputError(f"pad = {pad} is not an id; give one from 0 to {vocab - 1}")
     ids = rng.integers(0, vocab, (batch, length)).astype(np.int32)
     ids[:, length // 2] = pad
     ids[:, length // 2 + 1] = ids[:, length // 2 - 1]

@@ -1,4 +1,4 @@
-"""Parameters and inputs that leave no bug unseen.
+"""Excited parameters: random values that hide no bug.
 
 A model initialised the usual way hides dropped biases and gains at any tolerance: its biases are 0 and its gains 1.
 """
@@ -26,10 +26,10 @@ def excite(model: Any, seed: int) -> Any:
     """A copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), n from a normal distribution.
 
     `model` is a torch module, a Flax NNX module, the variables or the parameters of a Flax Linen module, or another pytree of
-    arrays. What a parameter is, its name says, and in torch the module that owns it; of other names, one axis makes a bias.
+    arrays. The kind of a parameter follows from its name, in torch also from its module; otherwise one axis is a bias.
     All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
-    means 0.3 n and variances exp(0.3 n). What else is no float parameter (buffers, random keys, integers) stays as it is, and
-    so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
+    means 0.3 n and variances exp(0.3 n). Whatever else is not a float parameter (buffers, random keys, integers)
+    stays, and so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
     """
     rng = np.random.default_rng(seed)
     if is_torch(model):
@@ -83,7 +83,7 @@ def _value(kind: Kind, noise: np.ndarray | float, fan_in: int) -> np.ndarray:
 
 
 def kind_of(name: str, rank: int) -> Kind:
-    """By the last part of the name; what that leaves open, by the number of axes."""
+    """By the last part of the name; otherwise by the number of axes."""
     last = name.rpartition(".")[2].lower()
     if "bias" in last or last in ("beta", "b"):
         return "bias"
@@ -105,7 +105,7 @@ def _fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 
 def _torch_kind(name: str, owner: Any, shape: tuple[int, ...]) -> Kind:
-    """By the class of the module that owns it; by the name where that says nothing."""
+    """By the class of the module that owns it; by the name where the class is not known."""
     found, known = kind_of(name, len(shape)), type(owner).__name__
     if found != "bias" and known.endswith(("Norm", "Norm1d", "Norm2d", "Norm3d")):
         return "gain"

@@ -1,1 +1,1 @@
-"""Everything that torch gives for a model on some inputs, recorded once."""
+"""The recorded reference: everything that torch computes for a model on some inputs."""

@@ -1,4 +1,4 @@
-"""What torch says, kept in a folder: one environment writes it with torch, another compares with JAX and has no torch.
+"""The recorded reference in a folder: one environment writes it with torch, another compares with JAX and has no torch.
 
 manifest.json      the calls in their order, how many arrays each has, the environment
 reference.safetensors   every array, by the name that the manifest gives
@@ -31,7 +31,7 @@ PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 NAMED = ("weights", "gradients", "buffers", "low_precision")
 """Of a reference: arrays by name."""
 ROUNDING = ("run", "alone")
-"""What is noted of it."""
+"""Fields of `Rounding`."""
 PLAIN = ("tied", "environment", "heads")
 """Of a reference: what JSON holds."""
 
@@ -71,7 +71,7 @@ def load(folder: Path) -> Reference:
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names of today: what stands before a slash is meant."""
+    """By the names of today, of which the part before a slash was renamed."""
     return {re.sub(r"^\w+", lambda found: OLDER.get(found[0], found[0]), name): value for name, value in values.items()}
 
 
@@ -103,15 +103,15 @@ def _manifest(reference: Reference) -> dict[str, Any]:
     return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
 
 
-def _rows(moved: Perturbed) -> list[list[Any]]:
-    """JSON knows no infinity: null stands for it."""
+def _rows(perturbed: Perturbed) -> list[list[Any]]:
+    """JSON has no infinity: null stands for it."""
     return [
         [*key.site, key.part, key.number, *(each if np.isfinite(each) else None for each in (n.size, n.peak))]
-        for key, n in moved.items()
+        for key, n in perturbed.items()
     ]
 
 
-def _moved(rows: list[list[Any]]) -> Perturbed:
+def _perturbed(rows: list[list[Any]]) -> Perturbed:
     sizes = [[np.inf if each is None else each for each in row[4:]] for row in rows]
     return {ArrayKey(Site(*row[:2]), *row[2:4]): Noise(*both) for row, both in zip(rows, sizes, strict=True)}
 
@@ -131,7 +131,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         cotangent=arrays["cotangent"],
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
-        rounding=Rounding(*(_moved(manifest[kind]) for kind in ROUNDING)),
+        rounding=Rounding(*(_perturbed(manifest[kind]) for kind in ROUNDING)),
         frozen=frozenset(manifest["frozen"]),
         not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),
         **{kind: manifest[kind] for kind in PLAIN},

@@ -1,4 +1,4 @@
-"""What a change does to a torch model's output: by gradients for everything at once, by trying for one thing."""
+"""What a perturbation does to a torch model's output: by gradients for everything at once, by trying for one thing."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -9,17 +9,17 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import host, judged, part
+from jaxformer.parity.numerics.metrics import TOLERANCES, entry_groups, host, part
 from jaxformer.parity.record.reference import REFUSALS
 
 MARGIN = 10.0
-"""A gradient has to be this many lines large to prove something: below may be rounding noise, and is tried."""
+"""A gradient proves something if it is this many tolerances large: less may be rounding noise, and is tried."""
 
 
-class Run:
-    """A model in float64 and what it gives; every change is measured against that."""
+class Unperturbed:
+    """A model in float64 and its output; every perturbation is compared with that."""
 
-    def __init__(self, model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any], line: float):
+    def __init__(self, model: Any, inputs: tuple[np.ndarray, ...], call: Callable[..., Any]):
         import torch
 
         self.model, self.call = copy.deepcopy(model).eval().double(), call
@@ -32,10 +32,11 @@ class Run:
         self.widening = nullcontext if self.casts_nowhere() else torch_float64
         if not np.isfinite(self.reference).any():
             raise InputError("the torch model's output holds no finite number, so it shows nothing; give it other inputs")
-        self.allowed = line * float(np.linalg.norm(part(self.reference, judged(self.reference)[-1])))
+        usual = part(self.reference, entry_groups(self.reference)[-1])
+        self.tolerance = TOLERANCES["activation"][0] * float(np.linalg.norm(usual))
 
     def output(self, inputs: list[Any]) -> np.ndarray:
-        """What the model gives."""
+        """Of the model."""
         return self._given(inputs, self.widening)
 
     def casts_nowhere(self) -> bool:
@@ -51,8 +52,8 @@ class Run:
         with torch.no_grad(), widening():
             return np.atleast_1d(host(self.call(self.model, *inputs)))
 
-    def moved(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
-        """Which rows (axis 0) of `back(output)` are over the line; all of them where the model refuses the inputs."""
+    def changed_rows(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
+        """Which rows (axis 0) of `back(output)` differ; all of them where the model refuses the inputs."""
         every = np.ones(len(self.reference), bool)
         try:
             output = self.output(inputs)
@@ -60,17 +61,17 @@ class Run:
             return every
         if output.shape != self.reference.shape:
             return every
-        return self.apart(output if back is None else back(output), self.reference)
+        return self.differing(output if back is None else back(output), self.reference)
 
-    def apart(self, output: np.ndarray, reference: np.ndarray) -> np.ndarray:
-        """Which rows of two outputs of one shape differ."""
+    def differing(self, output: np.ndarray, reference: np.ndarray) -> np.ndarray:
+        """Which rows of two outputs of one shape differ by more than the tolerance."""
         same = (output == reference) | (np.isnan(output) & np.isnan(reference))
         with np.errstate(invalid="ignore"):
             gap = np.where(same, 0.0, output - reference).reshape(len(output), -1)
-            return ~(np.linalg.norm(gap, axis=1) <= self.allowed)
+            return ~(np.linalg.norm(gap, axis=1) <= self.tolerance)
 
     def gradients(self) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        """What they prove to be noticed: entries of each float parameter, and rows and positions of each input."""
+        """What they prove to be covered: entries of each float parameter, and rows and positions of each input."""
         import torch
 
         rows, inputs = self.finite_rows()
@@ -81,21 +82,23 @@ class Run:
         sources = [*parameters.values(), *floats.values(), *(found for _, found, _ in looked)]
         given = iter([None] * len(sources))
         try:
-            if not self.apart(np.atleast_1d(host(output)), self.reference[rows]).any():
-                usual = judged(self.reference[rows])[-1].reshape(tuple(output.shape))  # in a huge number a change may be lost
+            if not self.differing(np.atleast_1d(host(output)), self.reference[rows]).any():
+                usual = entry_groups(self.reference[rows])[-1].reshape(
+                    tuple(output.shape)
+                )  # in a huge number a change may be lost
                 noise = np.asarray(np.random.default_rng(0).standard_normal(usual.shape) * usual)
                 noise = torch.from_numpy(noise).to(output.device)
                 given = iter(torch.autograd.grad(output, sources, noise, allow_unused=True))
         except (RuntimeError, ValueError):  # there is no gradient, or rows do not go without the others: everything is tried
             pass
         proven = {name: self.proves(next(given), parameter) for name, parameter in parameters.items()}
-        seen = [np.zeros(grid(tensor), bool) for tensor in self.inputs]
+        covered = [np.zeros(grid(tensor), bool) for tensor in self.inputs]
         entries = [(i, self.proves(next(given), tensor), tensor) for i, tensor in floats.items()]
         entries += [(i, np.asarray(self.proves(next(given), found, table).any(-1)), inputs[i]) for i, found, table in looked]
-        for i, noticed, tensor in entries:
+        for i, proof, tensor in entries:
             at = rows if len(tensor) != len(self.inputs[i]) else slice(None)
-            seen[i][at] |= positions(noticed, tensor)
-        return proven, seen
+            covered[i][at] |= positions(proof, tensor)
+        return proven, covered
 
     def finite_rows(self) -> tuple[np.ndarray, list[Any]]:
         """Rows of the batch without NaN or infinity, and the inputs of these; all where none is, or all are.
@@ -109,10 +112,10 @@ class Run:
         return rows, [tensor[rows] if tensor.ndim and len(tensor) == len(every) else tensor for tensor in self.inputs]
 
     def proves(self, gradient: Any, tensor: Any, scale: Any = None) -> np.ndarray:
-        """Where a change as large as the tensor itself, or as another one, would be over the line."""
+        """Where a perturbation as large as the tensor itself, or as `scale`, would be over the tolerance."""
         if gradient is None:
             return np.zeros(tuple(tensor.shape), bool)
-        return np.asarray(np.abs(host(gradient)) * size(tensor if scale is None else scale) > MARGIN * self.allowed)
+        return np.asarray(np.abs(host(gradient)) * size(tensor if scale is None else scale) > MARGIN * self.tolerance)
 
     @contextmanager
     def lookups(self, inputs: list[Any]) -> Iterator[list[tuple[int, Any, Any]]]:
@@ -141,7 +144,7 @@ class Run:
 
 
 def grid(tensor: Any) -> tuple[int, int]:
-    """How many rows and positions an input has: axis 0, and axis 1 of floats or the last one of what is none."""
+    """How many rows and positions an input has: axis 0, and axis 1 of floats or the last one of other types."""
     if tensor.ndim < 2:
         return tensor.numel(), 1
     return tensor.shape[0], tensor.shape[1 if tensor.is_floating_point() else -1]
@@ -155,12 +158,12 @@ def spread(tensor: Any) -> tuple[int, ...]:
     return tuple(n if axis in (0, at) else 1 for axis, n in enumerate(tensor.shape))
 
 
-def positions(noticed: np.ndarray, tensor: Any) -> np.ndarray:
-    """Rows and positions of entries of an input: of floats where any is noticed, of ids where all are."""
+def positions(entries: np.ndarray, tensor: Any) -> np.ndarray:
+    """Rows and positions of entries of an input: of floats where any is True, of ids where all are."""
     rows, columns = grid(tensor)
     if tensor.is_floating_point():
-        return np.asarray(noticed.reshape(rows, columns, -1).any(-1))
-    return np.asarray(noticed.reshape(rows, -1, columns).all(1))
+        return np.asarray(entries.reshape(rows, columns, -1).any(-1))
+    return np.asarray(entries.reshape(rows, -1, columns).all(1))
 
 
 def size(tensor: Any) -> float:

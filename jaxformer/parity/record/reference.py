@@ -1,4 +1,4 @@
-"""Everything that torch says about a model on some inputs, as arrays: what JAX is compared with."""
+"""The recorded reference: everything that torch computes for a model on some inputs, as arrays."""
 
 import copy
 import platform
@@ -12,8 +12,9 @@ import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, replaced
-from jaxformer.parity.capture.call_sites import CALL, Observer, Site, watch_torch, without_fast_path
+from jaxformer.parity.capture.call_sites import CALL, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.rounding import Rounding
@@ -22,14 +23,16 @@ from jaxformer.parity.record.torch_state import thawed, torch_state
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
 Tier = Literal["A", "B", "C"]
-NARROWED = {"float32": "float", "bfloat16": "bfloat16"}
-"""torch's methods that give a module in such a type; unlike its `to`, they leave complex numbers as they are."""
+LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
+"""In which types each tier judges the output, besides float64."""
+METHODS = {"float32": "float", "bfloat16": "bfloat16"}
+"""torch's methods that convert a module to a type; unlike its `to`, they leave complex numbers as they are."""
 
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
-"""How a model refuses arrays."""
+"""Errors by which a model refuses arrays."""
 
 RECENT = 8
-"""Among so many arrays, an equal one is looked for."""
+"""How many arrays are searched for an equal one, which is then kept once."""
 
 HINTS = (
     (
@@ -41,7 +44,7 @@ HINTS = (
     (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
     (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
 )
-"""What to do about an error of torch's or JAX's, by parts of what it says."""
+"""What to do about an error of torch's or JAX's, by parts of its message."""
 
 
 def apply(module: Any, *inputs: Any) -> Any:
@@ -65,21 +68,21 @@ class Reference:
     """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were
     asked for."""
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Those of floats, float32, by torch's names."""
+    """Float buffers as float32, by torch's names."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Every further name of a weight -> the one that it goes by."""
+    """Every further name of a weight -> its first name."""
     frozen: frozenset[str] = frozenset()
     """Weights that torch does not train."""
     low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """The output in 'float32' and 'bfloat16', as far as the tier goes."""
+    """The output in 'float32' and 'bfloat16', as the tier wants."""
     calls: Trace = field(default_factory=dict)
-    """Every call of every module in float64, if it was watched."""
+    """Every call of every module in float64, if it was recorded."""
     heads: Mapping[str, int] = field(default_factory=dict)
-    """How many heads an attention module has, by its path, if it was watched."""
+    """How many heads an attention module has, by its path, if it was recorded."""
     rounding: Rounding = field(default_factory=Rounding)
-    """How far rounding moves all that, where that is more than the lines leave room for."""
+    """How far rounding perturbs all of these, where that is more than the tolerances allow."""
     not_covered: tuple[str, ...] | None = None
-    """What no comparison with this could notice, if that was asked for."""
+    """What no comparison with this covers, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -88,7 +91,6 @@ def run_torch(
     inputs: tuple[np.ndarray, ...],
     call: Call = apply,
     *,
-    seed: int = 0,
     tier: Tier = "B",
     watch: bool = False,
     gradients: bool = True,
@@ -101,16 +103,8 @@ def run_torch(
 
     recorder = Recorder()
     with saying("torch in float64"):
-        output, cotangent, found = run_float64(
-            module, inputs, call, recorder if watch else None, seed=seed, gradients=gradients
-        )
+        output, cotangent, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
-    low_precision = {}
-    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
-        typed = getattr(copy.deepcopy(module), NARROWED[name])()
-        with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-            given = call(typed, *_tensors(inputs, getattr(torch, name)))
-            low_precision[name] = host(given if given.is_complex() else given.float())
     calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
     environment = {
         "torch": str(torch.__version__),
@@ -123,29 +117,39 @@ def run_torch(
         output=output,
         cotangent=cotangent,
         gradients=found,
-        low_precision=low_precision,
+        low_precision={name: _in_low_precision(module, inputs, call, name) for name in LOW_PRECISION[tier]},
         calls=calls,
         heads=heads,
         environment=environment,
     )
 
 
-def run_float64(
-    module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, seed: int = 0, gradients: bool
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """One run of a copy of the module in float64: the output, the noise that stands for its gradient, and the gradients."""
+def _in_low_precision(module: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -> np.ndarray:
+    """The output of a copy of the module in this type, as float32."""
     import torch
 
-    wide, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
-    with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(wide, observer) if observer else nullcontext():
-        leaves = _leaves(wide, tensors) if gradients else {}
-        output = one_array(call(wide, *tensors), "call_torch", call)
+    typed = getattr(copy.deepcopy(module), METHODS[name])()
+    with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
+        output = call(typed, *_tensors(inputs, getattr(torch, name)))
+        return host(output if output.is_complex() else output.float())
+
+
+def run_float64(
+    module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, gradients: bool
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """One run of a copy of the module in float64: the output, its cotangent, and the gradients."""
+    import torch
+
+    copied, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
+    with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
+        leaves = _leaves(copied, tensors) if gradients else {}
+        output = one_array(call(copied, *tensors), "call_torch", call)
         if gradients and (output.is_complex() or not output.requires_grad):
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"
             )
-        cotangent = np.random.default_rng(seed).standard_normal(output.shape)
+        cotangent = np.random.default_rng(0).standard_normal(output.shape)
         return host(output), cotangent, _gradients(output, cotangent, leaves) if gradients else {}
 
 
@@ -156,12 +160,13 @@ def _heads(module: Any) -> int | None:
 
 
 def one_array(output: Any, name: str, call: Call) -> Any:
-    """The output of `call`, or ParityError if it is no array."""
+    """The output of `call`; ParityError if it is not an array."""
     if not is_array(output):
         among = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
         at = f" (at {place})" if (place := definition_of(call)) else ""
         raise ParityError(
-            f"{name} gave a {type(output).__name__}{among}, no array; give {name}=lambda model, *inputs: ... that picks one{at}"
+            f"{name} gave a {type(output).__name__}{among}, not an array; "
+            f"give {name}=lambda model, *inputs: ... that picks one{at}"
         )
     return output
 
@@ -180,7 +185,7 @@ def _leaves(model: Any, tensors: list[Any]) -> dict[str, Any]:
 
 
 def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Zeros for what has no influence."""
+    """Zeros for what the output does not depend on."""
     import torch
 
     total = (output * torch.from_numpy(cotangent)).sum()
@@ -190,7 +195,7 @@ def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) ->
 
 @contextmanager
 def saying(where: str) -> Iterator[None]:
-    """Whatever goes wrong inside is one line that says where."""
+    """Any error inside becomes a ParityError of one line that says where."""
     try:
         yield
     except JaxformerError:
@@ -202,22 +207,22 @@ def saying(where: str) -> Iterator[None]:
 
 
 class Recorder:
-    """Keeps what goes in and out of torch's calls, and catches the gradients on their way back."""
+    """Records the inputs, outputs and gradients of torch's calls."""
 
     def __init__(self) -> None:
-        self.begun: dict[Site, list[np.ndarray]] = {}
+        self.running: dict[Site, list[np.ndarray]] = {}
         self.calls: dict[Site, tuple[list[np.ndarray], list[np.ndarray]]] = {}
         self.gradients: dict[tuple[Site, bool, int], np.ndarray] = {}
         self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A call gets copies, so that the gradients they send back are its own."""
-        arguments, self.begun[site] = self._note(site, arguments, is_input=True)
+        """A call gets copies, so that the gradients of these are its own."""
+        arguments, self.running[site] = self._note(site, arguments, is_input=True)
         return arguments
 
     def leave(self, site: Site, output: Any) -> Any:
-        """Calls without an array in what they give are no part of the forward pass."""
-        given = self.begun.pop(site)
+        """A call without an array in its output is not part of the forward pass."""
+        given = self.running.pop(site)
         output, arrays = self._note(site, output, is_input=False)
         if arrays:
             self.calls[site] = given, arrays
@@ -233,7 +238,7 @@ class Recorder:
         return replaced(value, tensors, copies), [self._kept(host(tensor)) for tensor in copies]
 
     def _kept(self, array: np.ndarray) -> np.ndarray:
-        """A copy, or an equal one that is there: what a module gives goes into the next."""
+        """A copy, or an equal array that is kept already: the output of a module is the input of the next."""
         for known in self.recent:
             if known.dtype == array.dtype and np.array_equal(known, array, equal_nan=array.dtype.kind in "fc"):
                 return known

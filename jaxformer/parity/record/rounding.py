@@ -1,4 +1,4 @@
-"""How far rounding alone moves what torch gives: what was noted, by array. `rerun` measures it."""
+"""How far rounding alone perturbs torch's arrays. `rounding_error` measures it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ Perturbed = Mapping[ArrayKey, Noise]
 
 @dataclass(frozen=True)
 class Rounding:
-    """All arrays of an ill-conditioned model; none of one in which rounding stays far below the lines."""
+    """All arrays of an ill-conditioned model; none where rounding stays far below the tolerances."""
 
     run: Perturbed = field(default_factory=dict)
     """Along the normal run."""
     alone: Perturbed = field(default_factory=dict)
-    """By the code of each module that holds parameters, on torch's own arrays."""
+    """In each module that holds parameters, given torch's own arrays."""

@@ -1,8 +1,7 @@
-"""torch once more, with the last bit of what each operation gives moved at random: how far that moves its arrays is how large
-torch's own rounding error is.
+"""torch's own rounding error: torch runs again, with the last bit of each operation's result perturbed at random.
 
-Monte Carlo arithmetic (Parker 1997). What is exact stays: copies, and numbers that float32 holds too, such as a weight of 1
-where attention saturates; and the largest number, by which masks are made. A rounded result is one of these once in 2^28.
+Monte Carlo arithmetic (Parker 1997). Exact results stay: copies, and numbers that float32 holds too, such as a weight of 1
+where attention saturates; and the largest number, of which masks are made. A rounded result is one of these once in 2^28.
 """
 
 from collections.abc import Container, Iterable
@@ -20,15 +19,15 @@ from jaxformer.parity.record.reference import REFUSALS, Call, Reference, run_flo
 from jaxformer.parity.record.rounding import Perturbed, Rounding
 
 DRAWS = 4
-"""One draw alone may move two close scores alike, and what hangs on their difference not at all."""
+"""How many runs. In one alone two close scores may be perturbed alike, and what depends on their difference not at all."""
 COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
 """Operations that compute nothing."""
 BEYOND_FLOAT32 = 2**29 - 1
-"""The bits of a float64 that float32 has not."""
+"""The bits of a float64 that float32 does not have."""
 
 
 def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
-    """How far rounding moves what `reference` holds of the module's calls; nothing where one draw stays far below the lines.
+    """How far rounding perturbs the arrays of `reference`; nothing where one draw stays far below the tolerances.
 
     It takes one run, and seven more for a model that is ill-conditioned.
     """
@@ -38,29 +37,29 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
             return Rounding()
         run, alone = ([_draw(module, reference, call, seed, alone=own) for seed in range(DRAWS)] for own in (False, True))
     except REFUSALS:
-        return Rounding()  # a model that refuses to be moved is judged by the lines alone
+        return Rounding()  # a model that refuses to be perturbed has the usual tolerances
     return Rounding(_largest(run), _largest(alone))
 
 
 def holders(reference: Reference) -> set[Site]:
-    """Calls of modules that hold parameters: where others begin and end, in `Rounding.alone`."""
+    """Calls of modules that hold parameters: the modules of `Rounding.alone`."""
     return {site for site in reference.calls if site != CALL and any(below(name, site.path) for name in reference.weights)}
 
 
-def _matters(reference: Reference, moved: Perturbed) -> Iterable[bool]:
-    """Whether what rounding relaxed_tolerances is more than the line, array by array; null gradients are judged by none."""
+def _matters(reference: Reference, perturbed: Perturbed) -> Iterable[bool]:
+    """Whether rounding relaxes the tolerance, array by array; null gradients have none."""
     nulls = [
         NULL_GRADIENT * rms(reference.gradients.values()),
         NULL_GRADIENT * rms(a for record in reference.calls.values() for a in record.output_gradients if a is not None),
     ]
-    for key, noise in moved.items():
+    for key, noise in perturbed.items():
         array, kind = _array(reference, key)
         null = kind == "gradient" and is_null(array, array, nulls[key.part != "gradient"])
         yield not null and allowed(kind, *noise.of(array)) != allowed(kind)
 
 
 def _array(reference: Reference, key: ArrayKey) -> tuple[np.ndarray, Kind]:
-    """What torch gave, and how it is judged."""
+    """torch's array, and its kind."""
     if key.part == "gradient":
         return reference.gradients[key.site.path], "gradient"
     record = reference.calls[key.site]
@@ -69,74 +68,76 @@ def _array(reference: Reference, key: ArrayKey) -> tuple[np.ndarray, Kind]:
 
 def _largest(draws: Iterable[Perturbed]) -> Perturbed:
     found: dict[ArrayKey, Noise] = {}
-    for moved in draws:
-        for key, noise in moved.items():
+    for perturbed in draws:
+        for key, noise in perturbed.items():
             before = found.get(key, EXACT)
             found[key] = Noise(max(before.size, noise.size), max(before.peak, noise.peak))
     return found
 
 
 def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
-    """One run; `alone`: each holder on torch's own arrays."""
+    """One perturbed run; `alone`: each holder given torch's own arrays."""
     rerun = _Rerun(reference.calls, holders(reference) if alone else ())
-    with _moving(seed):
+    with _perturbation(seed):
         output, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
     rerun.note(ArrayKey(CALL, "output", 0), output, reference.output)
     for name, gradient in gradients.items():
         rerun.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
-    return rerun.moved
+    return rerun.perturbed
 
 
-def _moving(seed: int) -> Any:
-    """Inside, torch moves what it computes in float64, forwards and backwards."""
+def _perturbation(seed: int) -> Any:
+    """Inside, torch perturbs what it computes in float64, forwards and backwards."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
     generator = torch.Generator().manual_seed(seed)
 
-    def moved(x: Any) -> Any:
+    def perturbed(x: Any) -> Any:
         """Each entry's last bit one up, one down, or as it is."""
         if x.dtype != torch.float64:
             return x
         bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
         return (bits + step * ((bits + 1) & BEYOND_FLOAT32).gt(1)).view(x.dtype)
 
-    class Moving(TorchDispatchMode):
+    class Perturbing(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = operation(*args, **(kwargs or {}))
             aliased = operation.is_view or any(result.alias_info is not None for result in operation._schema.returns)
             exact = aliased or operation.overloadpacket.__name__ in COPIES
-            return given if exact else tree_map_only(torch.Tensor, moved, given)
+            return given if exact else tree_map_only(torch.Tensor, perturbed, given)
 
-    return Moving()
+    return Perturbing()
 
 
 class _Rerun:
-    """Notes how far each call's arrays are off, and puts torch's in the place of those of `fixed` calls."""
+    """Measures how far each call's arrays are off; `fixed` calls get torch's arrays again."""
 
     def __init__(self, records: Trace, fixed: Container[Site]):
         self.records, self.fixed = records, fixed
-        self.moved: dict[ArrayKey, Noise] = {}
+        self.perturbed: dict[ArrayKey, Noise] = {}
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self._each(site, "inputs", "input_gradients", arguments)
+        return self._visit(site, "inputs", "input_gradients", arguments)
 
     def leave(self, site: Site, output: Any) -> Any:
-        return self._each(site, "output", "output_gradients", output)
+        return self._visit(site, "output", "output_gradients", output)
 
     def note(self, key: ArrayKey, array: np.ndarray, reference: np.ndarray) -> None:
         """How far that array is off."""
-        seen = key.site in self.records and is_attention(key.site, self.records[key.site])
-        self.moved[key] = Noise.between(array, reference, valid_entries(key.site, self.records, reference) if seen else True)
+        attention = key.site in self.records and is_attention(key.site, self.records[key.site])
+        self.perturbed[key] = Noise.between(
+            array, reference, valid_entries(key.site, self.records, reference) if attention else True
+        )
 
-    def _each(self, site: Site, part: str, gradients: str, value: Any) -> Any:
+    def _visit(self, site: Site, part: str, gradients: str, value: Any) -> Any:
         if site not in self.records:
             return value
         record, tensors = self.records[site], arrays_in(value)
         arrays, back = getattr(record, part), getattr(record, gradients)
         if len(tensors) != len(arrays):
-            raise ValueError(f"{site} takes another way")
+            raise ValueError(f"{site} has other arrays than before")
         copies = []
         for i, (tensor, array) in enumerate(zip(tensors, arrays, strict=True)):
             copies.append(self._copy(tensor, array, ArrayKey(site, part, i)) if tensor.is_floating_point() else tensor)
@@ -145,21 +146,21 @@ class _Rerun:
         return replaced(value, tensors, copies)
 
     def _copy(self, tensor: Any, array: np.ndarray, key: ArrayKey) -> Any:
-        """Of its own, so that the gradient that comes back to it is too."""
+        """A copy, so that its gradient is that of this call alone."""
         self.note(key, host(tensor), array)
         copy = tensor.clone()
         if key.site in self.fixed:
-            copy.data.copy_(again(array))
+            copy.data.copy_(perturbed_again(array))
         return copy
 
     def _returned(self, key: ArrayKey, reference: np.ndarray, gradient: Any) -> Any:
-        """What comes back there."""
+        """Measure the gradient that comes back."""
         self.note(key, host(gradient), reference)
-        return again(reference) if key.site in self.fixed else None
+        return perturbed_again(reference) if key.site in self.fixed else None
 
 
-def again(array: np.ndarray) -> Any:
-    """torch's array as what an operation gives, so that it is moved: that stands for the rounding inside of the next one."""
+def perturbed_again(array: np.ndarray) -> Any:
+    """torch's array as the result of an operation, so that it is perturbed: that stands for the rounding in the next one."""
     import torch
 
     return torch.from_numpy(array) + 0

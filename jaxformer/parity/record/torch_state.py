@@ -1,4 +1,4 @@
-"""What a torch model holds, as arrays by name."""
+"""The state dict of a torch model, as arrays by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class TorchState:
-    """Every tensor once; what has more names is told apart."""
+    """Every tensor once; further names of tied ones are in `tied`."""
 
     weights: Arrays
     """float32, by the first of their names."""
@@ -27,11 +27,11 @@ class TorchState:
     """Weights that torch does not train, `requires_grad = False`."""
 
 
-def without_ignored(held: TorchState, rules: Family) -> TorchState:
-    """What rules ignore is no weight: it is a buffer, which the JAX model may compute."""
-    ignored = {name: array for name, array in held.weights.items() if rules.why_ignored(name) is not None}
-    weights = {name: array for name, array in held.weights.items() if name not in ignored}
-    return replace(held, weights=weights, buffers={**held.buffers, **ignored})
+def without_ignored(state: TorchState, rules: Family) -> TorchState:
+    """What rules ignore is not a weight: it is a buffer, which the JAX model may compute."""
+    ignored = {name: array for name, array in state.weights.items() if rules.why_ignored(name) is not None}
+    weights = {name: array for name, array in state.weights.items() if name not in ignored}
+    return replace(state, weights=weights, buffers={**state.buffers, **ignored})
 
 
 def torch_state(model: Any) -> TorchState:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from jaxformer.parity.numerics.metrics import Kind, allowed
+from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report import strict_json
 from jaxformer.parity.report.summarize import alike, say_alike, say_names
 
@@ -21,29 +21,6 @@ class Stage:
     status: Status
     says: str
     """What it found, in a line."""
-
-
-@dataclass(frozen=True)
-class Error:
-    """How far one array of ours is from torch's."""
-
-    relative: float
-    """relL2; infinite where shapes or NaN do not agree."""
-    peak: float
-    """max/rms."""
-    rounding: float = 0.0
-    """relL2 by which torch's own rounding moves torch's; 0 in a model where that is far below the lines."""
-    rounding_peak: float = 0.0
-    """The same as max/rms."""
-
-    def allowed(self, kind: Kind) -> tuple[float, float]:
-        """The largest relL2 and max/rms that count as equal."""
-        return allowed(kind, self.rounding, self.rounding_peak)
-
-    def off(self, kind: Kind) -> float:
-        """How many times the one that counts most: relL2 of values, max/rms of gradients."""
-        lines = self.allowed(kind)
-        return self.peak / lines[1] if kind == "gradient" else self.relative / lines[0]
 
 
 @dataclass(frozen=True)
