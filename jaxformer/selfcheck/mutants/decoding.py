@@ -11,6 +11,7 @@ from jaxformer.decoding import beam, choose, rules, sampling
 from jaxformer.decoding.rules import Rules
 from jaxformer.models import GPT
 from jaxformer.nn.cache import KVCache
+from jaxformer.selfcheck.cases import BEAM_WIDTH
 from jaxformer.selfcheck.inject import Injection, Mutant, patch
 
 
@@ -45,9 +46,7 @@ def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
     return lambda self, n: original(self, n + 1) if int(self.length) == 0 else original(self, n)
 
 
-BEAM_WIDTH = 3
-
-DECODING = [
+MUTANTS = [
     Mutant(name, injection, "beam")
     for name, injection in {
         "beam: ended sequences without the length penalty": patch(beam, score=ended_as_they_are),
