@@ -37,6 +37,10 @@ def test_what_holds_for_one_row_alone_is_no_cause():
 
 
 def test_one_array_for_all_rows():
+    """It is a term of a sum; attention is looked for with an array for each row alone."""
+    x, places = noise(B, T, D, seed=1).astype(np.float64), noise(1, T, D, seed=2).astype(np.float64)
+    said = explain(at_hand(input=x, places=places), x + 2 * places, x + places, {})
+    assert said.startswith("torch adds 1 times places; jax adds 2 times places (residual ")
     q, k, v = noise(1, T, D, seed=1), noise(B, T, D, seed=2), noise(B, T, D, seed=3)
     assert explain(at_hand(q=q, k=k, v=v), noise(B, T, D, seed=4), noise(B, T, D, seed=5), {}) == ""
 
