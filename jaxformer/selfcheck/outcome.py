@@ -69,7 +69,7 @@ def first_failure(report: Report) -> str | None:
 
 
 def table_row(outcome: Outcome) -> str:
-    """One row of the table: the bug, the module named, the cause named, and what noticed."""
+    """One row of the table: the bug, what noticed it, the module named, and the cause named."""
     killed_by = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
     kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.diverging))
     more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""

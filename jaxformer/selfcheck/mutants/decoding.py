@@ -42,7 +42,7 @@ def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
 
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
-    """The cache leaves a place free behind the first tokens."""
+    """The cache leaves a place free after the first tokens."""
     return lambda self, n: original(self, n + 1) if int(self.length) == 0 else original(self, n)
 
 
@@ -71,7 +71,7 @@ MUTANTS = [
         "greedy",
     ),
     Mutant(
-        "greedy: a row goes on behind its end",
+        "greedy: a row goes on after its end",
         patch(choose, make_rules=lambda f: lambda *given: (made := f(*given))._replace(ends=np.zeros_like(made.ends))),
         "greedy",
     ),
