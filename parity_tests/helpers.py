@@ -15,12 +15,12 @@ from jaxformer.parity.numerics.metrics import check_float64, check_gradients
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Call, Reference, apply, run_torch
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.selfcheck.ladder import CHECKS, check_all_gradients, load_torch
+from jaxformer.selfcheck.ladder import LADDER, check_all_gradients, load_torch
 
 B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
 
 
-checks = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+checks = pytest.mark.parametrize("check", LADDER.values(), ids=LADDER)
 
 
 def block_config(**changes: Any) -> BlockConfig:

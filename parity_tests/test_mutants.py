@@ -7,10 +7,11 @@ import pytest
 
 from jaxformer.nn import feedforward, norms
 from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.selfcheck.cases import CASES, CONFIGS
 from jaxformer.selfcheck.inject import Mutant, instead, patch
 from jaxformer.selfcheck.mutants import MUTANTS
-from jaxformer.selfcheck.outcome import Outcome, line, noticed, passed, verdict
-from jaxformer.selfcheck.run import CASES, CONFIGS, red_without_a_bug, try_mutant
+from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
+from jaxformer.selfcheck.run import false_alarm, try_mutant
 
 pytestmark = pytest.mark.optimizers
 GELU_AS_IT_IS = patch(feedforward.ACTIVATIONS, gelu=lambda original: original)
@@ -23,9 +24,10 @@ QUICK = Mutant(
 )
 
 
-@pytest.mark.parametrize("case", CONFIGS)
+@pytest.mark.parametrize("case", [case for case in CONFIGS if case not in ("plain", "encoder")])
 def test_without_a_bug_the_comparison_is_green(case):
-    assert red_without_a_bug(case) is None
+    """For the other two, the mutants that do nothing say so."""
+    assert false_alarm(case) is None
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -34,8 +36,8 @@ def test_mutants_of_models_are_killed_and_named(capsys, every):
     with capsys.disabled():
         print(f"\n{verdict(outcomes)}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
-    assert [line(outcome) for outcome in outcomes if outcome.mutant.diverging and not outcome.module_right] == []
-    assert [line(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
+    assert [table_row(outcome) for outcome in outcomes if outcome.mutant.diverging and not outcome.module_right] == []
+    assert [table_row(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
     assert passed(outcomes)
 
 
@@ -47,16 +49,17 @@ def test_mutants_have_distinct_names_and_known_cases():
 def test_a_mutant_that_changes_nothing_survives():
     outcome = try_mutant(Mutant("the same GELU", GELU_AS_IT_IS))
     assert outcome.reached
-    assert not outcome.killed
+    assert outcome.killed_by is None
     assert verdict([outcome]).endswith("0/1 mutants killed; survivors: the same GELU")
-    assert "survived" in line(outcome)
+    assert "survived" in table_row(outcome)
 
 
 def test_a_mutant_that_never_runs_is_no_kill():
-    outcome = try_mutant(Mutant("RMSNorm in a LayerNorm model", instead(norms.FUNCTIONS, rms=lambda x, epsilon: x)))
+    outcome = try_mutant(Mutant("RMSNorm in a LayerNorm model", instead(norms.FUNCTIONS, rms=lambda x, epsilon: x), "encoder"))
     assert not outcome.reached
-    assert not outcome.killed
-    assert "never ran" in line(outcome)
+    assert outcome.killed_by is None
+    assert not replace(outcome, killed_by="A forward").killed
+    assert "never ran" in table_row(outcome)
 
 
 def test_a_mutant_that_breaks_down_is_no_kill():
@@ -73,11 +76,16 @@ def test_only_conversion_notices_a_dropped_key_bias():
     assert try_mutant(mutant).killed_by == "A weights"
 
 
-def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for():
-    outcome = try_mutant(QUICK)
-    assert (outcome.killed_by, outcome.module_right, outcome.cause_right) == ("A forward", True, True)
-    assert all(module.local_gradient is None for module in outcome.modules)
-    assert passed([outcome])
+@pytest.fixture(scope="module")
+def quick() -> Outcome:
+    return try_mutant(QUICK)
+
+
+def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for(quick):
+    assert (quick.killed_by, quick.module_right, quick.cause_right) == ("A forward", True, True)
+    assert quick.modules
+    assert all(module.local_gradient is None for module in quick.modules)
+    assert passed([quick])
 
 
 @pytest.mark.parametrize(
@@ -90,11 +98,11 @@ def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for():
         ("feed_forward", "", True, False),
     ],
 )
-def test_what_is_declared_wrongly_is_not_right(diverging, cause, module_right, cause_right):
-    outcome = replace(try_mutant(QUICK), mutant=replace(QUICK, diverging=diverging, cause=cause))
+def test_what_is_declared_wrongly_is_not_right(quick, diverging, cause, module_right, cause_right):
+    outcome = replace(quick, mutant=replace(QUICK, diverging=diverging, cause=cause))
     assert (outcome.module_right, outcome.cause_right) == (module_right, cause_right)
     assert not passed([outcome])
-    assert ("WRONG" in line(outcome)) == (not module_right or not cause_right)
+    assert ("WRONG" in table_row(outcome)) == (not module_right or not cause_right)
 
 
 def judged(*causes: str) -> list[Outcome]:
@@ -118,7 +126,7 @@ def test_a_run_that_fails_behind_the_weights_has_noticed_nothing():
     def report(*stages: tuple[str, str]) -> Report:
         return Report("A", 1e-13, [Stage(name, status, "") for name, status in stages])
 
-    assert noticed(report(("weights", "failed"))) == "A weights"
-    assert noticed(report(("weights", "equal"), ("forward", "failed"))) is None
-    assert noticed(report(("weights", "equal"), ("forward", "different"))) == "A forward"
-    assert noticed(report(("weights", "equal"))) is None
+    assert first_failure(report(("weights", "failed"))) == "A weights"
+    assert first_failure(report(("weights", "equal"), ("forward", "failed"))) is None
+    assert first_failure(report(("weights", "equal"), ("forward", "different"))) == "A forward"
+    assert first_failure(report(("weights", "equal"))) is None

@@ -18,7 +18,7 @@ from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
-from jaxformer.selfcheck.training_cases import Training, compare_twins
+from jaxformer.selfcheck.training_cases import TrainingCase, compare_twins
 from jaxformer.training.step import train_state, train_step
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer
 from torch_ref.training.step import train_step as torch_train_step
@@ -33,30 +33,30 @@ SEQUENCES = EncoderDecoderConfig(
 SMOOTH = {"smoothing": 0.1, "ignore_index": 0}
 
 TRAININGS = {
-    "sgd, momentum, L2, clipped": Training(
+    "sgd, momentum, L2, clipped": TrainingCase(
         model=MODEL,
         optimizer=OptimizerConfig(name="sgd", learning_rate=0.02, momentum=0.9, weight_decay=0.01, clip_norm=0.5),
         schedule=ScheduleConfig(name="step", decay=0.5, decay_every=30),
     ),
-    "adam, noam, smoothed over the others": Training(
+    "adam, noam, smoothed over the others": TrainingCase(
         model=replace(MODEL, norm_position="post", activation="relu"),
         optimizer=OptimizerConfig(name="adam", learning_rate=0.1, beta2=0.98, epsilon=1e-9),
         schedule=ScheduleConfig(name="noam", warmup=20, d_model=12),
         spread="others",
         **SMOOTH,
     ),
-    "adam with L2, dropout": Training(
+    "adam with L2, dropout": TrainingCase(
         model=replace(MODEL, norm="std", projections="fused", **RATES),
         optimizer=OptimizerConfig(name="adam", learning_rate=1e-3, weight_decay=0.1),
     ),
-    "adamw, clipped, cosine, smoothed over all": Training(
+    "adamw, clipped, cosine, smoothed over all": TrainingCase(
         model=replace(MODEL, tied=True, norm="rms", gated=True, activation="silu", n_kv_heads=1),
         optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0),
         schedule=ScheduleConfig(name="cosine", warmup=10, last=80),
         spread="all",
         **SMOOTH,
     ),
-    "encoder-decoder, adamw, noam, dropout, smoothed over the others but padding": Training(
+    "encoder-decoder, adamw, noam, dropout, smoothed over the others but padding": TrainingCase(
         model=replace(SEQUENCES, norm_position="post", activation="relu", tied=True, head_bias=True, **RATES),
         optimizer=OptimizerConfig(name="adamw", learning_rate=0.1, beta2=0.98, epsilon=1e-9, weight_decay=0.1),
         schedule=ScheduleConfig(name="noam", warmup=20, d_model=12),
@@ -77,13 +77,13 @@ def test_every_step_is_equal(training):
 
 def test_the_train_steps_of_recipes_are_equal(float64):
     """`train_step` of both sides, which the courses above do without."""
-    training = Training(
+    training = TrainingCase(
         model=GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10),
         optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, clip_norm=0.1),
         schedule=ScheduleConfig(name="cosine", warmup=2, last=9),
         steps=3,
     )
-    learning, start = training.learning(), excite(abstract(training.model), seed=1)
+    learning, start = training.spec(), excite(abstract(training.model), seed=1)
     twin = load_torch(torch_ref.models.build(training.model), start).double().train()
     optimizer, scheduler = make_torch_optimizer(twin, training.optimizer, training.schedule)
 

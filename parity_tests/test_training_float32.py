@@ -9,7 +9,7 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ParityError
 from jaxformer.parity.training.float32 import MOST_STEPS, check_training32
-from jaxformer.selfcheck.training_cases import Training, check_twins32, twins
+from jaxformer.selfcheck.training_cases import TrainingCase, check_twins32, twins
 
 pytestmark = pytest.mark.optimizers
 
@@ -31,10 +31,12 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("case", OPTIMIZERS)
 def test_one_step_and_fifty(case):
     optimizer, schedule = OPTIMIZERS[case]
-    assert check_twins32(Training(model=MODEL, optimizer=optimizer, schedule=schedule, smoothing=0.1, steps=MOST_STEPS)) <= 1
+    assert (
+        check_twins32(TrainingCase(model=MODEL, optimizer=optimizer, schedule=schedule, smoothing=0.1, steps=MOST_STEPS)) <= 1
+    )
 
 
-ADAM = Training(model=MODEL, optimizer=OptimizerConfig(name="adam", learning_rate=0.1), steps=2)
+ADAM = TrainingCase(model=MODEL, optimizer=OptimizerConfig(name="adam", learning_rate=0.1), steps=2)
 
 
 OPTAXS = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(0.1))
@@ -44,10 +46,10 @@ OPTAXS = optax.chain(optax.scale_by_adam(), optax.scale_by_learning_rate(0.1))
     ("wrong", "says"),
     [
         ({"jax_optimizer": OPTAXS}, "first step in float32: error "),
-        ({"jax_loss": lambda *given, key: (1 + 1e-6) * ADAM.learning().jax_loss(*given, key=key)}, "losses in float32: error "),
+        ({"jax_loss": lambda *given, key: (1 + 1e-6) * ADAM.spec().jax_loss(*given, key=key)}, "losses in float32: error "),
     ],
     ids=["optax rounds 1 - beta^t", "a loss off by 1e-6"],
 )
 def test_what_float32_shows_alone(wrong, says):
     with pytest.raises(ParityError, match=says):
-        check_training32(*twins(ADAM), replace(ADAM.learning(), **wrong))
+        check_training32(*twins(ADAM), replace(ADAM.spec(), **wrong))

@@ -79,10 +79,10 @@ def test_torchs_side_reads_the_same_tokens(tmp_path):
         assert theirs.batch_decode(rows, skip_special_tokens=True) == texts
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "noam", "inverse_root"])
+@pytest.mark.parametrize("schedule", ["cosine", "inverse_root"])
 def test_every_step_of_the_recipe_is_equal(schedule):
-    """With dropout in its four places, by shared masks, on batches of two shapes."""
-    rate = replace(RECIPE.optimizer, learning_rate=1.0 if schedule == "noam" else 1e-2)
+    """With dropout in its four places, by shared masks, on batches of two shapes; noam's courses are in test_training.py."""
+    rate = replace(RECIPE.optimizer, learning_rate=1e-2)
     config = RECIPE.schedule if schedule == "cosine" else ScheduleConfig(name=schedule, warmup=10, d_model=12)
     learning = TrainingSpec(
         batches=[tuple(BUCKETS.batch(0, step)) for step in range(STEPS if schedule == "cosine" else 15)],

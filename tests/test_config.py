@@ -141,17 +141,12 @@ def test_an_activations_other_name_is_answered_with_the_one_here(name, here):
         (
             OptimizerConfig,
             "lr",
-            "OptimizerConfig has no field lr; it has name, learning_rate, momentum, beta1, beta2,",
+            f"OptimizerConfig has no field lr; it has {', '.join(field.name for field in fields(OptimizerConfig))}",
         ),
     ],
 )
 def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
-    assert refused(kind, **{field: 3}).startswith(said)
-
-
-def test_a_missing_field_is_pythons_own_refusal():
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'learning_rate'"):
-        OptimizerConfig(name="adam")  # pyright: ignore[reportCallIssue]
+    assert refused(kind, **{field: 3}) == said
 
 
 @pytest.mark.parametrize(

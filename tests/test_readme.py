@@ -65,8 +65,20 @@ def test_the_readme_is_short():
 def test_every_command_is_known():
     for command in in_order():
         assert any(known in command for known in SHORTENED), command
-    for known in SHORTENED:
+    for known in (*SHORTENED, *SAYS):
         assert any(known in command for command in in_order()), known
+
+
+SAYS = {
+    "train.reverse": "next: jaxformer generate runs/reverse-0 --prompt ",
+    "shakespeare": "next: jaxformer generate runs/",
+    "--resume": "resumed at step 30",
+    "train.translate": "next: jaxformer translate runs/german ",
+    "qa --seeds 50": "of 50 models answer both questions with ",
+    "benchmarks.train": "validation loss",
+    "benchmarks.parity": "| qa | ",
+}
+"""What commands print; what is generated or translated may be anything."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +100,8 @@ def test_commands_run_in_order(folder):
             [*start, *rest], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
         assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout
+        for words in [words for known, words in SAYS.items() if known in command]:
+            assert words in " ".join(done.stdout.split()), f"{command}\n{done.stdout}"
     assert (folder / "runs/mine/weights.safetensors").exists()
 
 

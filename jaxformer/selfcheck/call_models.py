@@ -1,4 +1,4 @@
-"""Every model with the same kind of adversarial inputs, called in the same way on both sides."""
+"""Adversarial inputs for every model, and one way to call it on both sides."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ SHORTER = 3
 
 
 def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Ids and which of them are real; for an encoder their types too, for an encoder-decoder the same of the target. Of source
-    and target, one with a shorter context has no more tokens than that."""
+    """Ids `B T` and which of them are real; also token types for an encoder, and the target's ids and which are real for an
+    encoder-decoder. Neither source nor target is longer than its context."""
     if isinstance(config, EncoderDecoderConfig):
         source = probe(config.source_ids, batch, min(length, config.source.context), seed)
         return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
@@ -30,7 +30,7 @@ def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) 
 
 
 def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:
-    """Logits, or an encoder's states with the pooled one behind them; padding is masked."""
+    """Logits, or an encoder's hidden states and, after them, the pooled one; padding is masked."""
     ids, valid, *rest = inputs
     mask = masks.padding_mask(jnp.asarray(valid))
     if isinstance(model, EncoderDecoder):
@@ -44,7 +44,7 @@ def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.A
 
 
 def call_torch(model: Any, *inputs: Any) -> Any:
-    """The same of the twin."""
+    """The same for the PyTorch twin."""
     import torch
 
     import torch_ref.models

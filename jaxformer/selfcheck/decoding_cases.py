@@ -1,4 +1,4 @@
-"""Tokens found on both sides by the same weights: greedily, and by beam search with its scores."""
+"""Tokens decoded on both sides with the same weights: greedily, and by beam search with its scores."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from jaxformer.selfcheck.ladder import load_torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class DecodingCase:
     """All that both sides share."""
 
     model: EncoderDecoderConfig | GPTConfig
@@ -31,7 +31,7 @@ class Search:
     """An encoder-decoder's first token."""
     eos: int | tuple[int, ...]
     pad: int
-    """What stands behind an end."""
+    """What follows an end."""
     sampling: SamplingConfig = GREEDY
     beam: BeamConfig | None = None
     """None: token after token."""
@@ -46,7 +46,7 @@ class Search:
         return ids[:-1], valid[:-1]
 
     def ends(self) -> dict[str, Any]:
-        """Where a sequence begins and ends, for either side's functions."""
+        """Where a sequence begins and ends: keywords of both sides' functions."""
         return {"eos": self.eos} if self.start is None else {"start": self.start, "eos": self.eos}
 
     def weights(self) -> Model:
@@ -54,35 +54,35 @@ class Search:
         return excite(abstract(self.model), self.seed)
 
 
-def jax_search(search: Search) -> Hypotheses:
-    """What JAX finds, in float64; a greedy sequence has the score 0."""
-    choose, choose_beam = (generate, generate_beam) if search.start is None else (translate, translate_beam)
+def decode_jax(case: DecodingCase) -> Hypotheses:
+    """The tokens and scores of JAX, in float64; a greedy sequence has the score 0."""
+    choose, choose_beam = (generate, generate_beam) if case.start is None else (translate, translate_beam)
     with jax.enable_x64(True):
-        model, (source, valid) = to_float64(search.weights()), search.sources()
-        given: dict[str, Any] = {**search.ends(), "pad": search.pad, "valid": valid}
-        if search.beam is not None:
-            return choose_beam(model, source, search.n_tokens, search.beam, **given)
-        tokens = choose(model, source, search.n_tokens, search.sampling, **given)
+        model, (source, valid) = to_float64(case.weights()), case.sources()
+        given: dict[str, Any] = {**case.ends(), "pad": case.pad, "valid": valid}
+        if case.beam is not None:
+            return choose_beam(model, source, case.n_tokens, case.beam, **given)
+        tokens = choose(model, source, case.n_tokens, case.sampling, **given)
         return Hypotheses(tokens[:, None], np.zeros((len(tokens), 1)))
 
 
-def torch_search(search: Search) -> Hypotheses:
-    """What torch finds, in float64."""
+def decode_torch(case: DecodingCase) -> Hypotheses:
+    """The tokens and scores of torch, in float64."""
     import torch
 
     import torch_ref.models
     from torch_ref.decoding.generate import generate, generate_beam
     from torch_ref.decoding.translation import translate, translate_beam
 
-    choose, choose_beam = (generate, generate_beam) if search.start is None else (translate, translate_beam)
-    twin = load_torch(torch_ref.models.build(search.model), search.weights()).double().eval()
-    source, valid = map(torch.from_numpy, search.sources())
-    given: dict[str, Any] = {**search.ends(), "valid": valid}
-    if search.beam is None:
-        tokens = choose(twin, source, search.n_tokens, search.sampling, pad=search.pad, **given).numpy()
+    choose, choose_beam = (generate, generate_beam) if case.start is None else (translate, translate_beam)
+    twin = load_torch(torch_ref.models.build(case.model), case.weights()).double().eval()
+    source, valid = map(torch.from_numpy, case.sources())
+    given: dict[str, Any] = {**case.ends(), "valid": valid}
+    if case.beam is None:
+        tokens = choose(twin, source, case.n_tokens, case.sampling, pad=case.pad, **given).numpy()
         return Hypotheses(tokens[:, None], np.zeros((len(tokens), 1)))
-    found = choose_beam(twin, source, search.n_tokens, search.beam, **given)
-    return hypotheses(found, search.beam.n_best, search.n_tokens, search.pad)
+    found = choose_beam(twin, source, case.n_tokens, case.beam, **given)
+    return hypotheses(found, case.beam.n_best, case.n_tokens, case.pad)
 
 
 def hypotheses(found: list[list[Any]], n_best: int, n_tokens: int, pad: int) -> Hypotheses:
@@ -94,11 +94,11 @@ def hypotheses(found: list[list[Any]], n_best: int, n_tokens: int, pad: int) -> 
     return Hypotheses(tokens, scores)
 
 
-def check_search(ours: Hypotheses, reference: Hypotheses) -> None:
-    """Identical tokens, and scores within tier A's line."""
-    different = np.argwhere((ours.tokens != reference.tokens).any(-1))
+def check_decoding(found: Hypotheses, recorded: Hypotheses) -> None:
+    """Identical tokens, and scores within tier A's tolerance."""
+    different = np.argwhere((found.tokens != recorded.tokens).any(-1))
     if different.size:
         row, place = different[0]
-        found, wanted = ours.tokens[row, place].tolist(), reference.tokens[row, place].tolist()
-        raise ParityError(f"target {row}, hypothesis {place}: {found} against {wanted}")
-    check_float64("scores", ours.scores, reference.scores)
+        tokens, wanted = found.tokens[row, place].tolist(), recorded.tokens[row, place].tolist()
+        raise ParityError(f"target {row}, hypothesis {place}: {tokens} in jax, {wanted} in torch")
+    check_float64("scores", found.scores, recorded.scores)

@@ -1,9 +1,10 @@
-"""One comparison of a JAX module with its PyTorch twin: weights, output, gradients, and float32 accuracy.
+"""The ladder: how a JAX module is compared with its PyTorch twin. Its weights, output, gradients, and float32 accuracy.
 
     reference = run_torch(torch_module, inputs)
-    compare(reference, Candidate(jax_module))
+    for check in LADDER.values():
+        check(reference, Candidate(jax_module))
 
-Each check alone raises ConversionError or ParityError; `CHECKS` lists them, cheapest first.
+Each check raises ConversionError or ParityError; `LADDER` lists them, cheapest first.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
 
 
 def check_weights(reference: Reference, candidate: Candidate) -> None:
-    """Every tensor is used exactly once, and comes back bit for bit."""
+    """Every tensor is used exactly once, and is bitwise equal after the way back."""
     back = to_torch(candidate.model(reference), candidate.family)
     changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
     if changed:
@@ -49,7 +50,7 @@ def check_output(reference: Reference, candidate: Candidate) -> Error:
 
 
 def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
-    """The gradients of the sum of output * cotangent in float64, under the names that the reference has."""
+    """The gradients of the sum of output * cotangent in float64, by torch's names."""
 
     def objective(model, floats, others):
         inputs = floats | others
@@ -70,7 +71,7 @@ def check_all_gradients(reference: Reference, candidate: Candidate) -> list[str]
     return check_gradients(jax_gradients(reference, candidate), reference.gradients)
 
 
-CHECKS: dict[str, Callable[[Reference, Candidate], Any]] = {
+LADDER: dict[str, Callable[[Reference, Candidate], Any]] = {
     "weights, bitwise": check_weights,
     "output, float64": check_output,
     "gradients, float64": check_all_gradients,
@@ -78,7 +79,3 @@ CHECKS: dict[str, Callable[[Reference, Candidate], Any]] = {
 }
 
 
-def compare(reference: Reference, candidate: Candidate) -> None:
-    """Every check in turn."""
-    for check in CHECKS.values():
-        check(reference, candidate)

@@ -1,4 +1,4 @@
-"""What became of the mutants: who noticed each, which module was named, and whether the cause was."""
+"""What became of the mutants: what noticed each, which module was named, and which cause."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Outcome:
     """Whether the mutation took part in the run."""
     modules: Sequence[Module] = field(default_factory=list)
     """Those that were compared; none in a run that is compared as a whole."""
-    why: str = ""
+    cause: str = ""
     """The cause that such a run named."""
 
     @property
@@ -43,10 +43,10 @@ class Outcome:
 
     @property
     def cause_right(self) -> bool:
-        """Whether all of them, or the whole run, were named with the bug's cause."""
+        """Whether all of them, or the whole run, were named with the cause of the bug."""
         wanted = self.mutant.cause
         if not self.mutant.diverging:
-            return bool(wanted and re.search(wanted, self.why))
+            return bool(wanted and re.search(wanted, self.cause))
         return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.diverging)
 
     def _declared(self, module: Module) -> bool:
@@ -54,11 +54,11 @@ class Outcome:
 
 
 def path(module: Module) -> str:
-    """Of ours; the model itself has a name too."""
+    """In jax; the model itself has a name too."""
     return module.jax or "the model"
 
 
-def noticed(report: Report) -> str | None:
+def first_failure(report: Report) -> str | None:
     """The tier and the first check that is red; weights that do not fit count, a run that breaks down does not."""
     for stage in report.stages:
         if stage.status == "different" or (stage.status == "failed" and stage.name == "weights"):
@@ -68,17 +68,17 @@ def noticed(report: Report) -> str | None:
     return None
 
 
-def line(outcome: Outcome) -> str:
-    """One row of the table: the bug, the module named, the cause named, and what noticed."""
-    fate = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
+def table_row(outcome: Outcome) -> str:
+    """One row of the table: the bug, what noticed it, the module named, and the cause named."""
+    killed_by = outcome.killed_by if outcome.killed else "survived" if outcome.reached else "never ran"
     kinds = list(dict.fromkeys(re.sub(r"\b\d+\b", "*", path(module)) for module in outcome.diverging))
     more = f" and {len(kinds) - 1} more" if len(kinds) > 1 else ""
-    module, cause = (f"{kinds[0]}{more}", outcome.diverging[0].cause or "-") if kinds else ("-", outcome.why or "-")
+    module, cause = (f"{kinds[0]}{more}", outcome.diverging[0].cause or "-") if kinds else ("-", outcome.cause or "-")
     if outcome.mutant.diverging:
         module = module if outcome.module_right else f"WRONG: {module}"
     if outcome.mutant.diverging or outcome.mutant.cause:
         cause = cause if outcome.cause_right or cause == "-" else f"WRONG: {cause}"
-    return f"{outcome.mutant.name:{NAME}}  {fate:22}  {module:{MODULE}}  {cause}"
+    return f"{outcome.mutant.name:{NAME}}  {killed_by:22}  {module:{MODULE}}  {cause}"
 
 
 NAME, MODULE = 48, 52

@@ -3,23 +3,19 @@
     jaxformer parity mutants
 
 prints which check noticed which bug, and the module and the cause that it named. Everything runs op by op: compiled operations
-are shared between mutants, and no compiled function outlives the code it was made from.
+are shared between mutants, and no compiled function outlives the code that it was made from.
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
-from jaxformer.config.fixed_table import FixedTable
-from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
-from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.models import abstract
-from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
@@ -28,131 +24,37 @@ from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import SAME, check_course
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.decoding_cases import Search, check_search, jax_search, torch_search
+from jaxformer.selfcheck.cases import BATCH, CASES, CONFIGS, DECODINGS, LENGTH, TIERS, TRAININGS
+from jaxformer.selfcheck.decoding_cases import check_decoding, decode_jax, decode_torch
 from jaxformer.selfcheck.inject import Mutant
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.selfcheck.mutants import MUTANTS
-from jaxformer.selfcheck.mutants.decoding import BEAM_WIDTH
-from jaxformer.selfcheck.outcome import Outcome, line, noticed, passed, verdict
-from jaxformer.selfcheck.training_cases import Training, check_twins32, compare_twins
+from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
+from jaxformer.selfcheck.training_cases import check_twins32, compare_twins
 
-BATCH, LENGTH = 5, 66
-
-PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
-"""Sizes differ pairwise, and from batch and length."""
-
-CONFIGS: dict[str, ModelConfig] = {
-    "plain": GPTConfig(**PLAIN, head_bias=True),
-    "shifted": GPTConfig(**PLAIN, head_bias=True),
-    "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
-    "rich": GPTConfig(
-        **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
-    ),
-    "switched": GPTConfig(
-        **PLAIN,
-        norm_bias=False,
-        activation="quick_gelu",
-        padding_idx=0,
-        positions=FixedTable(sinusoid(PLAIN["context"], PLAIN["d_model"]) ** 3),
-        head_bias=True,
-        logits_scale=PLAIN["d_model"] ** -0.5,
-    ),
-    "seq2seq": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
-    ),
-    "separate": EncoderDecoderConfig(
-        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
-    ),
-    "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
-}
-"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
-
-SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
-TRAININGS = {
-    "sgd": Training(
-        model=replace(SMALL, residual_dropout=0.2),
-        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, clip_norm=0.1),
-        smoothing=0.1,
-        spread="others",
-        steps=2,
-    ),
-    "sure": Training(
-        model=replace(SMALL, head_bias=True), optimizer=OptimizerConfig(name="sgd", learning_rate=0.01), sure=14.0, steps=2
-    ),
-    "adam": Training(
-        model=SMALL,
-        optimizer=OptimizerConfig(name="adam", learning_rate=0.1),
-        smoothing=0.1,
-        spread="others_but_padding",
-        ignore_index=0,
-        steps=2,
-    ),
-    "adamw": Training(
-        model=SMALL,
-        optimizer=OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
-        schedule=ScheduleConfig(name="cosine", warmup=3, last=9),
-        steps=2,
-    ),
-    "noam": Training(
-        model=EncoderDecoderConfig(
-            vocab_size=11, context=7, d_model=6, n_layers=1, n_decoder_layers=2, n_heads=2, d_ff=10, embedding_dropout=0.2
-        ),
-        optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
-        schedule=ScheduleConfig(name="noam", warmup=3, d_model=6),
-        steps=2,
-    ),
-}
-"""The same for the bugs of losses and optimizers."""
-TIERS = {"sure": "B", "adam": "AB"}
-"""What judges those with a bug that float32 alone shows; of a sure model's loss even float64 has few digits."""
-
-WRITER = EncoderDecoderConfig(
-    vocab_size=7, context=17, d_model=12, n_layers=2, n_decoder_layers=3, n_heads=3, d_ff=20, norm_position="post"
+STEPS: tuple[tuple[tuple[str, ...], Tier], ...] = (
+    (("weights", "forward", "local"), "A"),
+    (("gradients", "activation gradients"), "A"),
+    (("weights",), "B"),
 )
-SEARCHES = {
-    "greedy": Search(
-        model=WRITER,
-        seed=114,
-        n_tokens=13,
-        start=0,
-        eos=1,
-        pad=6,
-        sampling=SamplingConfig(temperature=0.0, repetition_penalty=1.3),
-    ),
-    "beam": Search(
-        model=WRITER,
-        seed=114,
-        n_tokens=13,
-        start=0,
-        eos=1,
-        pad=6,
-        beam=BeamConfig(
-            width=BEAM_WIDTH,
-            n_best=2,
-            length_penalty=2.0,
-            early_stopping="never",
-            no_repeat_ngram=2,
-            suppressed=(5,),
-            forced=((1, 4), (5, 2)),
-        ),
-    ),
-    "prompts": Search(
-        model=GPTConfig(vocab_size=9, context=16, d_model=12, n_layers=1, n_heads=3, d_ff=20),
-        seed=9,
-        n_tokens=9,
-        eos=(1, 3),
-        pad=8,
-        beam=BeamConfig(width=BEAM_WIDTH, n_best=2, length_penalty=1.7, min_tokens=3, no_repeat_ngram=2, forced=((-1, 1),)),
-    ),
-}
-"""The same for the bugs of decoding; these weights end some sequences early, and others not."""
+"""How a model is compared: its values, then its gradients, then float32; the first step that is red is the last."""
 
-CASES = (*CONFIGS, *TRAININGS, *SEARCHES)
+
+@dataclass(frozen=True)
+class Judged:
+    """What the comparison says of the JAX side of a case."""
+
+    killed_by: str | None = None
+    """The tier and the check that is red first; None if nothing is."""
+    modules: list[Module] = field(default_factory=list)
+    """Those that were compared; none in a run that is compared as a whole."""
+    cause: str = ""
+    """The cause that such a run named."""
 
 
 @functools.cache
 def reference(case: str) -> Reference:
-    """torch's answers for a case: excited weights, adversarial tokens."""
+    """The recorded reference of a model: excited weights, adversarial tokens."""
     import torch_ref.models
 
     config = CONFIGS[case]
@@ -164,81 +66,71 @@ def reference(case: str) -> Reference:
     return record_torch(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything)
 
 
+@functools.cache
+def decoded_by_torch(case: str) -> Hypotheses:
+    """The recorded reference of a decoding."""
+    return decode_torch(DECODINGS[case])
+
+
 def candidate(case: str) -> Candidate:
     """The JAX side of a case, without a bug."""
-    whole = TRAININGS | SEARCHES
+    whole = TRAININGS | DECODINGS
     config = whole[case].model if case in whole else CONFIGS[case]
     return Candidate(abstract(config), call_jax)
 
 
-@functools.cache
-def reference_search(case: str) -> Hypotheses:
-    """What torch finds in a decoding case."""
-    return torch_search(SEARCHES[case])
-
-
-Checks = dict[str, Callable[[Candidate], Any]]
-Judged = tuple[str | None, list[Module], str]
-"""What is red first, None for nothing; the modules that were compared; the cause that a whole run named."""
-
-STEPS: tuple[tuple[tuple[str, ...], Tier], ...] = (
-    (("weights", "forward", "local"), "A"),
-    (("gradients", "activation gradients"), "A"),
-    (("weights",), "B"),
-)
-"""How a model is compared: its values, then its gradients, then float32; the first step that is red is the last."""
-
-
-def checks(case: str) -> Checks:
-    """What compares a whole run, by tier and name, with torch's answers at hand."""
-    if case in TRAININGS:
-        tiers: Checks = {
-            "A training, float64": lambda _: check_course(compare_twins(TRAININGS[case])),
-            "B training, float32": lambda _: check_twins32(TRAININGS[case]),
-        }
-        return {name: run for name, run in tiers.items() if name[0] in TIERS.get(case, "A")}
-    return {"A tokens, float64": lambda _: check_search(jax_search(SEARCHES[case]), reference_search(case))}
-
-
 def comparison(case: str) -> Callable[[Candidate], Judged]:
-    """What judges the JAX side of a case, with torch's answers at hand."""
+    """What judges the JAX side of a case; torch's side is recorded already, before there is a bug."""
     if case in CONFIGS:
-        return functools.partial(judged_model, reference(case))
-    return functools.partial(judged_run, checks(case))
+        return functools.partial(judge_model, reference(case))
+    return functools.partial(judge_whole_run, checks_of(case))
 
 
-def judged_model(theirs: Reference, ours: Candidate) -> Judged:
+def judge_model(recorded: Reference, side: Candidate) -> Judged:
     """Step by step."""
     for names, tier in STEPS:
-        report = check(theirs, ours.like, rules=ours.family, call_jax=ours.call, checks=names, tier=tier)
+        report = check(recorded, side.like, rules=side.family, call_jax=side.call, checks=names, tier=tier)
         if report.status != "equal":
-            return noticed(report), report.modules, ""
-    return None, [], ""
+            return Judged(first_failure(report), report.modules)
+    return Judged()
 
 
-def judged_run(checks: Checks, ours: Candidate) -> Judged:
-    """Training or decoding, which has no modules to name."""
+def judge_whole_run(checks: Mapping[str, Callable[[], Any]], _: Candidate) -> Judged:
+    """Training or decoding, which builds its own model and has no modules to name."""
     for name, run in checks.items():
         try:
-            run(ours)
+            run()
         except (ConversionError, ParityError) as error:
-            return name, [], str(error).partition(f"{SAME}; ")[2]
-    return None, [], ""
+            return Judged(name, cause=str(error).partition(f"{SAME}; ")[2])
+    return Judged()
+
+
+def checks_of(case: str) -> dict[str, Callable[[], Any]]:
+    """What compares a whole run, by tier and name."""
+    if case in DECODINGS:
+        recorded = decoded_by_torch(case)
+        return {"A tokens, float64": lambda: check_decoding(decode_jax(DECODINGS[case]), recorded)}
+    training = TRAININGS[case]
+    tiers: dict[str, Callable[[], Any]] = {
+        "A training, float64": lambda: check_course(compare_twins(training)),
+        "B training, float32": lambda: check_twins32(training),
+    }
+    return {name: run for name, run in tiers.items() if name[0] in TIERS.get(case, "A")}
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
     judge, reached = comparison(mutant.case), []
     with jax.disable_jit(), mutant.inject(candidate(mutant.case), lambda: reached.append(True)) as mutated:
-        killed_by, modules, why = judge(mutated)
-    return Outcome(mutant, killed_by, bool(reached), modules, why)
+        judged = judge(mutated)
+    return Outcome(mutant, judged.killed_by, bool(reached), judged.modules, judged.cause)
 
 
-def red_without_a_bug(case: str) -> str | None:
-    """What the comparison says against the JAX side as it is: nothing."""
+def false_alarm(case: str) -> str | None:
+    """What is red against the JAX side as it is: nothing."""
     judge = comparison(case)
     with jax.disable_jit():
-        return judge(candidate(case))[0]
+        return judge(candidate(case)).killed_by
 
 
 def main() -> int:
@@ -246,8 +138,8 @@ def main() -> int:
     outcomes = []
     for mutant in MUTANTS:
         outcomes.append(try_mutant(mutant))
-        print(line(outcomes[-1]), flush=True)
-    red = {case: failed for case in CASES if (failed := red_without_a_bug(case))}
+        print(table_row(outcomes[-1]), flush=True)
+    red = {case: failed for case in CASES if (failed := false_alarm(case))}
     for case, failed in red.items():
         print(f"without a bug, case {case} fails: {failed}")
     print(verdict(outcomes))

@@ -22,7 +22,7 @@ LARGE_LOGIT = np.float32(1000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingCase:
     """All that both sides share."""
 
     model: ModelConfig
@@ -43,7 +43,7 @@ class Training:
         return map_named(lambda name, leaf: leaf + sure if self.sure and name == "head.bias" else leaf, model)
 
     def batches(self) -> list[tuple[np.ndarray, ...]]:
-        """A model's inputs, and targets `B T` behind them; every third target is not counted."""
+        """A model's inputs, and targets `B T` after them; every third target is ignored."""
         rng, batches = np.random.default_rng(0), []
         for number in range(self.steps):
             inputs = adversarial_inputs(self.model, self.batch, self.model.context, seed=number)
@@ -54,7 +54,7 @@ class Training:
             batches.append((*inputs, targets))
         return batches
 
-    def learning(self) -> TrainingSpec:
+    def spec(self) -> TrainingSpec:
         """The same training of a JAX model and of its twin."""
         from torch.optim.lr_scheduler import LambdaLR
 
@@ -85,18 +85,18 @@ class Training:
         )
 
 
-def compare_twins(training: Training) -> TrainingResult:
+def compare_twins(training: TrainingCase) -> TrainingResult:
     """Train a model and its twin from the same excited weights."""
-    return compare_training(*twins(training), training.learning())
+    return compare_training(*twins(training), training.spec())
 
 
-def check_twins32(training: Training) -> float:
-    """The same in float32: the ratio to tier B's line."""
-    return check_training32(*twins(training), training.learning())
+def check_twins32(training: TrainingCase) -> float:
+    """The same in float32: the ratio to tier B's tolerance."""
+    return check_training32(*twins(training), training.spec())
 
 
-def twins(training: Training) -> tuple[Any, Model]:
-    """torch's model and ours, of equal weights."""
+def twins(training: TrainingCase) -> tuple[Any, Model]:
+    """torch's model and jax's, of equal weights."""
     import torch_ref.models
 
     model = training.start()

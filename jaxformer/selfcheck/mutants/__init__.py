@@ -1,9 +1,14 @@
-"""The bugs people make when they port a transformer: each is put into the JAX side, and has to be noticed."""
+"""The bugs that people make when they port a transformer: each is put into the JAX side, and has to be noticed.
 
-from jaxformer.selfcheck.mutants.attention import ATTENTIONS
-from jaxformer.selfcheck.mutants.decoding import DECODING
-from jaxformer.selfcheck.mutants.models import MODELS
-from jaxformer.selfcheck.mutants.parts import PARTS
-from jaxformer.selfcheck.mutants.training import TRAINING
+A file holds its mutants in `MUTANTS`; every file in this folder takes part.
+"""
 
-MUTANTS = (*PARTS, *ATTENTIONS, *MODELS, *TRAINING, *DECODING)
+import pkgutil
+from importlib import import_module
+
+from jaxformer.selfcheck.inject import Mutant
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant for file in pkgutil.iter_modules(__path__) for mutant in import_module(f"{__name__}.{file.name}").MUTANTS
+)
+"""All of them."""

@@ -41,7 +41,7 @@ def softmax_of(masked: Callable[[Array, Array], Array]) -> Injection:
 
 
 def zeroed_afterwards(scores: Array, mask: Array) -> Array:
-    """Zeros for rows without a key, and NaN gradients behind them: -inf is added, and its row is NaN before it is zero."""
+    """Zeros for rows without a key, but NaN gradients: -inf is added, and the row is NaN before it is set to zero."""
     return jnp.where(mask.any(-1, keepdims=True), jax.nn.softmax(scores + jnp.where(mask, 0.0, -jnp.inf), -1), 0.0)
 
 
@@ -158,7 +158,7 @@ ATTENTION = [
         cause="jax masked scores -inf, rows without keys NaN",
     ),
     Mutant(
-        "NaN gradient behind a row without keys",
+        "NaN gradient of a row without keys",
         instead(attention, masked_softmax=zeroed_afterwards),
         diverging="attention",
         cause="NaN",
@@ -191,4 +191,4 @@ ATTENTION = [
 ]
 
 
-ATTENTIONS = (*PROJECTIONS, *ATTENTION)
+MUTANTS = (*PROJECTIONS, *ATTENTION)

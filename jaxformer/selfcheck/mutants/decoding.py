@@ -11,6 +11,7 @@ from jaxformer.decoding import beam, choose, rules, sampling
 from jaxformer.decoding.rules import Rules
 from jaxformer.models import GPT
 from jaxformer.nn.cache import KVCache
+from jaxformer.selfcheck.cases import BEAM_WIDTH
 from jaxformer.selfcheck.inject import Injection, Mutant, patch
 
 
@@ -41,13 +42,11 @@ def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
 
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
-    """The cache leaves a place free behind the first tokens."""
+    """The cache leaves a place free after the first tokens."""
     return lambda self, n: original(self, n + 1) if int(self.length) == 0 else original(self, n)
 
 
-BEAM_WIDTH = 3
-
-DECODING = [
+MUTANTS = [
     Mutant(name, injection, "beam")
     for name, injection in {
         "beam: ended sequences without the length penalty": patch(beam, score=ended_as_they_are),
@@ -72,7 +71,7 @@ DECODING = [
         "greedy",
     ),
     Mutant(
-        "greedy: a row goes on behind its end",
+        "greedy: a row goes on after its end",
         patch(choose, make_rules=lambda f: lambda *given: (made := f(*given))._replace(ends=np.zeros_like(made.ends))),
         "greedy",
     ),

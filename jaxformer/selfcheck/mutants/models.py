@@ -210,4 +210,4 @@ ENCODERS = [
     Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder", r"the model \(call 1\)"),
 ]
 
-MODELS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)
+MUTANTS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)

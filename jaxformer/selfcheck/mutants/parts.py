@@ -40,7 +40,7 @@ def fast_variance(x: Array) -> Array:
 
 
 def positions_off_by(n: int) -> Injection:
-    """Token t stands at t + n."""
+    """Token t has the position t + n."""
 
     def shifted(original: Callable[..., Array]) -> Callable[..., Array]:
         return lambda self, ids, positions, **rest: original(self, ids, positions + n, **rest)
@@ -230,4 +230,4 @@ GRADIENTS = [
     ),
 ]
 
-PARTS = (*ACTIVATIONS, *NORMS, *EMBEDDINGS, *HEADS, *GRADIENTS)
+MUTANTS = (*ACTIVATIONS, *NORMS, *EMBEDDINGS, *HEADS, *GRADIENTS)

@@ -91,4 +91,4 @@ OPTIMIZERS = [
     Mutant("encoder and decoder with one key", patch(encoder_decoder, split_key=lambda f: lambda key, n: [key] * n), "noam"),
 ]
 
-TRAINING = (*LOSSES, *OPTIMIZERS)
+MUTANTS = (*LOSSES, *OPTIMIZERS)

@@ -1,0 +1,147 @@
+"""A function has at most 40 lines and 6 arguments, a file at most 300 lines; what is larger is listed here with its reason."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("jaxformer", "torch_ref", "train", "benchmarks")
+LINES, ARGUMENTS, FILE_LINES = 40, 6, 300
+"""All of a `def` counts, its docstring too; `self` and `cls` are not arguments of the caller."""
+
+ATTENTION = "masks and biases of target and memory, each by its own name; and the same on both sides"
+DECODING = "what a user can ask of decoding, each by its own name; and the same on both sides"
+COMPILED = "arrays and static sizes apart: only the sizes compile anew"
+TORCHS = "torch's own arguments, which it stands for"
+STEP_BY_STEP = "one thing after another, with no part that has a name of its own"
+COMPARISON = "what a user can say of a comparison, each by its own name"
+RECORDED = "everything that was recorded, which is used in one place"
+
+TOO_LONG = {
+    "jaxformer/decoding/beam.py:beam_search": STEP_BY_STEP,
+    "jaxformer/parity/compare.py:compare": "its docstring describes every argument",
+    "jaxformer/parity/compare.py:judge": STEP_BY_STEP,
+    "jaxformer/parity/record/reference.py:run_torch": STEP_BY_STEP,
+    "jaxformer/parity/report/charts.py:depth": STEP_BY_STEP,
+    "jaxformer/parity/run/isolated.py:isolation": STEP_BY_STEP,
+    "jaxformer/parity/run/trace.py:trace": STEP_BY_STEP,
+    "jaxformer/recipes/translate.py:train": STEP_BY_STEP,
+    "jaxformer/training/loop.py:fit": STEP_BY_STEP,
+    "benchmarks/clean.py:drawn": "a draw for every option, in the order that makes a number the same model for ever",
+    "benchmarks/jobs.py:shakespeare": STEP_BY_STEP,
+}
+TOO_MANY_ARGUMENTS = {
+    "jaxformer/decoding/beam.py:beam_search": COMPILED,
+    "jaxformer/decoding/choose.py:make_choice": DECODING,
+    "jaxformer/decoding/generate.py:generate": DECODING,
+    "jaxformer/decoding/generate.py:generate_beam": DECODING,
+    "jaxformer/decoding/generate.py:_generate": COMPILED,
+    "jaxformer/decoding/generate.py:_generate_beam": COMPILED,
+    "jaxformer/decoding/sampling.py:next_tokens": COMPILED,
+    "jaxformer/decoding/translation.py:translate": DECODING,
+    "jaxformer/decoding/translation.py:translate_beam": DECODING,
+    "jaxformer/decoding/translation.py:_translate": COMPILED,
+    "jaxformer/decoding/translation.py:_translate_beam": COMPILED,
+    "jaxformer/models/encoder_decoder.py:EncoderDecoder.__call__": ATTENTION,
+    "jaxformer/models/encoder_decoder.py:EncoderDecoder.decode": ATTENTION,
+    "jaxformer/models/encoder_decoder.py:EncoderDecoder.extend": ATTENTION,
+    "jaxformer/models/encoder_decoder.py:EncoderDecoder.attention_weights": ATTENTION,
+    "jaxformer/models/encoder_decoder.py:EncoderDecoder.hidden_states": ATTENTION,
+    "jaxformer/nn/attention.py:attention": ATTENTION,
+    "jaxformer/nn/blocks.py:Block.__call__": ATTENTION,
+    "jaxformer/nn/blocks.py:Block.extend": ATTENTION,
+    "jaxformer/nn/stack.py:Stack.__call__": ATTENTION,
+    "jaxformer/nn/stack.py:Stack.extend": ATTENTION,
+    "jaxformer/nn/stack.py:Stack._shared": ATTENTION,
+    "jaxformer/parity/capture/torch_softmax.py:fused_scores": TORCHS,
+    "jaxformer/parity/compare.py:compare": COMPARISON,
+    "jaxformer/parity/compare.py:weights_stage": COMPARISON,
+    "jaxformer/parity/numerics/metrics.py:_check_rounding": RECORDED,
+    "jaxformer/parity/record/reference.py:run_torch": COMPARISON,
+    "jaxformer/parity/run/isolated.py:isolate": RECORDED,
+    "jaxformer/parity/run/isolated.py:isolation": RECORDED,
+    "jaxformer/parity/training/trainers.py:JaxSide.__init__": RECORDED,
+    "jaxformer/training/loop.py:fit": "what one run needs; its callers are two recipes",
+    "torch_ref/decoding/beam.py:beam_search": DECODING,
+    "torch_ref/decoding/choose.py:choose": DECODING,
+    "torch_ref/decoding/generate.py:generate": DECODING,
+    "torch_ref/decoding/translation.py:translate": DECODING,
+    "torch_ref/decoding/translation.py:translate_beam": DECODING,
+    "torch_ref/models/encoder_decoder.py:EncoderDecoder.forward": ATTENTION,
+    "torch_ref/models/encoder_decoder.py:EncoderDecoder.extend": ATTENTION,
+    "torch_ref/models/encoder_decoder.py:EncoderDecoder.attention_weights": ATTENTION,
+    "torch_ref/models/encoder_decoder.py:EncoderDecoder.hidden_states": ATTENTION,
+    "torch_ref/nn/blocks.py:Block.extend": ATTENTION,
+    "torch_ref/nn/stack.py:Stack.extend": ATTENTION,
+    "torch_ref/training/loop.py:fit": "the parts of a training step, each by its own name",
+    "torch_ref/training/step.py:train_step": "the parts of a training step, each by its own name",
+}
+TOO_LARGE = {
+    "jaxformer/data/tokenizers.py": "one class with its refusals",
+    "jaxformer/parity/compare.py": "the one call, and all that it goes through",
+    "jaxformer/parity/explain/formulas.py": "one formula after another",
+    "jaxformer/parity/report/html.py": "one page, from top to bottom",
+    "jaxformer/parity/run/isolated.py": "one algorithm",
+}
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def functions(node: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function with its name, those inside of classes and functions too."""
+    for child in ast.iter_child_nodes(node):
+        name = inside
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{inside}{child.name}."
+            if not isinstance(child, ast.ClassDef):
+                yield name[:-1], child
+        yield from functions(child, name)
+
+
+def lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (function.end_lineno or 0) - function.lineno + 1
+
+
+def arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    names = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    return len([name for name in names if name.arg not in ("self", "cls")])
+
+
+def all_functions() -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    return {
+        f"{path.relative_to(ROOT).as_posix()}:{name}": function
+        for path in sources()
+        for name, function in functions(ast.parse(path.read_text("utf-8")))
+    }
+
+
+@pytest.mark.parametrize(
+    ("measure", "most", "allowed"),
+    [(lines, LINES, TOO_LONG), (arguments, ARGUMENTS, TOO_MANY_ARGUMENTS)],
+    ids=["lines", "arguments"],
+)
+def test_functions_are_small_or_have_a_reason(measure, most, allowed):
+    larger = {name: measure(function) for name, function in all_functions().items() if measure(function) > most}
+    assert {name: size for name, size in larger.items() if name not in allowed} == {}, "cut it, or give a reason"
+    assert sorted(allowed.keys() - larger.keys()) == [], "small by now: take it off the list"
+
+
+def test_files_are_small_or_have_a_reason():
+    sizes = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    larger = {name: size for name, size in sizes.items() if size > FILE_LINES}
+    assert {name: size for name, size in larger.items() if name not in TOO_LARGE} == {}, "cut it, or give a reason"
+    assert sorted(TOO_LARGE.keys() - larger.keys()) == [], "small by now: take it off the list"
+
+
+def test_what_is_counted():
+    code = "class A:\n    def f(self, a, /, b, *c, d, **e):\n        def g():\n            pass\n"
+    found = dict(functions(ast.parse(code)))
+    assert {name: (lines(function), arguments(function)) for name, function in found.items()} == {
+        "A.f": (3, 5),
+        "A.f.g": (2, 0),
+    }
