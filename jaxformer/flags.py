@@ -29,7 +29,8 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise InputError(_first_line(said.getvalue())) from None
+        message = _first_line(said.getvalue())
+        raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]
         near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
@@ -78,14 +79,17 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v`, first, adds the traceback."""
+def run(main: Callable[[list[str]], int | None]) -> NoReturn:
+    """Call main with the command line and exit with the code it returns, None for 0.
+
+    A JaxformerError is one line on stderr and exit code 2; `-v` before the command adds the traceback.
+    """
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
-        main(sys.argv[1 + verbose :])
+        code = main(sys.argv[1 + verbose :])
         sys.stdout.flush()
     except JaxformerError as error:
         if verbose:
@@ -102,7 +106,7 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    sys.exit(0)
+    sys.exit(code or 0)
 
 
 def is_verbose() -> bool:

@@ -132,7 +132,7 @@ def test_inside_parity_too(path):
 
 
 def test_the_comparison_loads_neither_torch_nor_our_models():
-    modules = loaded("import jaxformer.parity.compare, jaxformer.parity.cli, jaxformer.parity.testing", whole=True)
+    modules = loaded("import jaxformer.parity.compare, jaxformer.parity.testing, jaxformer.cli.parity.compare", whole=True)
     assert not {"torch", *(f"jaxformer.{name}" for name in ("nn", "models", "decoding", "training", "selfcheck"))} & modules
 
 
