@@ -166,7 +166,7 @@ def torch_pairs(ready: Sequence[Any], held_out: Sequence[Any], rules: Mapping[st
     return torch_draw, torch_loss, torch_evaluate
 
 
-JOBS = {name: partial(shakespeare, name) for name in ("seed", "cpu", "gpu")}
+JOBS = {name: partial(shakespeare, name) for name in ("tiny", "cpu", "gpu")}
 JOBS |= {f"reverse.{name}": partial(pairs, name) for name in ("quick", "original")}
 JOBS["copy"] = partial(pairs, "copy")
 JOBS |= {f"translate.{name}": partial(sentences, name) for name in ("smoke", "small", "base")}

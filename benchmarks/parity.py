@@ -29,7 +29,7 @@ LONGEST = 128
 class ParityTable:
     """Measure models against their PyTorch twins; a difference above its line ends with ParityError."""
 
-    presets: tuple[str, ...] = ("qa", "gpt.seed", "gpt.cpu", "gpt.gpu", "reverse", "shared", "transformer.copy")
+    presets: tuple[str, ...] = ("qa", "gpt.tiny", "gpt.cpu", "gpt.gpu", "reverse", "shared", "transformer.copy")
     """Models by name."""
     steps: int = 100
     """Optimizer steps of the training rows; 0: no training."""

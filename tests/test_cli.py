@@ -120,7 +120,7 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     [
         (["--model.n-heads", "3"], "n_heads = 3 does not divide d_model = 32; choose one of 1, 2, 4, 8, 16, 32"),
         (["--model.n-haeds", "3"], "unknown flag --model.n-haeds; did you mean --model.n-heads?"),
-        (["--preset", "sed"], "--preset = 'sed' is not known; did you mean 'seed'?"),
+        (["--preset", "tny"], "--preset = 'tny' is not known; did you mean 'tiny'?"),
         (["--optimizer.learning-rate", "nan"], "learning_rate = nan is not a finite number; give one in (0, inf)"),
         (["--steps", "0"], "steps = 0 is out of range; give an integer from 1 to 2147483647"),
         (["--steps", "x"], "Error parsing --steps"),
@@ -148,7 +148,7 @@ def test_qa_refuses(refusal, arguments):
 @pytest.mark.parametrize(
     ("main", "arguments", "default"),
     [
-        (shakespeare.main, [], shakespeare.PRESETS["seed"]),
+        (shakespeare.main, [], shakespeare.PRESETS["tiny"]),
         (qa.main, [], qa.QuestionAnswering()),
         (dispatch, ["generate"], Generate),
     ],

@@ -14,6 +14,7 @@ from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.trained import load_trained
 from tests.tiny import flags, quick_recipe
 
 
@@ -71,6 +72,17 @@ def test_the_configuration_reads_back_as_the_same_recipe(whole):
     assert recipe == read_recipe(shakespeare.PRESETS, ["--resume", "--out", str(whole), "--no-resume"], prog="recipe")
     assert recipe.model.vocab_size == len(config["characters"])
     assert recipe.model.attention_dropout == 0.1
+
+
+def test_a_run_of_the_preset_that_was_named_seed_opens_and_resumes(copy):
+    config = json.loads((copy / "config.json").read_text())
+    assert config["recipe"]["preset"] == "tiny"
+    config["recipe"]["preset"] = "seed"
+    (copy / "config.json").write_text(json.dumps(config))
+    model, _ = load_trained(copy)
+    assert model.config.d_model == 8
+    shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
+    assert steps_of(copy) == [3, 6, 9]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -14,7 +14,6 @@ from jaxformer.validation.fields import check_size
 if TYPE_CHECKING:
     from jaxformer.data.tasks import Task
     from jaxformer.data.tokenizers import Tokenizer
-    from jaxformer.models import GPT, EncoderDecoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ def main(arguments: list[str]) -> None:
         raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
 
 
-def continue_text(flags: Generate, model: "GPT", tokenizer: "Tokenizer") -> str:
+def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:
     """The prompt and what the model writes after it."""
     import jax
 
@@ -84,7 +83,7 @@ def continue_text(flags: Generate, model: "GPT", tokenizer: "Tokenizer") -> str:
     return prompt + tokenizer.decode(written)
 
 
-def write_target(flags: Generate, model: "EncoderDecoder", task: "Task") -> str:
+def write_target(flags: Generate, model: Any, task: "Task") -> str:
     """What the model writes for the source in the prompt."""
     import jax
 

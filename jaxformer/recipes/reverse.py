@@ -20,7 +20,7 @@ from jaxformer.decoding import translate
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, init
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> None:
     exact = write(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
     plot_losses(folder)
     look(recipe, folder, model, held_out)
-    console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved(folder)}")
+    console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {recipe.out} --prompt {task.decode_source(held_out.source[-1])}")
 
 
@@ -130,17 +130,18 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
-    folder, state = begin(recipe, {}, state)
+    folder, state = start_run(recipe, {}, state)
     begun = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 
     def loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None):
         return pair_loss(model, batch, key, pad=PAD, smoothing=recipe.smoothing)
 
-    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+    def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
 
+    train_steps = make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch))
     state = fit(
         state,
         Plan(
@@ -148,15 +149,13 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
+            evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
+            on_evaluate=on_evaluate,
             goal=("accuracy", 1.0),
         ),
         folder,
-        train_steps=make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch)),
-        data=None,
-        seed=seed,
-        evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, None, seed, n),
+        console,
     )
     return folder, state.model
 

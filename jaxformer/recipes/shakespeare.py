@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.config.presets import CPU, GPU, SEED
+from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import save_weights
@@ -22,7 +22,7 @@ from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.models import GPT, init
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
@@ -42,7 +42,7 @@ LAST_SAMPLE = 500
 class Shakespeare(Recipe):
     """Train a character model on a text and let it write."""
 
-    preset: Literal["seed", "cpu", "gpu"]
+    preset: Literal["tiny", "cpu", "gpu"]
     """Model and training by size; the other flags change single values of it."""
     data: str = "tinyshakespeare"
     """A text file, or the name of a corpus."""
@@ -59,13 +59,13 @@ class Shakespeare(Recipe):
 NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
 
 PRESETS = {
-    "seed": Shakespeare(
-        preset="seed",
+    "tiny": Shakespeare(
+        preset="tiny",
         steps=5000,
         batch=32,
         evaluate_every=500,
         save_every=1000,
-        model=SEED,
+        model=TINY,
         optimizer=OptimizerConfig(name="adam", learning_rate=1e-3),
         schedule=ScheduleConfig(),
     ),
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> None:
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
     console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
-    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved(folder)}")
+    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {out} --tokens 200")
 
 
@@ -117,19 +117,21 @@ def train(
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
-    folder, state = begin(recipe, text, state)
+    folder, state = start_run(recipe, text, state)
     begun = int(state.step)
     console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
 
     evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
     whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
-    def report(model: GPT, line: Mapping[str, float]) -> None:
+    def on_evaluate(model: GPT, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
         show(console, line, first=line["step"] - recipe.evaluate_every <= begun)
         if recipe.sample and line["step"] < recipe.steps:
             console.print("        " + repr(write(model, tokenizer, recipe.sample, recipe.seed)))
 
+    train_steps = make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context))
+    data = jnp.asarray(splits[0])
     state = fit(
         state,
         Plan(
@@ -137,14 +139,12 @@ def train(
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=recipe.batch * context,
+            evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
+            on_evaluate=on_evaluate,
         ),
         folder,
-        train_steps=make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
-        data=jnp.asarray(splits[0]),
-        seed=seed,
-        evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, data, seed, n),
+        console,
     )
     return folder, state.model
 

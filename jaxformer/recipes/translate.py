@@ -24,7 +24,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, init
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
     test(recipe, folder, Translator(model, tokenizer), splits.test, console)
-    console.print(f"{clock(time.perf_counter() - start)} · {saved(folder)}")
+    console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
     console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
 
@@ -166,20 +166,18 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
-    folder, state = begin(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
+    folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not recipe.resume:
         tokenizer.save(folder.tokenizer)
     begun = int(state.step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {begun:,}" if begun else ""))
 
-    rules = {"pad": held_out.pad, "smoothing": recipe.smoothing}
+    loss = partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing)
+    train_steps = make_shaped_train_steps(loss, optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts)
     evaluate, shown = partial(measure, pairs=held_out), splits.validation.sources[: recipe.show]
 
-    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
-        keep_weights(folder.evaluated, int(line["step"]), model, recipe.averaged)
-        if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
-            save_weights(folder.best, model)
-            save_weights(folder.weights, model)
+    def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+        save_evaluated(folder, model, line, recipe.averaged)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
         for source, said in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
             console.print(f"        {source} -> {said}")
@@ -191,18 +189,22 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=round(pairs.tokens / pairs.steps),
+            evaluate=evaluate,
+            on_evaluate=on_evaluate,
         ),
         folder,
-        train_steps=make_shaped_train_steps(
-            partial(pair_loss, **rules), optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts
-        ),
-        data=None,
-        seed=seed,
-        evaluate=evaluate,
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, None, seed, n),
+        console,
     )
     return folder, choose(folder, state.model, evaluate, console)
+
+
+def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
+    """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
+    keep_weights(folder.evaluated, int(line["step"]), model, averaged)
+    if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
+        save_weights(folder.best, model)
+        save_weights(folder.weights, model)
 
 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
