@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
+
+from jaxformer.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,9 +33,11 @@ def test_the_wheel_installs_its_own_packages_alone(installed):
     assert held >= {path for path in wanted if path.suffix in (".py", ".css", ".js")}
 
 
-def test_the_console_script_of_the_wheel_names_a_function(installed):
-    (entries,) = installed.glob("*.dist-info/entry_points.txt")
-    assert "jaxformer = jaxformer.cli.main:main" in entries.read_text()
+def test_the_console_script_of_the_wheel_is_a_function(installed):
+    (metadata,) = installed.glob("*.dist-info")
+    (script,) = PathDistribution(metadata).entry_points.select(group="console_scripts")
+    assert script.name == "jaxformer"
+    assert script.load() is main
 
 
 def test_a_recipe_trains_outside_of_the_checkout(installed, tmp_path):
