@@ -21,15 +21,15 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     """A dataclass from flags; InputError in one line for a flag or value that does not fit, with the nearest name."""
     import tyro
 
-    said = io.StringIO()
+    printed = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(said), _with_tables():
+        with contextlib.redirect_stderr(printed), _with_tables():
             value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _first_line(said.getvalue())
+        message = _first_line(printed.getvalue())
         raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]

@@ -89,7 +89,7 @@ def test_a_run_of_the_preset_that_was_named_seed_opens_and_resumes(copy):
 def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_file, tmp_path, monkeypatch, number, code):
     out, handler = tmp_path / "stopped", signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(shakespeare, "show", lambda *_, **__: os.kill(os.getpid(), number))
+        patch.setattr(shakespeare, "show_line", lambda *_, **__: os.kill(os.getpid(), number))
         with pytest.raises(StoppedError, match=rf"^stopped at step 3, saved; continue with --resume --out {out}$") as stop:
             shakespeare.main(flags(data=text_file, out=out, save_every=6))
     assert stop.value.exit_code == code

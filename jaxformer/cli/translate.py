@@ -25,19 +25,19 @@ class Translate:
     folder: tyro.conf.Positional[Path]
     """The run folder."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """What to translate. None: the lines of --file, or of standard input."""
+    """Texts to translate. Left out: the lines of --file, or of standard input."""
     file: Path | None = None
-    """A text file, a source in each line; may be packed as .gz."""
+    """A text file with one source in each line; may be packed as .gz."""
     beam: int = 5
-    """Sequences that the search keeps; 1 takes the likeliest token at each place."""
+    """Width of the beam search; 1 takes the likeliest token at each step."""
     n_best: int = 1
-    """How many translations of each source to write; more than one are written with their scores before them, and a tab."""
+    """Translations of each source to print; if more than one, each has its score and a tab before it."""
     length_penalty: float = 1.0
-    """A score is the log-probability / length^this: above 1 for longer translations, 0 for none."""
+    """A score is the log-probability divided by length^length_penalty; a larger value prefers longer translations."""
     attention: Path | None = None
-    """Draw what each token of the one translation looks at in the one source: a PNG."""
+    """Save a PNG of the cross-attention weights. It needs exactly one text."""
     too_long: Literal["cut", "refuse"] = "cut"
-    """What happens to a source of more tokens than the model reads."""
+    """What to do with a source that is longer than the model's context."""
 
     def __post_init__(self) -> None:
         check_size("beam", self.beam)
@@ -47,7 +47,7 @@ class Translate:
         if self.attention is not None and len(self.texts) != 1:
             raise InputError(f"--attention draws one source, and {len(self.texts)} are given; give one text")
         if self.attention is not None and (self.attention.suffix != ".png" or not self.attention.parent.is_dir()):
-            raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that is there")
+            raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that exists")
 
 
 def main(arguments: list[str]) -> None:
@@ -80,7 +80,7 @@ def sources(flags: Translate) -> Iterable[str]:
 
 
 def standard_input() -> Iterator[str]:
-    """Lines as they come; InputError names the line and the byte that is not UTF-8."""
+    """Lines, one after another; InputError names the line and the byte that is not UTF-8."""
     if sys.stdin is None:
         raise InputError("nothing to translate: standard input is closed; give texts, or --file")
     for number, line in enumerate(sys.stdin.buffer, start=1):

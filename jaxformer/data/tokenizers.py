@@ -128,15 +128,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """A tokenizer.json that `save` or transformers wrote; InputError where it is none."""
+        """A tokenizer.json that `save` or transformers wrote; InputError where the file is not one."""
         text = read_text(path)
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # the library's panics are no Exception
+        except BaseException as error:  # the library's panics are not an Exception
             reason = str(error).split("\n")[0]
-            raise InputError(f"{path} is no tokenizer.json, or a damaged one: {reason}; write it again with save") from None
+            raise InputError(f"{path} is not a tokenizer.json, or is damaged: {reason}; write it again with save") from None
         try:
             return cls(backend)
         except InputError as error:
@@ -296,7 +296,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         if vocabulary.setdefault(token, i) != i:
             raise InputError(f"{path}: lines {vocabulary[token] + 1} and {i + 1} are both {token!r:.40}; keep one of them")
     if missing := [token for token in WORDPIECE_SPECIAL if token not in vocabulary]:
-        raise InputError(f"{path} is no WordPiece vocabulary: it has no line {missing[0]}; give BERT's vocab.txt")
+        raise InputError(f"{path} is not a WordPiece vocabulary: it has no line {missing[0]}; give BERT's vocab.txt")
     return vocabulary
 
 

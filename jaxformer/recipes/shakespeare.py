@@ -1,5 +1,6 @@
-"""A GPT on characters: trains on a text, reports losses over whole splits, and writes in its style."""
+"""A GPT on the characters of a text. Losses are measured over whole splits."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,16 +41,16 @@ LAST_SAMPLE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Shakespeare(Recipe):
-    """Train a character model on a text and let it write."""
+    """Train a GPT on the characters of a text, and let it write."""
 
     preset: Literal["tiny", "cpu", "gpu"]
-    """Model and training by size; the other flags change single values of it."""
+    """The size of the model and its training; the other flags change single values."""
     data: str = "tinyshakespeare"
-    """A text file, or the name of a corpus."""
+    """A text file, or a corpus by name."""
     sample: int = 200
     """Characters written at each evaluation."""
     model: GPTConfig
-    """The model. Its vocab_size is the number of distinct characters in the text, whatever is given."""
+    """The model. Its vocab_size is always the number of distinct characters in the text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,9 +105,9 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
-    console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
+    console.print(sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
-    console.print(f"next: jaxformer generate {out} --tokens 200")
+    console.print(f"next: jaxformer generate {shlex.quote(str(out))} --tokens 200")
 
 
 def train(
@@ -118,17 +119,17 @@ def train(
     state = jax.jit(lambda key: train_state(init(recipe.model, key), optimizer))(seed)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = start_run(recipe, text, state)
-    begun = int(state.step)
-    console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
+    start_step = int(state.step)
+    console.print(headline(recipe.model, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
     whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
     def on_evaluate(model: GPT, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
-        show(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
         if recipe.sample and line["step"] < recipe.steps:
-            console.print("        " + repr(write(model, tokenizer, recipe.sample, recipe.seed)))
+            console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))
 
     train_steps = make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context))
     data = jnp.asarray(splits[0])
@@ -164,7 +165,7 @@ def headline(config: GPTConfig, model: GPT) -> str:
     )
 
 
-def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
     """One line of the table, the first one under its heads."""
     if first:
         console.print(f"{'step':>7} {'batch loss':>11} {'train loss':>11} {'val loss':>9} {'tokens/s':>10} {'left':>7}")
@@ -174,7 +175,7 @@ def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
     )
 
 
-def write(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
-    """A sample from the start of a text."""
+def sample_text(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
+    """What the model writes from the start of a text on."""
     prompt = tokenizer.encode(tokenizer.opening)[None]
     return tokenizer.decode(generate(model, prompt, characters, key=jax.random.key(seed))[0])
