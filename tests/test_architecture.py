@@ -210,6 +210,13 @@ def test_importing_the_configuration_or_the_tokenizers_loads_no_jax():
     }
 
 
+def test_the_help_of_a_command_loads_no_jax():
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources("jaxformer/cli")]
+    assert "jaxformer.cli.parity.compare" in modules
+    statement = f"import {', '.join(modules)}; jaxformer.cli.commands.usage()"
+    assert not loaded(statement) & {"jax", "jaxlib", "flax", "optax", "torch", "tokenizers"}
+
+
 def test_the_pytest_plugin_loads_nothing_heavy():
     """Every project's pytest loads it."""
     modules = loaded("import jaxformer.pytest_plugin")
