@@ -1,4 +1,4 @@
-"""No false alarms: random clean models against their PyTorch twins, each of which has to be found equal."""
+"""No false alarms: random models without a bug against their PyTorch twins; each has to be found equal."""
 
 import time
 from collections.abc import Iterator
@@ -35,11 +35,11 @@ from jaxformer.validation.fields import check_size
 
 BATCH, LENGTH = 5, 9
 SIZES = {"vocab_size": 23, "context": 11, "d_model": 12}
-"""The same for all, so that what is compiled for one serves the others."""
+"""The same for all, so that they share compilations."""
 KINDS_OF_POSITIONS = (*get_args(Positions), FixedTable(np.random.default_rng(0).standard_normal((15, SIZES["d_model"]))))
-"""A given table among them, which is long enough for every source."""
+"""With a fixed table that is long enough for every source."""
 CHECKS = ("weights", "forward", "local", "gradients", "activation gradients")
-"""All that decide in float64."""
+"""Every check in float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Clean:
 
 
 def main(arguments: list[str]) -> None:
-    """List those that are not equal; the last line counts those that are. ParityError if some are not."""
+    """Print the report of each that is not equal, and count the others. ParityError if some are not equal."""
     flags = parse(Clean, arguments, prog="python -m benchmarks.clean")
     check_size("count", flags.count)
     start, equal = time.perf_counter(), 0
@@ -88,30 +88,28 @@ def strict() -> Iterator[None]:
         yield
 
 
+class Draws:
+    """Random choices: a function of the seed."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+
+    def one(self, *options: Any) -> Any:
+        """One of the options."""
+        return options[self.rng.integers(len(options))]
+
+    def flip(self) -> bool:
+        """True or False."""
+        return self.one(True, False)
+
+
 def drawn(number: int) -> ModelConfig:
     """A configuration with every option drawn."""
-    rng = np.random.default_rng(number)
-    kind = (GPTConfig, EncoderConfig, EncoderDecoderConfig)[rng.integers(3)]
-
-    def one(*options: Any) -> Any:
-        return options[rng.integers(len(options))]
-
-    def flip() -> bool:
-        return one(True, False)
-
+    draws = Draws(number)
+    one, flip = draws.one, draws.flip
+    kind = one(GPTConfig, EncoderConfig, EncoderDecoderConfig)
     norm, heads, projected = one(*get_args(Norm)), one(2, 3, 4), flip()
-    readout = {"tied": flip(), "head_bias": flip(), "logits_scale": one(1.0, 1.0, SIZES["d_model"] ** -0.5)}
-    own = {
-        GPTConfig: readout,
-        EncoderConfig: {"token_types": one(0, 2), "pooler": flip()},
-        EncoderDecoderConfig: {
-            "n_decoder_layers": one(None, 1, 2),
-            "source_vocab_size": one(None, 19),
-            "source_context": one(None, 9, 13),
-            "source_positions": one(None, None, *KINDS_OF_POSITIONS),
-            **readout,
-        },
-    }[kind]
+    own = options_of(kind, draws)
     return kind(
         **SIZES,
         n_layers=one(1, 2, 3),
@@ -140,6 +138,24 @@ def drawn(number: int) -> ModelConfig:
         head_dim=one(None, None, 5) if projected else None,
         stack_norm=one(None, None, True, False),
     )
+
+
+def options_of(kind: type[ModelConfig], draws: Draws) -> dict[str, Any]:
+    """Options that one kind of model has and the others have not."""
+    one, flip = draws.one, draws.flip
+    readout = {"tied": flip(), "head_bias": flip(), "logits_scale": one(1.0, 1.0, SIZES["d_model"] ** -0.5)}
+    options = {
+        GPTConfig: readout,
+        EncoderConfig: {"token_types": one(0, 2), "pooler": flip()},
+        EncoderDecoderConfig: {
+            "n_decoder_layers": one(None, 1, 2),
+            "source_vocab_size": one(None, 19),
+            "source_context": one(None, 9, 13),
+            "source_positions": one(None, None, *KINDS_OF_POSITIONS),
+            **readout,
+        },
+    }
+    return options[kind]
 
 
 if __name__ == "__main__":

@@ -62,12 +62,24 @@ def shakespeare(preset: str, data: str | None, change: Callable[[Any], Any]) -> 
     training, validation = split(tokenizer.encode(text), context)
     whole = cover(validation, 256, context)
 
+    return Job(
+        recipe,
+        training,
+        lambda optimizer: make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
+        lambda model: make_evaluate(loss)(model, whole),
+        *torch_windows(training, whole, recipe),
+    )
+
+
+def torch_windows(training: np.ndarray, held_out: Any, recipe: Any) -> tuple[Any, Any, Any]:
+    """What torch draws from a text, its loss, and its validation loss."""
+
     def torch_draw(generator):
         import torch
 
         from torch_ref.training.loop import draw_windows
 
-        return partial(draw_windows, torch.from_numpy(training).long(), recipe.batch, context, generator)
+        return partial(draw_windows, torch.from_numpy(training).long(), recipe.batch, recipe.model.context, generator)
 
     def next_token_loss(model, batch):
         from torch_ref.training.loop import next_token_loss
@@ -79,18 +91,10 @@ def shakespeare(preset: str, data: str | None, change: Callable[[Any], Any]) -> 
 
         from torch_ref.training.step import evaluate
 
-        batches = zip(*(torch.from_numpy(array).long() for array in whole), strict=True)
+        batches = zip(*(torch.from_numpy(array).long() for array in held_out), strict=True)
         return evaluate(model, batches, loss=next_token_loss)
 
-    return Job(
-        recipe,
-        training,
-        lambda optimizer: make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
-        lambda model: make_evaluate(loss)(model, whole),
-        torch_draw,
-        next_token_loss,
-        torch_evaluate,
-    )
+    return torch_draw, next_token_loss, torch_evaluate
 
 
 def pairs(preset: str, data: str | None, change: Callable[[Any], Any]) -> Job:
@@ -166,7 +170,7 @@ def torch_pairs(ready: Sequence[Any], held_out: Sequence[Any], rules: Mapping[st
     return torch_draw, torch_loss, torch_evaluate
 
 
-JOBS = {name: partial(shakespeare, name) for name in ("seed", "cpu", "gpu")}
+JOBS = {name: partial(shakespeare, name) for name in ("tiny", "cpu", "gpu")}
 JOBS |= {f"reverse.{name}": partial(pairs, name) for name in ("quick", "original")}
 JOBS["copy"] = partial(pairs, "copy")
 JOBS |= {f"translate.{name}": partial(sentences, name) for name in ("smoke", "small", "base")}

@@ -26,8 +26,8 @@ SIDES = ("jax", *(f"torch-{how}{threads}" for how in ("", "best-", "compile-") f
 class TrainBenchmark:
     """Train a preset on every side and compare."""
 
-    preset: str = "seed"
-    """Of train.shakespeare: seed, cpu or gpu; of train.reverse: reverse.quick, reverse.original or copy; of train.translate:
+    preset: str = "tiny"
+    """Of train.shakespeare: tiny, cpu or gpu; of train.reverse: reverse.quick, reverse.original or copy; of train.translate:
     translate.smoke, translate.small or translate.base."""
     data: str | None = None
     """A text file, or the name of a corpus; None: the preset's."""

@@ -4,7 +4,7 @@ import errno
 import os
 
 SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
-"""What a system says of a file that cannot be written."""
+"""The operating system's reasons why a file cannot be written."""
 
 
 class JaxformerError(Exception):
@@ -36,11 +36,11 @@ class NonFiniteError(JaxformerError, ArithmeticError):
 
 
 def first_line(error: Exception) -> str:
-    """What it says, in short."""
+    """The first line of its message."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def why_unwritten(error: Exception) -> str:
-    """What the system said; libraries hand it on inside of messages and types of their own."""
-    said = getattr(error, "strerror", None) or first_line(error)
-    return next((reason for reason in SYSTEM if reason in str(error)), said)
+    """The operating system's reason, which libraries hide in messages and types of their own."""
+    message = getattr(error, "strerror", None) or first_line(error)
+    return next((reason for reason in SYSTEM if reason in str(error)), message)

@@ -21,15 +21,16 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     """A dataclass from flags; InputError in one line for a flag or value that does not fit, with the nearest name."""
     import tyro
 
-    said = io.StringIO()
+    printed = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(said), _with_tables():
+        with contextlib.redirect_stderr(printed), _with_tables():
             value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise InputError(_first_line(said.getvalue())) from None
+        message = _first_line(printed.getvalue())
+        raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]
         near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
@@ -78,14 +79,17 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
     return found
 
 
-def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call main with the command line; a refusal is one line on stderr and exit code 2. `-v`, first, adds the traceback."""
+def run(main: Callable[[list[str]], int | None]) -> NoReturn:
+    """Call main with the command line and exit with the code it returns, None for 0.
+
+    A JaxformerError is one line on stderr and exit code 2; `-v` before the command adds the traceback.
+    """
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
-        main(sys.argv[1 + verbose :])
+        code = main(sys.argv[1 + verbose :])
         sys.stdout.flush()
     except JaxformerError as error:
         if verbose:
@@ -102,7 +106,7 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    sys.exit(0)
+    sys.exit(code or 0)
 
 
 def is_verbose() -> bool:

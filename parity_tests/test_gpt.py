@@ -35,7 +35,7 @@ RICH = gpt_config(
 )
 CONFIGS = {
     "qa": preset("qa"),
-    "gpt.seed": preset("gpt.seed"),
+    "gpt.tiny": preset("gpt.tiny"),
     "gpt.cpu": preset("gpt.cpu"),
     "rich": RICH,
     "no bias in norms, scaled logits, padding id, given positions": gpt_config(

@@ -91,7 +91,7 @@ def test_a_target_that_is_no_class_gives_nan(bad):
 
 
 def test_padding_that_is_no_class_is_refused():
-    with pytest.raises(ConfigError, match="ignore_index = -100 is no class"):
+    with pytest.raises(ConfigError, match="ignore_index = -100 is not a class"):
         losses.cross_entropy(jnp.ones((2, 3)), jnp.zeros(2, jnp.int32), smoothing=0.1, spread="others_but_padding")
 
 

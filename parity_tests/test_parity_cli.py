@@ -62,9 +62,7 @@ def parity(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "ported_models", raising=False)
 
     def run(*arguments: str) -> tuple[object, list[str]]:
-        with pytest.raises(SystemExit) as stop:
-            dispatch(["parity", *arguments])
-        return stop.value.code, capsys.readouterr().out.splitlines()
+        return dispatch(["parity", *arguments]), capsys.readouterr().out.splitlines()
 
     return run
 
@@ -86,13 +84,6 @@ def test_different_and_explained_again(parity, tmp_path):
     assert parity("explain", "report.json") == (1, said[3:])
     assert said[-1].split(":")[0] in (tmp_path / "report.html").read_text()
     assert said[-1].split(":")[0] in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("mutants", "--help")])
-def test_usage(parity, arguments):
-    code, said = parity(*arguments)
-    assert not code
-    assert said[0].startswith("usage: jaxformer parity ")
 
 
 @pytest.mark.optimizers
@@ -124,16 +115,19 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("comprae",), "parity command = 'comprae' is not known; did you mean 'compare'?"),
-        (MODELS, "there is nothing to feed the models; give --vocab for token ids, or --inputs package.module:function"),
+        (("comprae",), "command = 'parity comprae' is not known; did you mean 'parity compare'?"),
+        (MODELS, "the models have no inputs; give --vocab for token ids, or --inputs package.module:function"),
         ((*MODELS, "--vocab", "0"), "vocab = 0 is out of range"),
         ((*MODELS, "--vocab", "23", "--rules", "gtp2"), "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
         (("compare", "ported_models", "a:b"), "ported_models names no function; give it as package.module:function"),
-        (("compare", "nowhere:a", "a:b"), "nowhere:a: there is no module nowhere; run where it lies, or install it"),
+        (
+            ("compare", "nowhere:a", "a:b"),
+            "nowhere:a: there is no module nowhere; run in the folder that holds it",
+        ),
         (("compare", "ported_models:a", "a:b"), "ported_models:a: module ported_models has no a"),
         (("explain", "none.json"), "none.json cannot be read: No such file or directory; give a report that --json wrote"),
-        (("explain", "ported_models.py"), "ported_models.py is no report; give one that --json wrote"),
-        (("mutants", "--all"), "unknown flag --all; parity mutants takes none"),
+        (("explain", "ported_models.py"), "ported_models.py is not a report; give one that --json wrote"),
+        (("mutants", "--all"), "unknown flag --all; see jaxformer parity mutants --help"),
     ],
 )
 def test_refusals(parity, arguments, said):

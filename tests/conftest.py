@@ -50,7 +50,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """refusal(main, arguments): the one line on stderr of a command that has to end with code 2."""
     from jaxformer.flags import run
 
-    def refused(main: Callable[[list[str]], None], arguments: list[str], code: int = 2) -> str:
+    def refused(main: Callable[[list[str]], int | None], arguments: list[str], code: int = 2) -> str:
         monkeypatch.setattr("sys.argv", ["command", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:

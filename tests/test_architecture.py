@@ -118,7 +118,7 @@ def test_inside_parity_too(path):
 
 
 def test_the_comparison_loads_neither_torch_nor_our_models():
-    modules = loaded("import jaxformer.parity.compare, jaxformer.parity.cli, jaxformer.parity.testing", whole=True)
+    modules = loaded("import jaxformer.parity.compare, jaxformer.parity.testing, jaxformer.cli.parity.compare", whole=True)
     assert not {"torch", *(f"jaxformer.{name}" for name in ("nn", "models", "decoding", "training", "selfcheck"))} & modules
 
 
@@ -175,6 +175,13 @@ def test_importing_the_configuration_or_the_tokenizers_loads_no_jax():
         "flax",
         "optax",
     }
+
+
+def test_the_help_of_a_command_loads_no_jax():
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources("jaxformer/cli")]
+    assert "jaxformer.cli.parity.compare" in modules
+    statement = f"import {', '.join(modules)}; jaxformer.cli.commands.usage()"
+    assert not loaded(statement) & {"jax", "jaxlib", "flax", "optax", "torch", "tokenizers"}
 
 
 def test_the_pytest_plugin_loads_nothing_heavy():

@@ -1,7 +1,9 @@
 """The commands: what they print when used well, and one line with exit code 2 when not."""
 
+import itertools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,9 @@ import safetensors.numpy
 import jaxformer.recipes.qa as qa
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer import __version__
-from jaxformer.cli.main import Generate, dispatch
+from jaxformer.cli.commands import COMMANDS
+from jaxformer.cli.generate import Generate
+from jaxformer.cli.main import dispatch
 from jaxformer.flags import flag_names, run
 from tests.tiny import flags, quick_recipe
 
@@ -75,8 +79,24 @@ def test_generate_refuses(trained, refusal, arguments, said):
     assert refusal(dispatch, ["generate", str(trained), *arguments]).startswith(said)
 
 
-def test_other_commands_are_refused(refusal, tmp_path):
-    assert refusal(dispatch, ["genrate"]) == "command = 'genrate' is not known; did you mean 'generate'?"
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["genrate"], "command = 'genrate' is not known; did you mean 'generate'?"),
+        (["trian"], "command = 'trian' is not known; did you mean 'train'?"),
+        (["comprae"], "command = 'comprae' is not known; did you mean 'parity compare'?"),
+        (["shakespeare"], "command = 'shakespeare' is not known; did you mean 'train shakespeare'?"),
+        (["train", "revers"], "command = 'train revers' is not known; did you mean 'train reverse'?"),
+        (["train", "compare"], "command = 'train compare' is not known; see jaxformer train --help"),
+        (["train", "--steps", "2"], "command = 'train --steps' is not known; see jaxformer train --help"),
+        (["zzz"], "command = 'zzz' is not known; see jaxformer --help"),
+    ],
+)
+def test_unknown_commands_get_the_nearest_one(refusal, arguments, said):
+    assert refusal(dispatch, arguments) == said
+
+
+def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     assert refusal(dispatch, ["generate"]) == "Missing from jaxformer generate: PATH The run folder. (required)"
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
@@ -100,7 +120,7 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     [
         (["--model.n-heads", "3"], "n_heads = 3 does not divide d_model = 32; choose one of 1, 2, 4, 8, 16, 32"),
         (["--model.n-haeds", "3"], "unknown flag --model.n-haeds; did you mean --model.n-heads?"),
-        (["--preset", "sed"], "--preset = 'sed' is not known; did you mean 'seed'?"),
+        (["--preset", "tny"], "--preset = 'tny' is not known; did you mean 'tiny'?"),
         (["--optimizer.learning-rate", "nan"], "learning_rate = nan is not a finite number; give one in (0, inf)"),
         (["--steps", "0"], "steps = 0 is out of range; give an integer from 1 to 2147483647"),
         (["--steps", "x"], "Error parsing --steps"),
@@ -128,7 +148,7 @@ def test_qa_refuses(refusal, arguments):
 @pytest.mark.parametrize(
     ("main", "arguments", "default"),
     [
-        (shakespeare.main, [], shakespeare.PRESETS["seed"]),
+        (shakespeare.main, [], shakespeare.PRESETS["tiny"]),
         (qa.main, [], qa.QuestionAnswering()),
         (dispatch, ["generate"], Generate),
     ],
@@ -150,14 +170,52 @@ def test_help_explains_every_flag(main, arguments, default, capsys, monkeypatch)
         assert sum(word[:1].isalpha() and not word.isupper() for word in words) >= 2, (name, words)
 
 
-def test_usage_and_version(capsys):
-    dispatch([])
-    dispatch(["--help"])
-    dispatch(["--version"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == lines[1]
-    assert lines[0].startswith("usage: jaxformer generate|translate|parity ...")
-    assert lines[2] == f"jaxformer {__version__}"
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """printed(arguments): what a command prints that ends with code 0."""
+
+    def run_and_read(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["jaxformer", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            run(dispatch)
+        assert stop.value.code == 0
+        return capsys.readouterr().out
+
+    return run_and_read
+
+
+def test_help_lists_every_command_with_an_example(printed):
+    text = printed()
+    assert text == printed("--help") == printed("-h")
+    assert text.startswith("usage: jaxformer COMMAND ...\n")
+    assert max(map(len, text.splitlines())) <= 92
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in text
+        assert f"{command.summary}\n      jaxformer {name} {command.example}".rstrip() + "\n" in text
+
+
+@pytest.mark.parametrize("group", ["train", "parity"])
+def test_a_group_alone_lists_its_commands(printed, group):
+    text = printed(group)
+    assert text == printed(group, "--help")
+    shown = [name for name in COMMANDS if f"  {name} " in text]
+    assert shown == [name for name in COMMANDS if name.startswith(f"{group} ")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_use_flags_that_their_commands_have(printed, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    text = printed(*name.split(), "--help")
+    assert text.startswith(f"usage: jaxformer {name} [-h]")
+    positional = text.splitlines()[0].count(" PATH") + text.splitlines()[0].count("_MODEL")
+    words = shlex.split(COMMANDS[name].example)
+    for flag in (word for word in words if word.startswith("--")):
+        assert re.search(rf"{flag}\b", text), flag
+    assert len(list(itertools.takewhile(lambda word: not word.startswith("--"), words))) >= positional
+
+
+def test_version(printed):
+    assert printed("--version") == f"jaxformer {__version__}\n"
 
 
 def test_v_shows_the_traceback(monkeypatch):

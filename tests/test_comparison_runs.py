@@ -19,10 +19,11 @@ from jax import lax
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
+from jaxformer.cli.main import dispatch
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
+from jaxformer.flags import run
 from jaxformer.parity.capture.call_records import arrays_in, replaced
-from jaxformer.parity.cli import main
 from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
 
@@ -273,7 +274,7 @@ def test_v_shows_the_traceback(broken, verbose, tmp_path, monkeypatch, capsys):
     path.write_text(broken.to_json())
     monkeypatch.setattr("sys.argv", ["jaxformer", *(["-v"] if verbose else []), "parity", "explain", str(path)])
     with pytest.raises(SystemExit):
-        main(["explain", str(path)])
+        run(dispatch)
     said = capsys.readouterr().out
     assert ("return x @ jnp.ones((7, 7))" in said) == verbose
     assert said.strip().endswith(broken.verdict)
@@ -300,7 +301,7 @@ def test_a_function_that_makes_no_model_names_its_line(tmp_path, monkeypatch):
     (tmp_path / "makes_none.py").write_text("def model():\n    return 1 / 0\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"makes_none:model fails: ZeroDivisionError: .* \(at makes_none.py:2\)"):
-        main(["dump", "makes_none:model", "said", "--vocab", "7"])
+        dispatch(["parity", "dump", "makes_none:model", "said", "--vocab", "7"])
 
 
 def _relative(name: str) -> str:

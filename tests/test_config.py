@@ -224,8 +224,8 @@ def test_a_configuration_cannot_be_changed():
 
 
 def test_unknown_preset():
-    with pytest.raises(ConfigError, match=r"^preset = 'gpt.sed' is not known; did you mean 'gpt.seed'\?$"):
-        preset("gpt.sed")
+    with pytest.raises(ConfigError, match=r"^preset = 'gpt.tny' is not known; did you mean 'gpt.tiny'\?$"):
+        preset("gpt.tny")
     assert all(preset(name) is config for name, config in PRESETS.items())
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
@@ -12,9 +13,15 @@ from jaxformer.errors import NonFiniteError
 from jaxformer.training.loop import Plan, StoppedError, clock, fit
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
-from tests.tiny import quick_key
 
-PLAN = Plan(steps=10, evaluate_every=4, save_every=3, tokens_per_step=1)
+PLAN = Plan(
+    steps=10,
+    evaluate_every=4,
+    save_every=3,
+    tokens_per_step=1,
+    evaluate=lambda model: {"val_loss": 1.0},
+    on_evaluate=lambda model, line: None,
+)
 
 
 @pytest.fixture
@@ -22,29 +29,27 @@ def run(tmp_path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", {})
 
 
-def loop(
-    run: RunFolder, *, plan: Plan = PLAN, weight=lambda step: 1.0, loss=1.0, val_loss=1.0, during=lambda step: None
-) -> list:
-    """Steps of nothing; the steps at which `report` was called."""
-    reported = []
+def loop(run: RunFolder, *, weight=lambda step: 1.0, loss=1.0, val_loss=1.0, during=lambda step: None) -> list:
+    """Steps of nothing; the steps at which `on_evaluate` was called."""
+    evaluated = []
 
-    def steps(state: TrainState, data: None, seed, n) -> tuple[TrainState, float]:
+    def steps(state: TrainState, n) -> tuple[TrainState, float]:
         step = int(state.step) + int(n)
         during(step)
         return TrainState(jnp.int32(step), {"w": jnp.full(2, weight(step))}, ()), loss
 
     fit(
         TrainState(jnp.int32(0), {"w": jnp.ones(2)}, ()),
-        PLAN,
+        replace(
+            PLAN,
+            evaluate=lambda model: {"val_loss": val_loss},
+            on_evaluate=lambda model, line: evaluated.append(line["step"]),
+        ),
         run,
-        train_steps=steps,
-        data=None,
-        seed=quick_key(0),
-        evaluate=lambda model: {"val_loss": val_loss},
-        report=lambda model, line: reported.append(line["step"]),
-        console=Console(quiet=True),
+        steps,
+        Console(quiet=True),
     )
-    return reported
+    return evaluated
 
 
 def saved(run: RunFolder) -> list[int]:

@@ -14,6 +14,7 @@ from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.trained import load_trained
 from tests.tiny import flags, quick_recipe
 
 
@@ -73,11 +74,22 @@ def test_the_configuration_reads_back_as_the_same_recipe(whole):
     assert recipe.model.attention_dropout == 0.1
 
 
+def test_a_run_of_the_preset_that_was_named_seed_opens_and_resumes(copy):
+    config = json.loads((copy / "config.json").read_text())
+    assert config["recipe"]["preset"] == "tiny"
+    config["recipe"]["preset"] = "seed"
+    (copy / "config.json").write_text(json.dumps(config))
+    model, _ = load_trained(copy)
+    assert model.config.d_model == 8
+    shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
+    assert steps_of(copy) == [3, 6, 9]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_file, tmp_path, monkeypatch, number, code):
     out, handler = tmp_path / "stopped", signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(shakespeare, "show", lambda *_, **__: os.kill(os.getpid(), number))
+        patch.setattr(shakespeare, "show_line", lambda *_, **__: os.kill(os.getpid(), number))
         with pytest.raises(StoppedError, match=rf"^stopped at step 3, saved; continue with --resume --out {out}$") as stop:
             shakespeare.main(flags(data=text_file, out=out, save_every=6))
     assert stop.value.exit_code == code

@@ -1,4 +1,4 @@
-"""What is no text, no id, no vocabulary or no tokenizer.json is refused in one line that says what to do."""
+"""What is not a text, an id, a vocabulary or a tokenizer.json is refused in one line that says what to do."""
 
 import numpy as np
 import pytest
@@ -84,11 +84,11 @@ GOOD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the"]
         (b"", " is empty; give a file with text"),
         (b"[PAD]\nz\xf6lf", " is not UTF-8: byte 0xf6 at offset 7; convert the file first"),
         ("\n".join([*GOOD, "fox", "the"]).encode(), ": lines 5 and 7 are both 'the'; keep one of them"),
-        (b"To be, or not to be", " is no WordPiece vocabulary: it has no line [PAD]; give BERT's vocab.txt"),
+        (b"To be, or not to be", " is not a WordPiece vocabulary: it has no line [PAD]; give BERT's vocab.txt"),
         *[
             (
                 "\n".join(token for token in GOOD if token != gone).encode(),
-                f" is no WordPiece vocabulary: it has no line {gone}; give BERT's vocab.txt",
+                f" is not a WordPiece vocabulary: it has no line {gone}; give BERT's vocab.txt",
             )
             for gone in GOOD[:4]
         ],
@@ -116,10 +116,10 @@ MODEL = '{{"version": "1.0", "added_tokens": [], "model": {{"type": "BPE", "voca
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("The fox.", " is no tokenizer.json, or a damaged one: "),
-        ("{}", " is no tokenizer.json, or a damaged one: Model missing"),
-        ("[1, 2]", " is no tokenizer.json, or a damaged one: invalid type: sequence"),
-        (MODEL.format('{"a": 0, "b": 1}', '["a c"]'), " is no tokenizer.json, or a damaged one: Token `c` out of vocabulary"),
+        ("The fox.", " is not a tokenizer.json, or is damaged: "),
+        ("{}", " is not a tokenizer.json, or is damaged: Model missing"),
+        ("[1, 2]", " is not a tokenizer.json, or is damaged: invalid type: sequence"),
+        (MODEL.format('{"a": 0, "b": 1}', '["a c"]'), " is not a tokenizer.json, or is damaged: Token `c` out of vocabulary"),
         (MODEL.format("{}", "[]"), ": the tokenizer's 0 tokens do not have the ids from 0 on, one each"),
         (MODEL.format('{"a": 0, "b": 2}', "[]"), ": the tokenizer's 2 tokens do not have the ids from 0 on, one each"),
     ],
@@ -160,7 +160,7 @@ def test_a_library_that_panics(tmp_path, monkeypatch):
     monkeypatch.setattr("tokenizers.Tokenizer", type("Library", (), {"from_str": staticmethod(fail)}))
     path = tmp_path / "tokenizer.json"
     path.write_text("{}")
-    assert "a damaged one: index out of bounds; write it" in said(Tokenizer.load, path)
+    assert "is damaged: index out of bounds; write it" in said(Tokenizer.load, path)
 
 
 def test_a_file_that_cannot_be_written(tmp_path):

@@ -252,7 +252,7 @@ def test_too_long_is_cut_with_one_warning(say):
         (["a", "--file", "b"], "both texts and --file are given; give one of them"),
         (["--file", "nowhere"], "nowhere cannot be read: No such file or directory"),
         (["a", "b", "--attention", "x.png"], "--attention draws one source, and 2 are given; give one text"),
-        (["a", "--attention", "x.odd"], "--attention x.odd cannot be written; name a .png file in a folder that is there"),
+        (["a", "--attention", "x.odd"], "--attention x.odd cannot be written; name a .png file in a folder that exists"),
         (["a", "--attention", "nowhere/x.png"], "--attention nowhere/x.png cannot be written; name a .png file"),
         (["a", "--beam", "0"], "beam = 0 is out of range"),
         (["a", "--beam", "2", "--n-best", "3"], "n_best = 3 is more than width = 2"),

@@ -1,1 +1,1 @@
-"""Recipes: `python -m train.NAME` trains one system and shows what it learned."""
+"""`python -m train.NAME` is `jaxformer train NAME`, from a checkout."""

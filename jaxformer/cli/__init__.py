@@ -1,1 +1,1 @@
-"""The `jaxformer` command: one file a command."""
+"""The `jaxformer` command: one file a command, all of them listed in commands.py."""

@@ -1,1 +1,1 @@
-"""What is asked for: frozen dataclasses, checked where they are made. No jax is imported here."""
+"""Settings of models and of their training: frozen dataclasses, checked when they are made. No jax is imported here."""

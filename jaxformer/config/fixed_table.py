@@ -12,8 +12,8 @@ class FixedTable:
 
         config = GPTConfig(..., positions=FixedTable(torch_model.embed_positions.weight))
 
-    It takes an array of numpy, jax or torch, or rows of numbers, and holds them as float64, which no number of theirs
-    changes. Whoever uses it casts it. ConfigError for what is no table of finite numbers.
+    It takes an array of numpy, jax or torch, or rows of numbers, and holds them as float64, which
+    changes none of them. Its user casts it. ConfigError for anything but a table of finite numbers.
     """
 
     def __init__(self, numbers: Any):

@@ -23,7 +23,7 @@ ELSEWHERE = {
     "swiglu": "'silu' with gated = True",
     "geglu": "'gelu' with gated = True",
 }
-"""Names that activations have in other places -> theirs here."""
+"""Names of activations in other libraries -> their names here."""
 
 
 @configuration

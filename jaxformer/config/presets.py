@@ -22,7 +22,7 @@ QA = GPTConfig(
 )
 """The smallest transformer: one head, no norm, no feed-forward."""
 
-SEED = GPTConfig(
+TINY = GPTConfig(
     vocab_size=65,
     context=8,
     d_model=32,
@@ -165,7 +165,7 @@ COPY = replace(BASE, vocab_size=13, context=16, d_model=64, n_layers=2, n_heads=
 
 PRESETS: dict[str, ModelConfig] = {
     "qa": QA,
-    "gpt.seed": SEED,
+    "gpt.tiny": TINY,
     "gpt.cpu": CPU,
     "gpt.gpu": GPU,
     "gpt2_small": GPT2_SMALL,

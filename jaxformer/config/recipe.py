@@ -1,4 +1,4 @@
-"""What every training recipe is asked for."""
+"""Settings that every recipe has."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +9,16 @@ from jaxformer.validation.fields import check_size
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What every recipe is asked for."""
+    """Settings that every recipe has."""
 
     out: Path | None = None
     """The run folder. None: the first free one in runs/."""
     resume: bool = False
-    """Continue the run in --out from its last checkpoint, as it was begun."""
+    """Continue the run in --out from its last checkpoint, with the settings that it was started with."""
     seed: int = 0
-    """Start of the random numbers."""
+    """Seed of the random numbers."""
     steps: int
-    """Most optimizer steps."""
+    """Optimizer steps, at most."""
     batch: int
     """Examples a step."""
     evaluate_every: int
@@ -28,7 +28,7 @@ class Recipe:
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
-    """The course of the learning rate."""
+    """How the learning rate changes."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "evaluate_every", "save_every"):

@@ -101,7 +101,7 @@ def encode_pairs(
 
 
 def _aligned(sides: Sequence[list[str]], names: Sequence[str]) -> Parallel:
-    """The pairs of which both sides say something."""
+    """The pairs of which both sides have text."""
     counts = [len(side) for side in sides]
     if counts[0] != counts[1]:
         longer = counts[1] > counts[0]

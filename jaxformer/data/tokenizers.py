@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Int, Int32
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from jaxformer.data.corpora import read_text
+from jaxformer.data.token_batch import Batch, pad_rows, truncate
 from jaxformer.errors import InputError
 from jaxformer.validation.fields import check_flag, check_size
 from jaxformer.validation.inputs import check_several, check_text
@@ -30,17 +31,6 @@ BPE_SPECIAL = ("<pad>", "<s>", "</s>")
 """Ids 0 to 2; the 256 bytes come after them, then what was merged."""
 WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 """Lines that a vocab.txt must hold; [MASK] is a special token too where it is there."""
-
-
-class Batch(NamedTuple):
-    """Texts as rows of ids, padded on the right to the longest row."""
-
-    ids: Int32[np.ndarray, "B T"]
-    """Token ids; padding is `pad`, or 0 where there is no such token (then decode `ids[row][valid[row]]`)."""
-    valid: Bool[np.ndarray, "B T"]
-    """True = a token, False = padding."""
-    types: Int32[np.ndarray, "B T"]
-    """1 for the second text of a pair and the end after it, else 0."""
 
 
 class Frame(NamedTuple):
@@ -128,15 +118,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """A tokenizer.json that `save` or transformers wrote; InputError where it is none."""
+        """A tokenizer.json that `save` or transformers wrote; InputError where the file is not one."""
         text = read_text(path)
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # the library's panics are no Exception
+        except BaseException as error:  # the library's panics are not an Exception
             reason = str(error).split("\n")[0]
-            raise InputError(f"{path} is no tokenizer.json, or a damaged one: {reason}; write it again with save") from None
+            raise InputError(f"{path} is not a tokenizer.json, or is damaged: {reason}; write it again with save") from None
         try:
             return cls(backend)
         except InputError as error:
@@ -223,9 +213,10 @@ class Tokenizer:
         if len(rows[0]) != len(rows[-1]):
             raise InputError(f"texts holds {len(rows[0])} texts, pairs {len(rows[-1])}; give a pair to each text")
         if longest is not None:
-            self._truncate(rows, longest, self.backend.num_special_tokens_to_add(pairs is not None) if special else 0)
+            truncate(rows, longest, self.backend.num_special_tokens_to_add(pairs is not None) if special else 0)
         seconds = repeat(None) if pairs is None else rows[1]
-        return self._pad([self.backend.post_process(*both, special) for both in zip(rows[0], seconds, strict=False)])
+        whole = [self.backend.post_process(*both, special) for both in zip(rows[0], seconds, strict=False)]
+        return pad_rows(whole, self.pad or 0)
 
     def decode(self, ids: Int[np.ndarray, " T"] | Sequence[int]) -> str:
         """The text of these ids, special tokens left out: what was encoded, but for WordPiece, which loses spaces."""
@@ -255,22 +246,6 @@ class Tokenizer:
                 )
         return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
 
-    def _truncate(self, rows: list[list[tokenizers.Encoding]], longest: int, special: int) -> None:
-        check_size("longest", longest)
-        if longest < special + len(rows):
-            raise InputError(f"longest = {longest} leaves a text no room for a token; give {special + len(rows)} or more")
-        for row in zip(*rows, strict=True):
-            for part, kept in zip(row, _shares([len(part) for part in row], longest - special), strict=True):
-                part.truncate(kept)
-
-    def _pad(self, rows: list[tokenizers.Encoding]) -> Batch:
-        lengths = np.array([len(row) for row in rows])
-        valid = np.arange(lengths.max()) < lengths[:, None]
-        ids, types = np.full(valid.shape, self.pad or 0, np.int32), np.zeros(valid.shape, np.int32)
-        ids[valid] = [i for row in rows for i in row.ids]
-        types[valid] = [i for row in rows for i in row.type_ids]
-        return Batch(ids, valid, types)
-
 
 def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.Tokenizer:
     backend.post_processor = processors.TemplateProcessing(
@@ -281,14 +256,6 @@ def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.T
     return backend
 
 
-def _shares(lengths: list[int], room: int) -> list[int]:
-    """How many tokens each text may keep where there is room for so many."""
-    if len(lengths) == 1:
-        return [room]
-    less = min(*lengths, room // 2)
-    return [less, room - less] if lengths[0] <= lengths[1] else [room - less, less]
-
-
 def _read_vocabulary(path: Path) -> dict[str, int]:
     lines = [line.rstrip() for line in read_text(path).removesuffix("\n").split("\n")]
     vocabulary: dict[str, int] = {}
@@ -296,7 +263,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         if vocabulary.setdefault(token, i) != i:
             raise InputError(f"{path}: lines {vocabulary[token] + 1} and {i + 1} are both {token!r:.40}; keep one of them")
     if missing := [token for token in WORDPIECE_SPECIAL if token not in vocabulary]:
-        raise InputError(f"{path} is no WordPiece vocabulary: it has no line {missing[0]}; give BERT's vocab.txt")
+        raise InputError(f"{path} is not a WordPiece vocabulary: it has no line {missing[0]}; give BERT's vocab.txt")
     return vocabulary
 
 

@@ -12,7 +12,7 @@ from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.ids import Tokens, check_ids, known
+from jaxformer.validation.ids import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_mask, check_positions, check_token_types
 
 
@@ -90,9 +90,9 @@ class Encoder(nnx.Module):
         batch, n_tokens = tokens.shape
         check_mask(mask, (batch, config.n_heads, n_tokens, n_tokens))
         if token_types is not None:
-            check_token_types(known(token_types), tokens, config.token_types, config.context)
+            check_token_types(as_array(token_types), tokens, config.token_types, config.context)
             token_types = jnp.asarray(token_types)
-        check_positions(None if positions is None else known(positions), (batch, n_tokens), config.context)
+        check_positions(None if positions is None else as_array(positions), (batch, n_tokens), config.context)
         if positions is None:
             positions = jnp.arange(n_tokens, dtype=jnp.int32)[None]
         return self.embed(jnp.asarray(tokens), positions, token_types=token_types, key=key)

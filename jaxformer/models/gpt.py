@@ -13,7 +13,7 @@ from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.ids import Tokens, check_ids, check_room, known
+from jaxformer.validation.ids import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_mask, check_positions
 
 
@@ -118,7 +118,7 @@ class GPT(nnx.Module):
         check_room(cache, n_tokens, self.config.context)
         start, keys = (0, n_tokens) if cache is None else (cache.length, cache.capacity)
         check_mask(mask, (batch, self.config.n_heads, n_tokens, keys))
-        check_positions(None if positions is None else known(positions), (batch, n_tokens), self.config.context)
+        check_positions(None if positions is None else as_array(positions), (batch, n_tokens), self.config.context)
         if positions is None:
             positions = (start + jnp.arange(n_tokens, dtype=jnp.int32))[None]
         x = self.embed(jnp.asarray(tokens), positions, key=key)

@@ -15,6 +15,5 @@ The sub-packages and files, in the order in which they may import; the data go t
     generation        tokens that both sides write
     validate          the two models that are given
     compare           all of it in one call
-    cli               the `jaxformer parity` command
     testing           one call in a test
 """

@@ -1,4 +1,4 @@
-"""What a training recipe is asked for: a preset, or a run to resume, changed by flags. Imports no jax."""
+"""The settings of a recipe: a preset or those of a run to resume, changed by flags. Imports no jax."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="DataclassInstance")
 
 CHANGEABLE = ("out", "resume", "steps", "sample", "show", "evaluate_every", "save_every")
-"""What a resumed run may do otherwise than before; everything else decides what is learned."""
+"""Flags that may change when a run is resumed; every other one decides what is learned."""
+RENAMED_PRESETS = {"seed": "tiny"}
+"""Older names of presets, as the config.json of a run has them -> their names now."""
 
 
 def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:
@@ -31,10 +33,7 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     folder = peek(arguments, "--out")
     if folder is None:
         raise InputError("--resume needs the run folder; give it with --out")
-    try:
-        before = from_dict(kind, RunFolder.open(Path(folder)).config["recipe"])
-    except (KeyError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
+    before = recipe_of(Path(folder), kind)
     recipe = parse(kind, arguments, prog=prog, default=before)
     for field in fields(kind):
         then, now = getattr(before, field.name), getattr(recipe, field.name)
@@ -43,10 +42,21 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     return recipe
 
 
-def begin(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
-    """A new run folder, or the one to resume with its last state; `facts` are what the data have to be again.
+def recipe_of(folder: Path, kind: type[R]) -> R:
+    """The recipe that a run was started with; CheckpointError where its config.json describes no recipe of this kind."""
+    try:
+        values = RunFolder.open(folder).config["recipe"]
+        preset = values["preset"]
+        return from_dict(kind, {**values, "preset": RENAMED_PRESETS.get(preset, preset)})
+    except (KeyError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
 
-    A run at its last step is refused, unless what comes after it is `unfinished`.
+
+def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
+    """A new run folder and the state given, or the run to resume and its last state.
+
+    `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless what
+    comes after the training is `unfinished`.
     """
     if not recipe.resume:
         return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
@@ -62,7 +72,7 @@ def begin(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool
     return folder, state
 
 
-def saved(folder: RunFolder) -> str:
-    """Where the run lies, and what is in it."""
+def saved_files(folder: RunFolder) -> str:
+    """Says where the run is saved, and its files."""
     files = ", ".join(sorted(path.name for path in folder.path.iterdir() if path.is_file()))
     return f"saved to {folder.path} ({files})"

@@ -31,12 +31,12 @@ TARGETS = np.stack([np.append(row[1:], ids("<EOS>")) for row in INPUTS])
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswering:
-    """Train on both sentences, then answer both questions."""
+    """Train the smallest transformer on two sentences, then let it answer both questions."""
 
     seed: int = 0
-    """Start of the random numbers."""
+    """Seed of the random numbers."""
     seeds: int = 1
-    """Train this many models, from `seed` on, at once."""
+    """Train this many models at once, the first with `seed`, the next with `seed` + 1, and so on."""
     epochs: int = 30
     """Passes over the two sentences, one optimizer step a sentence."""
 
@@ -56,12 +56,12 @@ def main(arguments: list[str]) -> None:
     answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
     right = 0
     for seed, answer, loss in zip(seeds, np.asarray(answers), np.asarray(losses), strict=True):
-        said = [" ".join(WORDS[i] for i in row) for row in answer]
-        right += said == [ANSWER, ANSWER]
+        words = [" ".join(WORDS[i] for i in row) for row in answer]
+        right += words == [ANSWER, ANSWER]
         if recipe.seeds == 1:
             print(f"seed {seed} · {recipe.epochs} epochs · loss {loss:.4f}")
-            for question, words in zip(QUESTIONS, said, strict=True):
-                print(f"{question:26} -> {words}")
+            for question, reply in zip(QUESTIONS, words, strict=True):
+                print(f"{question:26} -> {reply}")
     print(f"{right} of {recipe.seeds} models answer both questions with {ANSWER!r}")
 
 

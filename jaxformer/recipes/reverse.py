@@ -1,5 +1,6 @@
-"""Sequence to sequence on pairs that need no data: a line of keys is written backwards, with its case and digits turned."""
+"""An encoder-decoder on pairs made by a rule, which need no data: a line is written backwards, and its symbols are changed."""
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from jaxformer.decoding import translate
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
@@ -32,25 +33,23 @@ from jaxformer.validation.fields import check_choice, check_number, check_size
 HELD_OUT = 128
 """Pairs that are never trained on, and measured at each evaluation."""
 WRITTEN = 64
-"""Pairs of them that are written out in the end, token after token."""
+"""Those of them that are decoded at the end, token by token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reverse(Recipe):
-    """Train an encoder-decoder on a rule, until it writes every held-out pair without a fault."""
+    """Train an encoder-decoder on pairs made by a rule, until it predicts every token of the held-out pairs."""
 
     preset: Literal["quick", "original", "copy"]
-    """quick: the reversal in the least time, with 8 pairs a step, a rate that warms up to 4e-3 and falls by a cosine,
-    embeddings that start at N(0, 0.25), and an epsilon of 1e-5 against late spikes; original: 4 pairs, 2e-3 halved every 7500
-    steps, N(0, 0.1), 1e-8; copy: digits, with the paper's schedule and label smoothing."""
+    """quick: the reversal in the least time; original: a smaller batch and a stepped rate; copy: digits are copied."""
     task: str
     """The rule: reverse or copy."""
     show: int = 3
     """Pairs shown at the end."""
     smoothing: float = 0.0
-    """Probability that the loss spreads over all symbols but the wanted one (label smoothing)."""
+    """Probability that is spread over all symbols but the target (label smoothing)."""
     model: EncoderDecoderConfig
-    """The model. Its vocabularies are the task's, whatever is given."""
+    """The model. Its vocabularies are always those of the task."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +62,7 @@ class Reverse(Recipe):
                 raise InputError(f"model.{name} = {most} is too short for {self.task}; give at least {longest}")
 
 
+# 8 pairs a step; the rate warms up to 4e-3 and falls by a cosine; epsilon is 1e-5 against late spikes of the loss.
 QUICK = Reverse(
     preset="quick",
     task="reverse",
@@ -102,7 +102,7 @@ PRESETS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Read the flags, train, write out held-out pairs, and save."""
+    """Read the flags, train, decode held-out pairs, and save."""
     start = time.perf_counter()
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train reverse")
     task = TASKS[recipe.task]
@@ -113,11 +113,11 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
     folder, model = train(recipe, held_out, console)
-    exact = write(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
+    exact = show_predictions(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
     plot_losses(folder)
-    look(recipe, folder, model, held_out)
-    console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved(folder)}")
-    console.print(f"next: jaxformer generate {recipe.out} --prompt {task.decode_source(held_out.source[-1])}")
+    draw_attention(recipe, folder, model, held_out)
+    console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved_files(folder)}")
+    console.print(f"next: jaxformer generate {shlex.quote(str(recipe.out))} --prompt {task.decode_source(held_out.source[-1])}")
 
 
 def held_out_key(seed: int) -> jax.Array:
@@ -130,17 +130,18 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
-    folder, state = begin(recipe, {}, state)
-    begun = int(state.step)
-    console.print(headline(recipe, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
+    folder, state = start_run(recipe, {}, state)
+    start_step = int(state.step)
+    console.print(headline(recipe, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     def loss(model: EncoderDecoder, batch: Pairs, key: jax.Array | None):
         return pair_loss(model, batch, key, pad=PAD, smoothing=recipe.smoothing)
 
-    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+    def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
-        show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
 
+    train_steps = make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch))
     state = fit(
         state,
         Plan(
@@ -148,22 +149,20 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
+            evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
+            on_evaluate=on_evaluate,
             goal=("accuracy", 1.0),
         ),
         folder,
-        train_steps=make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch)),
-        data=None,
-        seed=seed,
-        evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, None, seed, n),
+        console,
     )
     return folder, state.model
 
 
 @jax.jit
 def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
-    """The mean loss of a target token, and the part of them that is the likeliest one."""
+    """The mean loss of a target token, and how often the target is the likeliest token."""
     total, right, count = pair_sums(model, batch, pad=PAD)
     return {"val_loss": total / count, "accuracy": right / count}
 
@@ -190,8 +189,8 @@ def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> No
     )
 
 
-def write(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console) -> int:
-    """Write out targets token after token, show some; how many are exact."""
+def show_predictions(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console) -> int:
+    """Decode the targets token by token, and show some of them; returns how many are exact."""
     task = TASKS[recipe.task]
     source = np.asarray(pairs.source)
     ids = translate(model, source, pairs.target.shape[1] - 1, start=SOS, eos=EOS, valid=source != PAD)
@@ -203,8 +202,8 @@ def write(recipe: Reverse, model: EncoderDecoder, pairs: Pairs, console: Console
     return sum(map(str.__eq__, wanted, predicted))
 
 
-def look(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pairs: Pairs) -> None:
-    """Draw what the target's tokens of one pair look at in its source."""
+def draw_attention(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pairs: Pairs) -> None:
+    """Save a picture of one pair's cross-attention weights."""
     if not can_plot():
         return
     task = TASKS[recipe.task]

@@ -1,5 +1,6 @@
-"""A GPT on characters: trains on a text, reports losses over whole splits, and writes in its style."""
+"""A GPT on the characters of a text. Losses are measured over whole splits."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.config.presets import CPU, GPU, SEED
+from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import save_weights
@@ -22,7 +23,7 @@ from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
@@ -40,16 +41,16 @@ LAST_SAMPLE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Shakespeare(Recipe):
-    """Train a character model on a text and let it write."""
+    """Train a GPT on the characters of a text, and let it write."""
 
-    preset: Literal["seed", "cpu", "gpu"]
-    """Model and training by size; the other flags change single values of it."""
+    preset: Literal["tiny", "cpu", "gpu"]
+    """The size of the model and its training; the other flags change single values."""
     data: str = "tinyshakespeare"
-    """A text file, or the name of a corpus."""
+    """A text file, or a corpus by name."""
     sample: int = 200
     """Characters written at each evaluation."""
     model: GPTConfig
-    """The model. Its vocab_size is the number of distinct characters in the text, whatever is given."""
+    """The model. Its vocab_size is always the number of distinct characters in the text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,13 +60,13 @@ class Shakespeare(Recipe):
 NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
 
 PRESETS = {
-    "seed": Shakespeare(
-        preset="seed",
+    "tiny": Shakespeare(
+        preset="tiny",
         steps=5000,
         batch=32,
         evaluate_every=500,
         save_every=1000,
-        model=SEED,
+        model=TINY,
         optimizer=OptimizerConfig(name="adam", learning_rate=1e-3),
         schedule=ScheduleConfig(),
     ),
@@ -104,9 +105,9 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
-    console.print(write(model, tokenizer, LAST_SAMPLE, recipe.seed))
-    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved(folder)}")
-    console.print(f"next: jaxformer generate {out} --tokens 200")
+    console.print(sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed))
+    console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
+    console.print(f"next: jaxformer generate {shlex.quote(str(out))} --tokens 200")
 
 
 def train(
@@ -117,19 +118,21 @@ def train(
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer))(seed)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
-    folder, state = begin(recipe, text, state)
-    begun = int(state.step)
-    console.print(headline(recipe.model, state.model) + (f" · resumed at step {begun:,}" if begun else ""))
+    folder, state = start_run(recipe, text, state)
+    start_step = int(state.step)
+    console.print(headline(recipe.model, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     evaluate, rows = make_evaluate(loss), max(1, EVALUATION_TOKENS // context)
     whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
-    def report(model: GPT, line: Mapping[str, float]) -> None:
+    def on_evaluate(model: GPT, line: Mapping[str, float]) -> None:
         save_weights(folder.weights, model)
-        show(console, line, first=line["step"] - recipe.evaluate_every <= begun)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
         if recipe.sample and line["step"] < recipe.steps:
-            console.print("        " + repr(write(model, tokenizer, recipe.sample, recipe.seed)))
+            console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))
 
+    train_steps = make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context))
+    data = jnp.asarray(splits[0])
     state = fit(
         state,
         Plan(
@@ -137,14 +140,12 @@ def train(
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=recipe.batch * context,
+            evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
+            on_evaluate=on_evaluate,
         ),
         folder,
-        train_steps=make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context)),
-        data=jnp.asarray(splits[0]),
-        seed=seed,
-        evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, data, seed, n),
+        console,
     )
     return folder, state.model
 
@@ -164,7 +165,7 @@ def headline(config: GPTConfig, model: GPT) -> str:
     )
 
 
-def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
+def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> None:
     """One line of the table, the first one under its heads."""
     if first:
         console.print(f"{'step':>7} {'batch loss':>11} {'train loss':>11} {'val loss':>9} {'tokens/s':>10} {'left':>7}")
@@ -174,7 +175,7 @@ def show(console: Console, line: Mapping[str, float], *, first: bool) -> None:
     )
 
 
-def write(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
-    """A sample from the start of a text."""
+def sample_text(model: GPT, tokenizer: Tokenizer, characters: int, seed: int) -> str:
+    """What the model writes from the start of a text on."""
     prompt = tokenizer.encode(tokenizer.opening)[None]
     return tokenizer.decode(generate(model, prompt, characters, key=jax.random.key(seed))[0])

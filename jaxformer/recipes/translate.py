@@ -24,7 +24,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import begin, read_recipe, saved
+from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
@@ -39,7 +39,7 @@ from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
 
 BEAM = BeamConfig(width=5, early_stopping=True)
-"""How the test set is translated in the end, beside greedily."""
+"""The test set is translated greedily and by this beam search."""
 EVALUATION_SHAPES = 4
 """Most batch shapes of the held-out pairs."""
 
@@ -49,34 +49,33 @@ class Translate(Recipe):
     """Train an encoder-decoder on sentence pairs, average its best weights, and measure BLEU."""
 
     preset: Literal["smoke", "small", "base"]
-    """smoke: a minute, to see that all works; small: 40 minutes on two cores; base: the paper's base model, for an
-    accelerator."""
+    """smoke: one minute, to see that it works; small: 40 minutes on two cores; base: the paper's model, on an accelerator."""
     data: tuple[str, ...] = ("multi30k-de-en",)
     """A corpus by name, a source and a target file, or one file with a tab in each line; each may be packed as .gz."""
     validation: tuple[str, ...] = ()
-    """The same, to pick the best model by. None: the corpus's own, or the end of the training pairs."""
+    """Pairs that choose the best weights. Left out: the corpus's own, or the end of the training pairs."""
     test: tuple[str, ...] = ()
-    """The same, to measure BLEU on. None: the corpus's own, or the validation pairs."""
+    """Pairs that BLEU is measured on. Left out: the corpus's own, or the validation pairs."""
     tokenizer: Path | None = None
-    """A tokenizer.json, or BERT's vocab.txt, uncased. None: byte-level BPE of both languages, of model.vocab-size tokens."""
+    """A tokenizer.json, or BERT's uncased vocab.txt. None: byte-level BPE of model.vocab-size tokens, trained on both."""
     batch: int
-    """Most tokens a step, of both languages, padding counted."""
+    """Tokens a step, at most: those of both languages and the padding."""
     parts: int = 1
-    """Work off each batch in this many parts, one after another, for less memory (gradient accumulation)."""
+    """Split each batch into this many parts and add up their gradients, for less memory (gradient accumulation)."""
     shapes: int = 16
-    """Most batch shapes, each of which is compiled once: more of them, less padding."""
+    """Batch shapes, at most. Each is compiled once; more shapes need less padding."""
     longest: int = 100
-    """Pairs with more tokens than this on one side are left out of training."""
+    """Pairs with more tokens than this in one language are left out of training."""
     smoothing: float = 0.1
-    """Probability that the loss spreads over all other tokens (label smoothing)."""
+    """Probability that is spread over all tokens but the target (label smoothing)."""
     averaged: int = 5
-    """How many of the newest evaluated weights are averaged in the end."""
+    """How many of the newest evaluated weights are averaged at the end."""
     show: int = 3
-    """Translations shown at each evaluation and at the end."""
+    """Translations to show at each evaluation and at the end."""
     tested: int | None = None
-    """Test pairs that are translated. None: all of them."""
+    """Test pairs to translate. None: all."""
     model: EncoderDecoderConfig
-    """The model. Its vocabulary is the tokenizer's, whatever is given."""
+    """The model. Its vocabulary is always the tokenizer's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,41 +147,39 @@ def main(arguments: list[str]) -> None:
         console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
     folder, model = train(recipe, tokenizer, splits, console)
     plot_losses(folder)
-    test(recipe, folder, Translator(model, tokenizer), splits.test, console)
-    console.print(f"{clock(time.perf_counter() - start)} · {saved(folder)}")
+    test_translations(recipe, folder, Translator(model, tokenizer), splits.test, console)
+    console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
     console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
 
 def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
-    """The one that is given, or else one that is trained on both languages."""
+    """The tokenizer of --tokenizer, or one that is trained on both languages."""
     if recipe.tokenizer is None:
         return Tokenizer.train_bpe([*pairs.sources, *pairs.targets], recipe.model.vocab_size)
     return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)
 
 
 def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Console) -> tuple[RunFolder, EncoderDecoder]:
-    """The run folder, and the model of the lowest validation loss: that of one step, or the mean of the newest."""
+    """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
-    folder, state = begin(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
+    folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not recipe.resume:
         tokenizer.save(folder.tokenizer)
-    begun = int(state.step)
-    console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {begun:,}" if begun else ""))
+    start_step = int(state.step)
+    console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
-    rules = {"pad": held_out.pad, "smoothing": recipe.smoothing}
+    loss = partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing)
+    train_steps = make_shaped_train_steps(loss, optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts)
     evaluate, shown = partial(measure, pairs=held_out), splits.validation.sources[: recipe.show]
 
-    def report(model: EncoderDecoder, line: Mapping[str, float]) -> None:
-        keep_weights(folder.evaluated, int(line["step"]), model, recipe.averaged)
-        if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
-            save_weights(folder.best, model)
-            save_weights(folder.weights, model)
-        show_line(console, line, first=line["step"] - recipe.evaluate_every <= begun)
-        for source, said in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
-            console.print(f"        {source} -> {said}")
+    def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
+        save_evaluated(folder, model, line, recipe.averaged)
+        show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
+        for source, translation in zip(shown, Translator(model, tokenizer).greedy(shown), strict=True):
+            console.print(f"        {source} -> {translation}")
 
     state = fit(
         state,
@@ -191,18 +188,22 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=round(pairs.tokens / pairs.steps),
+            evaluate=evaluate,
+            on_evaluate=on_evaluate,
         ),
         folder,
-        train_steps=make_shaped_train_steps(
-            partial(pair_loss, **rules), optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts
-        ),
-        data=None,
-        seed=seed,
-        evaluate=evaluate,
-        report=report,
-        console=console,
+        lambda state, n: train_steps(state, None, seed, n),
+        console,
     )
-    return folder, choose(folder, state.model, evaluate, console)
+    return folder, choose_weights(folder, state.model, evaluate, console)
+
+
+def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
+    """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
+    keep_weights(folder.evaluated, int(line["step"]), model, averaged)
+    if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
+        save_weights(folder.best, model)
+        save_weights(folder.weights, model)
 
 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
@@ -216,13 +217,13 @@ def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tup
 
 
 def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
-    """The mean loss of a target token, its exponential, and the part of the tokens that is the likeliest one."""
+    """The mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
     sums = [measure_pairs(model, batch, pad=pairs.pad) for batch in pairs.epoch()]
     total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
 
-def choose(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
+def choose_weights(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
     mean, single = average_weights(folder.evaluated, model), min(line["val_loss"] for line in folder.metrics)
     averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
@@ -256,14 +257,14 @@ def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> No
     )
 
 
-def test(recipe: Translate, folder: RunFolder, translator: Translator, pairs: Parallel, console: Console) -> None:
-    """Translate the test set greedily and by a beam, write both down, show some, and count BLEU."""
+def test_translations(recipe: Translate, folder: RunFolder, translator: Translator, pairs: Parallel, console: Console) -> None:
+    """Translate the test set greedily and by beam search, save both, show some, and print BLEU."""
     sources, references = (side[: recipe.tested] for side in pairs)
     greedy = translator.greedy(sources)
     beam = [found[0].text for found in translator.beam(sources, BEAM)]
     write_table(folder, {"source": sources, "reference": references, "greedy": greedy, f"beam {BEAM.width}": beam})
-    for source, reference, said in list(zip(sources, references, beam, strict=True))[: recipe.show]:
-        console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {said}")
+    for source, reference, hypothesis in list(zip(sources, references, beam, strict=True))[: recipe.show]:
+        console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {hypothesis}")
     console.print()
     if not can_score():
         return
@@ -280,5 +281,5 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
 
 
 def table_of(folder: Path | None) -> Path:
-    """Where the translations of the test set are: the last thing that a run writes."""
+    """The file with the translations of the test set: the last one that a run writes."""
     return Path(folder or "") / "translations.tsv"

@@ -1,6 +1,6 @@
 """The mean of a run's newest weights (checkpoint averaging: Vaswani et al. 2017, section 6.1).
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 from pathlib import Path

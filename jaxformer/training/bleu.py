@@ -1,6 +1,6 @@
 """BLEU as sacrebleu counts it (Post 2018), with the `translate` extra.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Score(NamedTuple):
-    """BLEU of a corpus, and what was counted how."""
+    """BLEU of a corpus, and how it was measured."""
 
     bleu: float
     """From 0 to 100."""

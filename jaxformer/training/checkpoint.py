@@ -1,6 +1,6 @@
-"""The whole train state on disk, with orbax; a digest of ours, since orbax restores flipped bits and other dtypes silently.
+"""The whole train state on disk, with orbax; with a digest, since orbax silently restores flipped bits and other dtypes.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 import gc
@@ -99,8 +99,8 @@ def _set_aside(path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing from orbax itself: what there is to say of a damaged or unfinished checkpoint is said once, by us. What it has
-    left half done warns when it is collected, so that has to be in here."""
+    """Silences orbax: of a damaged or unfinished checkpoint there is one message, from here. What orbax leaves unfinished warns
+    when it is collected, so the collection has to be inside too."""
     logging.disable(logging.ERROR)
     try:
         with warnings.catch_warnings():
@@ -126,9 +126,9 @@ def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
         raise CheckpointError("its description is damaged")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
     for name in sorted(set(found) | set(wanted)):
-        ours = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
-        if found.get(name) != ours:
-            raise CheckpointError(f"{name} is {found.get(name)}, the model wants {ours}")
+        expected = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
+        if found.get(name) != expected:
+            raise CheckpointError(f"{name} is {found.get(name)}, the model wants {expected}")
     leaves = checkpointer.load(step, wanted)
     state = map_named(lambda name, _: leaves[name], like)
     if digest(state) != meta.custom_metadata["sha256"]:

@@ -1,4 +1,4 @@
-"""A run from its first step, or its last checkpoint, to its end: report, evaluate, save, and stop when asked."""
+"""A run from its first step, or its last checkpoint, to its end: evaluate, log, save, and stop when asked."""
 
 import math
 import signal
@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, PyTree
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
@@ -21,7 +21,7 @@ from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
 
 SECONDS_A_DISPATCH = 1.0
-"""How often a run looks up from its steps: to report, and to notice that it should stop."""
+"""Between two dispatches a run shows its progress, and stops if it was asked to."""
 
 
 class StoppedError(JaxformerError):
@@ -40,11 +40,15 @@ class Plan:
     evaluate_every: int
     save_every: int
     tokens_per_step: int
+    evaluate: Callable[[Any], Mapping[str, float]]
+    """evaluate(model) -> measures by name."""
+    on_evaluate: Callable[[Any, Mapping[str, float]], None]
+    """on_evaluate(model, line) is called after each evaluation, with the line that metrics.jsonl got."""
     goal: tuple[str, float] | None = None
-    """A measure of the evaluation, and the value at which it is good enough to stop."""
+    """A measure of the evaluation, and the value at which the run stops."""
 
     def reached(self, line: Mapping[str, float | int]) -> bool:
-        """Whether there is nothing left to learn."""
+        """Whether the goal is met."""
         return self.goal is not None and line[self.goal[0]] >= self.goal[1]
 
     def next_stop(self, step: int) -> int:
@@ -56,18 +60,13 @@ def fit(
     state: TrainState,
     plan: Plan,
     run: RunFolder,
-    *,
-    train_steps: Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Any]],
-    data: Any,
-    seed: PRNGKeyArray,
-    evaluate: Callable[[Any], Mapping[str, float]],
-    report: Callable[[Any, Mapping[str, float]], None],
+    train_steps: Callable[[TrainState, Array], tuple[TrainState, Any]],
     console: Console,
 ) -> TrainState:
-    """Train to plan.steps, or to its goal. At every evaluation `report` gets the model and the line that goes to metrics.jsonl.
+    """Train to plan.steps, or to its goal. `train_steps(state, n)` takes n steps and returns the state and the mean loss.
 
-    SIGINT and SIGTERM save at the next dispatch's end and raise StoppedError; a loss or weights that are no numbers raise
-    NonFiniteError and are never saved.
+    SIGINT and SIGTERM save at the end of the dispatch that is running and raise StoppedError. NaN or infinity in the loss or in
+    the weights raises NonFiniteError, and such a state is never saved.
     """
     step, pace, size = int(state.step), _Pace(), 1
     since, total, done = step, 0.0, step >= plan.steps
@@ -76,7 +75,7 @@ def fit(
         while not done:
             stop = plan.next_stop(step)
             n = min(size, stop - step)
-            state, loss = train_steps(state, data, seed, jnp.int32(n))
+            state, loss = train_steps(state, jnp.int32(n))
             loss = float(loss)
             step, total = step + n, total + loss * n
             check_finite(step, {"loss": loss})
@@ -88,11 +87,7 @@ def fit(
             done = step == plan.steps
             if done or step % plan.evaluate_every == 0:
                 line = {"step": step, "loss": total / (step - since), "tokens_per_second": speed, "seconds_left": left}
-                line |= evaluate(state.model)
-                check_finite(step, line)
-                run.log(line)
-                report(state.model, line)
-                since, total, done = step, 0.0, done or plan.reached(line)
+                since, total, done = step, 0.0, _evaluated(state.model, plan, run, line) or done
                 pace.restart()
             if received or done or step % plan.save_every == 0:
                 save_state(run.checkpoints, step, state)
@@ -100,6 +95,15 @@ def fit(
             if received and not done:
                 raise StoppedError(f"stopped at step {step}, saved; continue with --resume --out {run.path}", received[0])
     return state
+
+
+def _evaluated(model: Any, plan: Plan, run: RunFolder, line: dict[str, Any]) -> bool:
+    """Evaluate, and log the line with the measures; whether the goal is met."""
+    line |= plan.evaluate(model)
+    check_finite(line["step"], line)
+    run.log(line)
+    plan.on_evaluate(model, line)
+    return plan.reached(line)
 
 
 @jax.jit
@@ -123,11 +127,11 @@ class _Pace:
         self.restart()
 
     def restart(self) -> None:
-        """What follows does not count what came before."""
+        """Time what follows alone."""
         self.start = time.perf_counter()
 
     def count(self, n: int) -> int:
-        """n steps were taken; the size of the next dispatch. The first one held the compilation."""
+        """n steps were taken; the size of the next dispatch. The first dispatch includes the compilation."""
         now = time.perf_counter()
         self.seconds = min(self.seconds, (now - self.start) / n) if n == 1 else (now - self.start) / n
         self.start = now

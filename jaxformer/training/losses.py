@@ -24,7 +24,7 @@ def cross_entropy(
 
     The wanted class has probability 1 - smoothing, and the rest is spread evenly over `all` K classes (torch; Szegedy et
     al. 2016), over the K - 1 `others`, or over the K - 2 `others_but_padding`, with `ignore_index` as the padding class.
-    A target that is no class gives NaN.
+    A target that is not a class gives NaN.
     """
     losses, weights = target_losses(logits, targets, ignore_index, class_weights, smoothing, spread)
     return losses.sum(), weights.sum()
@@ -80,7 +80,7 @@ def target_losses(
             rest = rest - wanted
         if spread == "others_but_padding":
             if not 0 <= ignore_index < classes:
-                raise ConfigError(f"ignore_index = {ignore_index} is no class; others_but_padding needs the padding's id")
+                raise ConfigError(f"ignore_index = {ignore_index} is not a class; others_but_padding needs the padding's id")
             rest = rest - surprise(jnp.full_like(index, ignore_index), weights[ignore_index])
         loss = (1 - smoothing) * wanted + share(classes, smoothing, spread) * rest
     loss = jnp.where(known, loss, jnp.full_like(loss, jnp.nan))

@@ -1,6 +1,6 @@
 """Pictures of a run as PNG, with the `viz` extra.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 from collections.abc import Sequence

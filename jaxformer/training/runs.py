@@ -1,6 +1,6 @@
-"""A run folder: what was asked (config.json), what happened (metrics.jsonl), and what came out.
+"""A run folder: its settings (config.json), its course (metrics.jsonl), and the trained weights.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 import json
@@ -25,7 +25,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """A new run; InputError where one has begun already, or where other files lie."""
+        """A new run; InputError where the folder holds a run already, or other files."""
         if any((path / name).exists() for name in (METRICS, WEIGHTS, CHECKPOINTS)):
             raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
         if path.is_dir() and any(file.name != CONFIG for file in path.iterdir()):
@@ -46,7 +46,7 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was asked."""
+        """The settings; CheckpointError where the file cannot be read."""
         try:
             config = json.loads((self.path / CONFIG).read_text("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -62,12 +62,12 @@ class RunFolder:
 
     @property
     def tokenizer(self) -> Path:
-        """How texts become ids, where the run has a tokenizer of its own."""
+        """The run's own tokenizer, where it has one."""
         return self.path / TOKENIZER
 
     @property
     def evaluated(self) -> Path:
-        """Weights by step, to be averaged."""
+        """Evaluated weights by step, which are averaged at the end."""
         return self.path / EVALUATED
 
     @property
@@ -90,7 +90,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> list[dict[str, float | int]]:
-        """Every whole line so far: a crash can leave the last one half written."""
+        """Every complete line so far: a crash can leave the last one incomplete."""
         path = self.path / METRICS
         lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
         try:

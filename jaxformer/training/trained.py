@@ -1,6 +1,6 @@
 """Models in folders: what a run left behind, ready to use, and what `save` wrote.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 import hashlib
@@ -101,7 +101,7 @@ def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
         return from_dict(EncoderDecoderConfig, recipe["model"]), load_tokenizer(run)
     characters = config["characters"]
     if not isinstance(characters, str) or not characters or "".join(sorted(set(characters))) != characters:
-        raise TypeError("its characters are no text of distinct ones in order")
+        raise TypeError("its characters are not in order, or not distinct")
     return from_dict(GPTConfig, recipe["model"]), Tokenizer.characters(characters)
 
 

@@ -1,6 +1,6 @@
 """Source texts -> target texts, with a trained model and its tokenizer.
 
-Runs are trained on one side: the twin has none.
+Only the JAX side has runs: the twin has none.
 """
 
 import warnings

@@ -1,6 +1,6 @@
-"""What a model is given is checked before it is used: shapes and types always, values where they are known.
+"""Ids that a JAX model is given: shapes and types are always checked, values only outside of jit.
 
-torch's tensors have their values at hand, so the twin calls `jaxformer.validation.inputs` itself.
+A torch tensor always has values, so the twin calls `jaxformer.validation.inputs` itself.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ from jaxformer.validation import inputs
 Tokens = Shaped[Array, "..."] | Shaped[np.ndarray, "..."]
 
 
-def known(ids: Any) -> Tokens:
-    """Ids as a numpy array, which has its values at hand; inside of jit, as they are. Lists are taken too."""
+def as_array(ids: Any) -> Tokens:
+    """Ids, or a list of them, as a numpy array, whose values can be checked; the tracers of jit are returned as they are."""
     if isinstance(ids, jax.core.Tracer):
         return ids
     try:
@@ -26,13 +26,13 @@ def known(ids: Any) -> Tokens:
 
 
 def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens") -> Tokens:
-    """Ids `B T` of a known length and, outside of jit, of known values: they come back as an array."""
-    tokens = known(tokens)
+    """Ids `B T` as an array, with their length checked and, outside of jit, their values."""
+    tokens = as_array(tokens)
     inputs.check_tokens(tokens, vocab_size, context, name=name)
     return tokens
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
-    """Outside of jit: the cache takes these tokens too."""
+    """Outside of jit: InputError where the cache has no room for this many more tokens."""
     if cache is not None and not isinstance(cache.length, jax.core.Tracer):
         inputs.check_room(cache, n_tokens, context)

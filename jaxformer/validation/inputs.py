@@ -173,7 +173,7 @@ def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
     if (kind := _kind(mask)) != "bool":
         how = "`mask == 0` of torch's 0 and -inf, or add it as bias" if "float" in kind else "`mask == 1` of ones and zeros"
         raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend: {how}")
-    _check_four_axes(mask, shape, name, _as_ours(tuple(mask.shape), shape))
+    _check_four_axes(mask, shape, name, _reshaped(tuple(mask.shape), shape))
 
 
 def check_bias(bias: Any, shape: Shape, *, name: str = "bias") -> None:
@@ -198,8 +198,8 @@ def _check_four_axes(array: Any, shape: Shape, name: str, how: str) -> None:
         raise InputError(f"{name} has shape {found}; give {shape} (batch, heads, queries, keys), or 1 for any of them{how}")
 
 
-def _as_ours(found: tuple[int, ...], shape: Shape) -> str:
-    """How torch's masks of lower rank become ours; those of torch.nn are True where a key is hidden."""
+def _reshaped(found: tuple[int, ...], shape: Shape) -> str:
+    """How a torch mask of lower rank becomes one of rank 4; those of torch.nn are True where a key is hidden."""
     batch, heads, queries, keys = shape
     steps = {(queries, keys): "[None, None]", (batch, keys): "[:, None, None]", (batch, queries, keys): "[:, None]"}
     if step := steps.get(found, f".reshape{shape}" if found == (batch * heads, queries, keys) else ""):

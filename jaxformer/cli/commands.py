@@ -1,0 +1,130 @@
+"""Every command by name, and the help that lists them. The command's own file is imported when it is called."""
+
+import difflib
+from importlib import import_module
+from typing import NamedTuple
+
+from jaxformer.errors import InputError
+
+
+class Command(NamedTuple):
+    """What the list says about a command, and where it is."""
+
+    module: str
+    """`main(arguments)` of this module runs it and returns the exit code; None means 0."""
+    summary: str
+    example: str
+    """Arguments after the command's name."""
+
+    def run(self, arguments: list[str]) -> int | None:
+        """Import the module and call it."""
+        return import_module(self.module).main(arguments)
+
+
+GROUPS = {
+    "parity": "Check a port (exit code 0: equal, 1: different, 2: could not compare)",
+    "train": "Train a model",
+    "": "Use a trained model",
+}
+"""The first of a command's two words -> the heading of its group; commands of one word are in the last group."""
+
+COMMANDS = {
+    "parity compare": Command(
+        "jaxformer.cli.parity.compare",
+        "compare a torch model with its JAX port",
+        "port:torch_model port:jax_model --vocab 50257",
+    ),
+    "parity dump": Command(
+        "jaxformer.cli.parity.dump",
+        "record the torch model, to check in an environment without torch",
+        "port:torch_model recorded --vocab 50257",
+    ),
+    "parity check": Command(
+        "jaxformer.cli.parity.check",
+        "compare a JAX model with what `parity dump` recorded",
+        "recorded port:jax_model",
+    ),
+    "parity explain": Command(
+        "jaxformer.cli.parity.explain",
+        "print a saved report, or write it in another format",
+        "report.json --markdown report.md",
+    ),
+    "parity mutants": Command(
+        "jaxformer.cli.parity.mutants",
+        "test the checker: it has to find known bugs in our models (minutes)",
+        "",
+    ),
+    "train reverse": Command(
+        "jaxformer.recipes.reverse",
+        "an encoder-decoder that writes a line backwards; needs no data",
+        "--out runs/reverse",
+    ),
+    "train shakespeare": Command(
+        "jaxformer.recipes.shakespeare",
+        "a GPT on the characters of a text",
+        "--preset cpu --out runs/shakespeare",
+    ),
+    "train translate": Command(
+        "jaxformer.recipes.translate",
+        "a tokenizer and an encoder-decoder on sentence pairs; measures BLEU",
+        "--preset small --out runs/german",
+    ),
+    "train qa": Command(
+        "jaxformer.recipes.qa",
+        "the smallest transformer: two questions and one answer",
+        "--seeds 50",
+    ),
+    "generate": Command(
+        "jaxformer.cli.generate",
+        "continue a text, or write the target of a source",
+        "runs/shakespeare --prompt ROMEO: --tokens 200",
+    ),
+    "translate": Command(
+        "jaxformer.cli.translate",
+        "translate texts, a file or standard input",
+        "runs/german 'Ein Hund läuft.' --beam 5",
+    ),
+}
+
+
+def find(arguments: list[str]) -> tuple[Command, list[str]]:
+    """The command that the first one or two words name, and the arguments after it; InputError where they name none."""
+    for n_words in (2, 1):
+        if command := COMMANDS.get(" ".join(arguments[:n_words])):
+            return command, arguments[n_words:]
+    group = arguments[0] if arguments[0] in GROUPS else ""
+    raise unknown(group, arguments[1] if group else arguments[0])
+
+
+def unknown(group: str, word: str) -> InputError:
+    """Names the nearest command of a group; outside of the groups, of all."""
+    names = {_split(name)[1]: name for name in COMMANDS if group in ("", _split(name)[0])}
+    names |= {} if group else {name: name for name in GROUPS if name}
+    near = difflib.get_close_matches(word, names, 1)
+    hint = f"did you mean {names[near[0]]!r}?" if near else f"see {_call(group)} --help"
+    return InputError(f"command = {f'{group} {word}'.strip()!r} is not known; {hint}")
+
+
+def usage(group: str = "") -> str:
+    """The commands of a group, or of all groups, each with its line and an example."""
+    lines, width = [f"usage: {_call(group)} COMMAND ...", ""], max(map(len, COMMANDS))
+    for shown in [group] if group else GROUPS:
+        lines.append(f"{GROUPS[shown]}:")
+        for name, command in COMMANDS.items():
+            if _split(name)[0] == shown:
+                lines.append(f"  {name:{width}}  {command.summary}")
+                lines.append(f"      jaxformer {name} {command.example}".rstrip())
+        lines.append("")
+    lines.append("jaxformer COMMAND --help explains the flags of a command.")
+    lines.append("jaxformer -v COMMAND adds the traceback to an error. jaxformer --version prints the version.")
+    return "\n".join(lines)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The group of a command and its last word: 'train qa' -> ('train', 'qa'), 'generate' -> ('', 'generate')."""
+    group, _, word = name.rpartition(" ")
+    return group, word
+
+
+def _call(group: str) -> str:
+    return f"jaxformer {group}".strip()

@@ -1,0 +1,98 @@
+"""`jaxformer generate`: continue a text with a trained model, or write the target of a source."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from jaxformer.config.settings import SamplingConfig
+from jaxformer.errors import InputError
+from jaxformer.flags import parse
+from jaxformer.validation.fields import check_size
+
+if TYPE_CHECKING:
+    from jaxformer.data.tasks import Task
+    from jaxformer.data.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Continue a text with a trained model, or write the target of a source."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    prompt: str | None = None
+    """The text to continue, or the source, in characters of the model's vocabulary. None: the start of a text."""
+    tokens: int = 200
+    """Most tokens to write."""
+    temperature: float | None = None
+    """Divides the logits; 0 takes the likeliest token. None: 1 for a text, 0 for a target."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0: all."""
+    top_p: float = 1.0
+    """Keep the likeliest tokens up to this total probability."""
+    min_p: float = 0.0
+    """Keep tokens of at least this fraction of the likeliest one's probability."""
+    repetition_penalty: float = 1.0
+    """Above 1, tokens that were there before become less likely; 1 changes nothing."""
+    seed: int = 0
+    """Seed of the random numbers."""
+
+    def __post_init__(self) -> None:
+        check_size("tokens", self.tokens)
+        check_size("seed", self.seed, least=0)
+        if self.prompt == "":
+            raise InputError("prompt is empty; give at least one character")
+
+    def sampling(self, default_temperature: float) -> SamplingConfig:
+        """How each token is chosen."""
+        return SamplingConfig(
+            temperature=default_temperature if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+def main(arguments: list[str]) -> None:
+    """Print the prompt and what follows it, or the target."""
+    flags = parse(Generate, arguments, prog="jaxformer generate")
+    from jaxformer.data.tokenizers import Tokenizer
+    from jaxformer.training.trained import load_trained
+
+    model, text_format = load_trained(flags.folder)
+    if not isinstance(text_format, Tokenizer):
+        print(write_target(flags, model, text_format))
+    elif text_format.alphabet is not None:
+        print(continue_text(flags, model, text_format))
+    else:
+        raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
+
+
+def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:
+    """The prompt and what the model writes after it."""
+    import jax
+
+    from jaxformer.decoding import generate
+
+    prompt = tokenizer.opening if flags.prompt is None else flags.prompt
+    ids = tokenizer.encode(prompt, name="prompt")[None]
+    (written,) = generate(model, ids, flags.tokens, flags.sampling(1.0), key=jax.random.key(flags.seed))
+    return prompt + tokenizer.decode(written)
+
+
+def write_target(flags: Generate, model: Any, task: "Task") -> str:
+    """What the model writes for the source in the prompt."""
+    import jax
+
+    from jaxformer.data.tasks import EOS, SOS
+    from jaxformer.decoding import translate
+
+    if flags.prompt is None:
+        raise InputError(f"{flags.folder} holds a model that needs a source; give it with --prompt")
+    source, n_tokens = task.encode(flags.prompt)[None], min(flags.tokens, model.config.context)
+    key = jax.random.key(flags.seed)
+    (written,) = translate(model, source, n_tokens, flags.sampling(0.0), start=SOS, eos=EOS, key=key)
+    return task.decode(written)

@@ -1,0 +1,1 @@
+"""The `jaxformer parity` commands."""

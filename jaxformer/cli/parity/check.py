@@ -1,0 +1,32 @@
+"""`jaxformer parity check`: a JAX model against what `parity dump` recorded. It needs no torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from jaxformer.cli.parity.names import model_and_call
+from jaxformer.cli.parity.shared_flags import JaxName, JudgeFlags, ReportFlags
+from jaxformer.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(JudgeFlags, ReportFlags):
+    """Compare a JAX model with what `jaxformer parity dump` recorded; torch is not needed. Exit code 0: equal, 1: different,
+    2: could not compare."""
+
+    folder: tyro.conf.Positional[Path]
+    """The folder that `dump` wrote."""
+    jax: JaxName
+    """package.module:function that returns the JAX model, or a tuple: the model and a function that calls it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Compare, print the report, and return its exit code."""
+    flags = parse(Check, arguments, prog="jaxformer parity check")
+    from jaxformer.parity.compare import check
+    from jaxformer.parity.record.archive import load
+
+    reference = load(flags.folder)
+    model, call_jax = model_and_call(flags.jax)
+    return flags.show(check(reference, model, call_jax=call_jax, **flags.options()))

@@ -1,0 +1,38 @@
+"""`jaxformer parity compare`: both models in one environment."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxformer.cli.parity.names import load, model_and_call
+from jaxformer.cli.parity.shared_flags import InputFlags, JaxName, JudgeFlags, ReportFlags, TorchName
+from jaxformer.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(InputFlags, JudgeFlags, ReportFlags):
+    """Compare a torch model with its JAX port. Name each as package.module:function. The function returns the model, or a
+    tuple: the model and a function that calls it on the inputs. Exit code 0: equal, 1: different, 2: could not compare."""
+
+    torch: TorchName
+    """The torch side."""
+    jax: JaxName
+    """The JAX side."""
+    training: str | None = None
+    """package.module:name of a `TrainingSpec`: train copies of both, step by step."""
+    generate: str | None = None
+    """package.module:name of a pair of functions, torch's and JAX's: each takes its model and returns ids."""
+
+
+def main(arguments: list[str]) -> int:
+    """Compare, print the report, and return its exit code."""
+    flags = parse(Compare, arguments, prog="jaxformer parity compare")
+    torch_model, call_torch = model_and_call(flags.torch)
+    jax_model, call_jax = model_and_call(flags.jax)
+    from jaxformer.parity.compare import compare
+
+    options: dict[str, Any] = flags.options() | {"call_torch": call_torch, "call_jax": call_jax}
+    if flags.training is not None:
+        options["training"] = load(flags.training)
+    if flags.generate is not None:
+        options["generate"] = load(flags.generate)
+    return flags.show(compare(torch_model, jax_model, flags.arrays(), **options))

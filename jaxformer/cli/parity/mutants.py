@@ -1,0 +1,19 @@
+"""`jaxformer parity mutants`: known bugs, planted one after another in our own models; the comparison has to find each."""
+
+from dataclasses import dataclass
+
+from jaxformer.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutants:
+    """Plant every known bug in the JAX side of our own models, and count those that the comparison finds. It takes minutes.
+    Exit code 0: all were found."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run every mutant."""
+    parse(Mutants, arguments, prog="jaxformer parity mutants")
+    from jaxformer.selfcheck import run
+
+    return run.main()

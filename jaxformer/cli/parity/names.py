@@ -1,0 +1,45 @@
+"""What `package.module:name` names: a function of the user's own, the model or the inputs that it returns."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from jaxformer.errors import InputError, JaxformerError
+
+
+def load(name: str) -> Any:
+    """The object of that name; modules in the current folder are found too."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InputError(f"{name} names no function; give it as package.module:function")
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name}: there is no module {error.name}; run in the folder that holds it, or install it") from None
+    except AttributeError:
+        raise InputError(f"{name}: module {module} has no {attribute}") from None
+    finally:
+        sys.path.remove("")
+
+
+def call(name: str) -> Any:
+    """What the function of that name returns; InputError says where it failed."""
+    try:
+        return load(name)()
+    except JaxformerError:
+        raise
+    except Exception as error:
+        from jaxformer.parity.capture.source_lines import line_of
+
+        at = f" (at {place})" if (place := line_of(error)) else ""
+        raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}{at}") from error
+
+
+def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
+    """The model that the function returns, and how it is called on the inputs."""
+    from jaxformer.parity.record.reference import apply
+
+    found = call(name)
+    return found if isinstance(found, tuple) else (found, apply)

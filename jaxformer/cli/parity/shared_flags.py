@@ -1,0 +1,89 @@
+"""Flags that several of the commands share, and what they stand for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jaxformer.cli.parity.names import call, load
+from jaxformer.errors import InputError
+from jaxformer.flags import is_verbose
+from jaxformer.validation.fields import check_size
+
+if TYPE_CHECKING:
+    from jaxformer.parity.report.report import Report
+
+TorchName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TORCH_MODEL")]
+JaxName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="JAX_MODEL")]
+Tier = Literal["A", "B", "C"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFlags:
+    """What both models are called on."""
+
+    inputs: str | None = None
+    """package.module:function that returns a tuple of numpy arrays. None: adversarial token ids, below --vocab."""
+    vocab: int | None = None
+    """Number of token ids."""
+    length: int = 66
+    """Tokens in a row."""
+
+    def arrays(self) -> tuple[Any, ...]:
+        """The inputs."""
+        if self.inputs is not None:
+            found = call(self.inputs)
+            return found if isinstance(found, tuple) else (found,)
+        if self.vocab is None:
+            raise InputError("the models have no inputs; give --vocab for token ids, or --inputs package.module:function")
+        check_size("vocab", self.vocab)
+        check_size("length", self.length, least=4)
+        from jaxformer.parity.probe.inputs import probe
+
+        return probe(self.vocab, 5, self.length, seed=0)[:1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeFlags:
+    """How both are compared."""
+
+    rules: str | None = None
+    """Which tensors belong together: a family by name, or package.module:FAMILY. None: matched by their values."""
+    tier: Tier = "B"
+    """A: float64 alone. B: float32 too. C: bfloat16 too."""
+    checks: tuple[str, ...] = ()
+    """Some of weights, forward, local, gradients, 'activation gradients', sensitivity. None: all."""
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the comparison."""
+        rules = load(self.rules) if self.rules is not None and ":" in self.rules else self.rules
+        return {"rules": rules, "tier": self.tier} | ({"checks": self.checks} if self.checks else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """Where the whole report is saved."""
+
+    json: Path | None = None
+    """As JSON, for `jaxformer parity explain` and for programs."""
+    markdown: Path | None = None
+    """As Markdown."""
+    html: Path | None = None
+    """As one HTML page that needs no other file."""
+
+    def show(self, report: "Report") -> int:
+        """Save the report and print it, the verdict last; with -v, the traceback of what failed first. The exit code."""
+        from jaxformer.parity.report.terminal import show
+
+        for path, write in ((self.json, report.to_json), (self.markdown, report.to_markdown), (self.html, report.to_html)):
+            if path is not None:
+                try:
+                    path.write_text(write(), "utf-8")
+                except OSError as error:
+                    raise InputError(f"{path} cannot be written: {error.strerror}; give another name") from None
+                print(f"report {path}")
+        if report.traceback and is_verbose():
+            print(report.traceback)
+        show(report)
+        return report.exit_code

@@ -1,0 +1,99 @@
+"""`jaxformer translate`: translate texts with a trained model."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from jaxformer.config.settings import BeamConfig
+from jaxformer.errors import InputError
+from jaxformer.flags import parse
+from jaxformer.validation.fields import check_size
+
+LINES = 512
+"""Lines that are read before the first of them are translated: sources of similar lengths go into one batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate:
+    """Translate texts: those given, the lines of a file, or those of standard input."""
+
+    folder: tyro.conf.Positional[Path]
+    """The run folder."""
+    texts: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Texts to translate. Left out: the lines of --file, or of standard input."""
+    file: Path | None = None
+    """A text file with one source in each line; may be packed as .gz."""
+    beam: int = 5
+    """Width of the beam search; 1 takes the likeliest token at each step."""
+    n_best: int = 1
+    """Translations of each source to print; if more than one, each has its score and a tab before it."""
+    length_penalty: float = 1.0
+    """A score is the log-probability divided by length^length_penalty; a larger value prefers longer translations."""
+    attention: Path | None = None
+    """Save a PNG of the cross-attention weights. It needs exactly one text."""
+    too_long: Literal["cut", "refuse"] = "cut"
+    """What to do with a source that is longer than the model's context."""
+
+    def __post_init__(self) -> None:
+        check_size("beam", self.beam)
+        check_size("n_best", self.n_best)
+        if self.texts and self.file is not None:
+            raise InputError("both texts and --file are given; give one of them")
+        if self.attention is not None and len(self.texts) != 1:
+            raise InputError(f"--attention draws one source, and {len(self.texts)} are given; give one text")
+        if self.attention is not None and (self.attention.suffix != ".png" or not self.attention.parent.is_dir()):
+            raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that exists")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the translation of each source, in their order."""
+    flags = parse(Translate, arguments, prog="jaxformer translate")
+    beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
+    from jaxformer.training.plots import can_plot, plot_alignment
+    from jaxformer.training.translator import load_translator
+
+    if flags.attention is not None and not can_plot():
+        raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
+    translator = load_translator(flags.folder, too_long=flags.too_long)
+    typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
+    for texts in chunks(sources(flags), 1 if typed else LINES):
+        for found in translator.beam(texts, beam):
+            for text, score in found:
+                print(text if flags.n_best == 1 else f"{score:.4f}\t{text}")
+            if flags.attention is not None:
+                plot_alignment(flags.attention, *translator.alignment(texts[0], found[0].text))
+        sys.stdout.flush()
+
+
+def sources(flags: Translate) -> Iterable[str]:
+    """The texts to translate, one after another."""
+    from jaxformer.data.parallel import lines
+
+    if flags.texts:
+        return flags.texts
+    return standard_input() if flags.file is None else lines(flags.file)
+
+
+def standard_input() -> Iterator[str]:
+    """Lines, one after another; InputError names the line and the byte that is not UTF-8."""
+    if sys.stdin is None:
+        raise InputError("nothing to translate: standard input is closed; give texts, or --file")
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            where = f"standard input, line {number}"
+            raise InputError(f"{where}, is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert it first") from None
+
+
+def chunks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of at most so many texts."""
+    rest = iter(texts)
+    while chunk := list(islice(rest, size)):
+        yield chunk
