@@ -8,7 +8,8 @@ from benchmarks import clean
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ParityError
 from jaxformer.nn.norms import ScaledNorm
-from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.report.data import Error, Module, Stage
+from jaxformer.parity.report.report import Report
 
 HANDFUL = tuple(n for n in range(100) if clean.drawn(n).n_layers == 1 and clean.drawn(n).norm == "layer")[:3]
 """With few operations: each is compiled once."""

@@ -130,7 +130,7 @@ def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
     assert [module.jax for module in report.diverging] == diverging
     assert all(cause in module.cause for module in report.diverging), [module.cause for module in report.diverging]
     assert report.verdict.startswith(f"DIFFERENT: {diverging[0]}")
-    assert sum(module.propagated.relative > report.line for module in report.modules) > len(diverging)
+    assert sum(module.propagated.relative > report.tolerance for module in report.modules) > len(diverging)
 
 
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
     report = report_of(sides, checks=CHECKS)
     assert [stage.name for stage in report.stages if stage.status == "different"] == ["gradients", "activation gradients"]
     assert [module.jax for module in report.diverging] == [f"{block}.feed_forward" for block in BLOCKS]
-    assert all(module.what.startswith("gradient") and module.local.relative <= report.line for module in report.diverging)
+    assert all(module.what.startswith("gradient") and module.local.relative <= report.tolerance for module in report.diverging)
 
 
 def test_other_weights_are_reported_and_the_rest_is_judged_on_torchs(sides):

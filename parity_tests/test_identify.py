@@ -12,7 +12,7 @@ from jaxformer.parity.compare import CHECKS, weights_stage
 from jaxformer.parity.match.tensors import NO_RULES, identify
 from jaxformer.parity.record.reference import apply
 from jaxformer.parity.record.torch_state import TorchState
-from jaxformer.parity.report.report import Stage
+from jaxformer.parity.report.data import Stage
 from parity_tests.helpers import D, F, V, noise
 
 Tree = dict[str, Any]

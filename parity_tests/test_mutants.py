@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
-from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.report.data import Error, Module, Stage
+from jaxformer.parity.report.report import Report
 from jaxformer.selfcheck.inject import Mutant, instead, patch
 from jaxformer.selfcheck.mutants import MUTANTS
 from jaxformer.selfcheck.outcome import Outcome, line, noticed, passed, verdict

@@ -36,7 +36,8 @@ from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch, saying
 from jaxformer.parity.record.rounding_error import measure_rounding
 from jaxformer.parity.record.torch_state import TorchState, torch_state, without_ignored
-from jaxformer.parity.report.report import Report, Stage
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.trace import Traced, trace
@@ -144,7 +145,7 @@ def _collected(stages: Found, checks: tuple[str, ...], tier: Tier, later: Sequen
     for name in checks:
         check_choice("checks", name, CHECKS)
     check_choice("tier", tier, get_args(Tier))
-    report = Report(tier=tier, line=TOLERANCES["activation"][0], environment=environment())
+    report = Report(tier=tier, tolerance=TOLERANCES["activation"][0], environment=environment())
     try:
         for stage, more in stages:
             report = replace(report, stages=[*report.stages, stage], **more)

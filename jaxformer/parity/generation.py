@@ -14,7 +14,7 @@ from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.numerics.metrics import host
-from jaxformer.parity.report.report import Stage
+from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
 
 Tier = Literal["A", "B", "C"]

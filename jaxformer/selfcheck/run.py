@@ -23,7 +23,7 @@ from jaxformer.nn.positions import sinusoid
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
-from jaxformer.parity.report.report import Module
+from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import SAME, check_course
 from jaxformer.pytree import map_named

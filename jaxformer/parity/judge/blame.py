@@ -11,7 +11,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
 from jaxformer.parity.numerics.axis_order import orders_for, repeated
 from jaxformer.parity.numerics.metrics import EXACT, Noise, check_gradients
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.report.data import Error, Module
 from jaxformer.parity.run.trace import Traced, over
 
 

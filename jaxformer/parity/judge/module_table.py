@@ -20,7 +20,7 @@ from jaxformer.parity.explain.search import cause_of, explain, explain_gradient,
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.report.data import Error, Module
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
 from jaxformer.parity.run.trace import EQUAL, Traced, error, over

@@ -9,7 +9,7 @@ import numpy as np
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
 from jaxformer.parity.numerics.metrics import TOLERANCES, Kind
-from jaxformer.parity.report.report import Error, Module, Stage
+from jaxformer.parity.report.data import Error, Module, Stage
 from jaxformer.parity.run.trace import Traced, error, over
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"

@@ -10,7 +10,7 @@ from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, rms
 from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.report.data import Error, Module
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.pair_modules import parameter_pairs
 from jaxformer.parity.run.trace import Traced

@@ -94,8 +94,8 @@ def rule(y: float, label: str, width: float) -> Markup:
     )
 
 
-def noise_line(y: float, width: float) -> Markup:
-    """What is under it counts as equal."""
+def tolerance_line(y: float, width: float) -> Markup:
+    """Errors below it count as equal."""
     return tag("line", class_="noise", x1=LEFT, x2=width - RIGHT, y1=y, y2=y)
 
 

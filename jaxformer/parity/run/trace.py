@@ -21,7 +21,7 @@ from jaxformer.parity.numerics.metrics import EXACT, Kind, Noise, as_float64, di
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.record.rounding import Perturbed
 from jaxformer.parity.record.rounding_error import holders
-from jaxformer.parity.report.report import Error
+from jaxformer.parity.report.data import Error
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.end_to_end import Run, propagate
 from jaxformer.parity.run.isolated import Isolated, Mismatch, isolate, isolation, plain_orders

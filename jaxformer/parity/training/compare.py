@@ -31,7 +31,7 @@ from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, host, rms
 from jaxformer.parity.probe.parameters import frozen_in
-from jaxformer.parity.report.report import Stage, Step
+from jaxformer.parity.report.data import Stage, Step
 from jaxformer.parity.training.shared_dropout import check_masks
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.trained_alone import Alone, still_in_jax

@@ -9,7 +9,7 @@ from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.judge.trained_alone import FREEZES, HAS, LEAVES_OUT
 from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.match.one_sided import OneSided
-from jaxformer.parity.report.report import Stage
+from jaxformer.parity.report.data import Stage
 from jaxformer.parity.training.trainers import StepSnapshot
 
 DECAYS = "torch freezes {}; jax moves it, though its gradient is 0: leave it out of the weight decay"
