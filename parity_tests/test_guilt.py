@@ -116,7 +116,7 @@ def test_work_may_stand_on_the_other_side_of_a_call(repeated):
     report = compared(Toy, repeated=repeated)
     assert report.status == "equal", str(report)
     names = "the model" if repeated else "places, the model"
-    assert f"0 of 5 modules diverging; {names} share" in said(report, "local") or repeated
+    assert f"0 of 5 modules diverge; {names} divide" in said(report, "local") or repeated
 
 
 def test_what_makes_a_difference_is_diverging():
@@ -139,5 +139,5 @@ def test_another_shape_on_the_way_is_named():
 
 def test_values_come_before_gradients():
     report = compared(Late)
-    assert "first at the model (local 1.2e+00, line 1e-13)" in said(report, "forward")
+    assert "first at the model (local 1.2e+00, tolerance 1e-13)" in said(report, "forward")
     assert report.verdict.startswith("DIFFERENT: the model: input of out: ")

@@ -250,7 +250,7 @@ def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     base = replace(FEW, **ten)
     wrong = replace(base, jax_optimizer=optimizer(clipping=optax.clip_by_global_norm))
     assert {"optimizer": "different", "train": "different"}.items() <= outcome(found := course(wrong)).items()
-    cause = "(line 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
+    cause = "(tolerance 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
     assert cause in found.stages[1].says
     assert set(outcome(course(base)).values()) == {"equal"}
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
@@ -15,7 +13,7 @@ from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
-from jaxformer.pytree import is_weight
+from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.validation.fields import check_choice
 
 
@@ -64,24 +62,9 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
         return FAMILIES[rules]
     if rules is not None and not isinstance(rules, Family):
         raise InputError(f"rules is a {type(rules).__name__}; give a Family, or one of {', '.join(FAMILIES)}")
-    if rules is None and abstract(jax_model):
+    if rules is None and has_shapes_alone(jax_model):
         raise InputError("the JAX model has shapes alone, and no values to match; give rules")
     return rules
-
-
-def abstract(tree: Any) -> bool:
-    """Whether its weights are shapes alone."""
-    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
-
-
-def filled(tree: Any) -> Any:
-    """Keys and counts of zeros where these are shapes, as `eval_shape` leaves dropout's: a model that infers draws none."""
-
-    def fill(leaf: Any) -> Any:
-        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
-        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
-
-    return jax.tree.map(fill, tree)
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from jaxformer.parity.record.torch_state import thawed, torch_state
 Call = Callable[..., Any]
 """call(module, *inputs) -> output"""
 Tier = Literal["A", "B", "C"]
+LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
+"""In which types each tier judges the output, besides float64."""
 NARROWED = {"float32": "float", "bfloat16": "bfloat16"}
 """torch's methods that give a module in such a type; unlike its `to`, they leave complex numbers as they are."""
 
@@ -106,7 +108,7 @@ def run_torch(
         )
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
     low_precision = {}
-    for name in {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}[tier]:
+    for name in LOW_PRECISION[tier]:
         typed = getattr(copy.deepcopy(module), NARROWED[name])()
         with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
             given = call(typed, *_tensors(inputs, getattr(torch, name)))

@@ -1,8 +1,10 @@
 """A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
@@ -41,3 +43,18 @@ def ready(model: PyTree, *, training: bool) -> PyTree:
     if isinstance(model, nnx.Module):
         model.train() if training else model.eval()
     return model
+
+
+def has_shapes_alone(tree: PyTree) -> bool:
+    """Whether a model's weights are shapes without values."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def filled(tree: PyTree) -> PyTree:
+    """The model with zeros for keys and counts that are shapes alone, as `eval_shape` leaves them: inference draws nothing."""
+
+    def fill(leaf: Any) -> Any:
+        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
+        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
+
+    return jax.tree.map(fill, tree)
