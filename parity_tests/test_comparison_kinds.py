@@ -108,7 +108,7 @@ def test_what_is_done_around_the_model_is_the_callers(sides):
     assert report.verdict.startswith("DIFFERENT: (call): torch adds 1 times the model; jax adds 2 times the model")
 
 
-@pytest.mark.parametrize(("factor", "says"), [(1, "no module was compared by itself"), (2, "(call) diverging")])
+@pytest.mark.parametrize(("factor", "says"), [(1, "no module was compared by itself"), (2, "(call) diverges")])
 def test_where_there_is_no_module_none_is_counted(factor, says):
     theirs = torch.nn.Linear(6, 6)
     params = {"kernel": theirs.weight.detach().numpy().T.copy(), "bias": theirs.bias.detach().numpy()}
