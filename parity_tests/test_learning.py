@@ -200,7 +200,7 @@ def test_a_schedule_one_step_late():
 def test_a_loss_over_another_number():
     found = course(replace(FEW, jax_loss=lambda model, ids, targets: 2 * jax_loss(model, ids, targets)))
     assert set(outcome(found).values()) == {"different", "equal"}
-    assert "the gradient is off already" in found.stages[1].says
+    assert "the gradient differs already" in found.stages[1].says
 
 
 def test_a_loss_that_is_nan():

@@ -25,7 +25,8 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.training.compare import SAME, check_course
+from jaxformer.parity.training.compare import check_training
+from jaxformer.parity.training.step_comparison import EQUAL_GRADIENTS
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.decoding_cases import Search, check_search, jax_search, torch_search
@@ -193,7 +194,7 @@ def checks(case: str) -> Checks:
     """What compares a whole run, by tier and name, with torch's answers at hand."""
     if case in TRAININGS:
         tiers: Checks = {
-            "A training, float64": lambda _: check_course(compare_twins(TRAININGS[case])),
+            "A training, float64": lambda _: check_training(compare_twins(TRAININGS[case])),
             "B training, float32": lambda _: check_twins32(TRAININGS[case]),
         }
         return {name: run for name, run in tiers.items() if name[0] in TIERS.get(case, "A")}
@@ -222,7 +223,7 @@ def judged_run(checks: Checks, ours: Candidate) -> Judged:
         try:
             run(ours)
         except (ConversionError, ParityError) as error:
-            return name, [], str(error).partition(f"{SAME}; ")[2]
+            return name, [], str(error).partition(f"{EQUAL_GRADIENTS}; ")[2]
     return None, [], ""
 
 

@@ -30,12 +30,12 @@ def joined(floats: PyTree, rest: PyTree) -> PyTree:
 
 
 def load_jax(
-    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool, still: Container[str] = ()
+    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, float64: bool, held: Container[str] = ()
 ) -> tuple[PyTree, PyTree]:
-    """The model with these weights, in float64 if `wide`: its parameters, and everything else, also what is held `still`;
+    """The model with these weights, in float64 if asked for: its parameters, and everything else, also what is `held` fixed;
     `joined` makes one tree of both."""
     loaded = to_jax(weights, model, rules)
-    return parted(to_float64(loaded) if wide else loaded, still)
+    return parted(to_float64(loaded) if float64 else loaded, held)
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:
