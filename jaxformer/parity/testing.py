@@ -1,4 +1,4 @@
-"""Parity in a test: one call that fails with the report, the verdict on its last line."""
+"""Parity in a test: one call that fails with the report. Its last line is the verdict."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The two models that are to be compared, and what is not one."""
+"""The two models and their inputs: what cannot be compared is refused."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from jaxformer.validation.fields import check_choice
 def checked_sides(
     torch_model: Any, jax_model: Any, inputs: Any, rules: Family | str | None, call_jax: Call
 ) -> tuple[Family | None, tuple[np.ndarray, ...]]:
-    """The rules and the inputs as arrays; InputError for what is no model, no rules or no inputs."""
+    """The rules and the inputs as arrays; InputError for anything that is not a model, rules or inputs."""
     from torch import nn
 
     if not isinstance(torch_model, nn.Module):
@@ -51,7 +51,7 @@ def checked_sides(
 
 
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
-    """The rules; InputError for what is no JAX model, and rules that are none."""
+    """The rules; InputError for anything that is not a JAX model or rules."""
     if is_torch(jax_model) or isinstance(jax_model, linen.Module):
         kind = "torch" if is_torch(jax_model) else "Linen"
         raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
@@ -69,7 +69,7 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be judged in it."""
+    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be compared in it."""
     for path, module in model.named_modules():
         refuse(path, module)
     modes = {module: module.training for module in model.modules()}

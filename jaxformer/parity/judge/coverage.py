@@ -9,5 +9,5 @@ def sensitivity(comparison: Comparison) -> Result | None:
     found = comparison.reference.not_covered
     if found is None:
         return None
-    says = f"{len(found)} without influence, so not judged" if found else "everything has influence"
+    says = f"{len(found)} without influence on the output, so not judged" if found else "the output depends on every parameter"
     return Result(Stage("sensitivity", "equal", says), list(found))

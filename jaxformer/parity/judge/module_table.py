@@ -1,4 +1,4 @@
-"""The table of modules: how far each one is off, which are diverging, and why."""
+"""The table of modules: the errors of each, which are diverging, and why."""
 
 import math
 from collections.abc import Mapping

@@ -24,7 +24,7 @@ def forward(comparison: Comparison) -> Result:
     if not np.isfinite(theirs).any():
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
-        says = "; ".join((f"output {output.relative:.1e}", first_diverging(rows), *untraced(traced)))
+        says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced)))
         return Result(Stage("forward", "different", says))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"

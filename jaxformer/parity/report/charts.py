@@ -18,7 +18,7 @@ TOP = 26.0
 FOOT = 26.0
 """Room below it, for the numbers of its horizontal axis."""
 COLUMNS = 240
-"""How many positions are told apart in a plot; beyond that one step stands for several, at their largest error."""
+"""At most so many positions are drawn one by one; beyond that, a step stands for several, at their largest error."""
 
 
 def depth(

@@ -1,4 +1,4 @@
-"""What a comparison found, as data: its checks, how far each module is off, the diverging ones, the verdict."""
+"""What a comparison found, as data: its checks, the errors of each module, the diverging ones, the verdict."""
 
 import re
 from collections.abc import Iterable

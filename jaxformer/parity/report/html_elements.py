@@ -29,7 +29,7 @@ def code(path: str) -> Markup:
 
 
 def breakable(path: str) -> Markup:
-    """A name whose line may end behind each dot."""
+    """A name that may be broken after each dot."""
     first, *rest = path.split(".")
     return together(first, *(together(".", tag("wbr"), part) for part in rest))
 

@@ -109,7 +109,7 @@ def training_words(steps: list[Step]) -> str:
 
 
 def plot(name: str, chart: Markup) -> Markup:
-    """A plot of calls, and the line in which the script says what one points at."""
+    """A plot of calls, and the text in which the script names the call that one points at."""
     label = "Plot of calls; arrow keys go from call to call"
     return together(scrolling(label, chart, class_="plot calls"), tag("output", "", id=f"{name}-says", class_="says"))
 

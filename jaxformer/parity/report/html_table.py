@@ -30,7 +30,7 @@ def heading(name: str, kind: str, *, sort: str | None) -> Markup:
 
 
 def wheres(report: ReportData, module: Module) -> str:
-    """Where a diverging module is off; for the others, where their largest error is."""
+    """Where a diverging module differs; for the others, where their largest error is."""
     return ", ".join(found.where for found in report.findings(module)) if module.diverging else module.what
 
 
