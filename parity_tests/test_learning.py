@@ -279,7 +279,7 @@ def test_what_cannot_be_compared(case):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"batches": []}, "0 batches make no whole number of steps of 2"),
+        ({"batches": []}, "0 batches are not a whole number of steps of 2"),
         ({"accumulate": 0}, "accumulate = 0"),
         ({"clip_norm": 0.0}, "clip_norm = 0"),
     ],
