@@ -26,7 +26,8 @@ from jax.core import Tracer
 from benchmarks.field_kinds import KINDS, VOCAB, Kind
 from jaxformer.errors import InputError, ParityError
 from jaxformer.flags import parse, run
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -46,7 +47,7 @@ class Field:
     """A: float64; B: float32 too."""
     verbose: bool = False
     """Print the whole report of each that is not equal."""
-    checks: tuple[str, ...] = field(default=CHECKS)
+    checks: tuple[str, ...] = field(default=CHECK_NAMES)
     """Which checks."""
 
 

@@ -13,7 +13,7 @@ from jaxformer.parity.numerics.metrics import check_gradients, difference
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import run_torch
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.training.compare import check_course
+from jaxformer.parity.training.compare import check_training
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import check_output, check_weights, jax_gradients, load_torch
 from jaxformer.selfcheck.training_cases import TrainingCase, compare_twins
@@ -73,7 +73,7 @@ def trained(optimizer: OptimizerConfig, steps: int) -> list[str]:
     """Errors during and after the training of a small model."""
     model = GPTConfig(vocab_size=23, context=13, d_model=12, n_layers=2, n_heads=3, d_ff=20)
     course = compare_twins(TrainingCase(model=model, optimizer=optimizer, steps=steps))
-    check_course(course)
+    check_training(course)
     return [f"{max(step.loss_error for step in course.steps):.1e}", f"{course.steps[-1].parameter_error:.1e}"]
 
 

@@ -13,17 +13,17 @@ import pytest
 
 OPTION, PROPERTY = "--parity-report", "parity report"
 LONGEST = 150
-"""Names of files are cut here."""
+"""Longer names of files are cut."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--parity-report DIR"""
+    """Adds the option --parity-report DIR."""
     says = "write the report of every comparison of the fixture assert_parity into this folder"
     parser.getgroup("jaxformer").addoption(OPTION, metavar="DIR", help=says)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A folder that cannot be made is told before the first test."""
+    """A folder that cannot be made is refused before the first test."""
     if (folder := _folder(config)) is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
     With --parity-report DIR, what it found is in DIR under the test's id, equal or not.
     """
-    from jaxformer.parity.testing import compare, judge
+    from jaxformer.parity.testing import compare, raise_unless_equal
 
     folder, count = _folder(request.config), 0
 
@@ -49,7 +49,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., Any]:
         if folder is not None:
             path = folder / (file_stem(request.node.nodeid) + (f"-{count}" if count > 1 else ""))
             request.node.user_properties.append((PROPERTY, _write(report, path)))
-        judge(report)
+        raise_unless_equal(report)
         return report
 
     return check

@@ -110,14 +110,14 @@ def said(report: Report, name: str) -> str:
     return next(stage.says for stage in report.stages if stage.name == name)
 
 
-@pytest.mark.parametrize(("repeated", "shared"), [(False, "; places, the model share "), (True, "")])
+@pytest.mark.parametrize(("repeated", "shared"), [(False, "; places, the model divide "), (True, "")])
 def test_work_may_stand_on_the_other_side_of_a_call(repeated, shared):
     """Where torch gives positions once for each row, and JAX once for all, they are not compared by themselves."""
     report = compared(Toy, repeated=repeated)
     assert report.status == "equal", str(report)
     local = said(report, "local")
-    assert local.startswith(f"0 of 5 modules diverging{shared}")
-    assert ("share" in local) == bool(shared)
+    assert local.startswith(f"0 of 5 modules diverge{shared}")
+    assert ("divide" in local) == bool(shared)
 
 
 def test_what_makes_a_difference_is_diverging():
@@ -140,5 +140,5 @@ def test_another_shape_on_the_way_is_named():
 
 def test_values_come_before_gradients():
     report = compared(Late)
-    assert "first at the model (local 1.2e+00, line 1e-13)" in said(report, "forward")
+    assert "first at the model (local 1.2e+00, tolerance 1e-13)" in said(report, "forward")
     assert report.verdict.startswith("DIFFERENT: the model: input of out: ")

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run import isolated
+from jaxformer.parity.run import activation_patching
 
 C = 4
 SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)
@@ -77,8 +77,8 @@ def report_of(theirs, shape, stem=nnx.Conv):
 
 
 def test_as_much_is_traced_where_all_sizes_coincide(theirs, monkeypatch):
-    original, traced = isolated.to_jax_axes, []
-    monkeypatch.setattr(isolated, "to_jax_axes", lambda *given: traced.append(given[1]) or original(*given))
+    original, traced = activation_patching.to_jax_axes, []
+    monkeypatch.setattr(activation_patching, "to_jax_axes", lambda *given: traced.append(given[1]) or original(*given))
     counts = []
     for shape in (SQUARE, OBLONG):
         assert (report := report_of(theirs, shape)).status == "equal", str(report)

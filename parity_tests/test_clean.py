@@ -8,7 +8,9 @@ from benchmarks import clean
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ParityError
 from jaxformer.nn.norms import ScaledNorm
-from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.report.report import Report
 
 HANDFUL = 11, 44, 88
 """One of each kind, with one layer and layer norms: each operation is compiled once."""

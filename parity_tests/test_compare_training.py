@@ -200,7 +200,7 @@ def test_a_schedule_one_step_late():
 def test_a_loss_over_another_number():
     found = course(replace(FEW, jax_loss=lambda model, ids, targets: 2 * jax_loss(model, ids, targets)))
     assert set(outcome(found).values()) == {"different", "equal"}
-    assert "the gradient is off already" in found.stages[1].says
+    assert "the gradient differs already" in found.stages[1].says
 
 
 def test_a_loss_that_is_nan():
@@ -250,7 +250,7 @@ def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     base = replace(FEW, **ten)
     wrong = replace(base, jax_optimizer=optimizer(clipping=optax.clip_by_global_norm))
     assert {"optimizer": "different", "train": "different"}.items() <= outcome(found := course(wrong)).items()
-    cause = "(line 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
+    cause = "(tolerance 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
     assert cause in found.stages[1].says
     assert set(outcome(course(base)).values()) == {"equal"}
 
@@ -279,7 +279,7 @@ def test_what_cannot_be_compared(case):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"batches": []}, "0 batches make no whole number of steps of 2"),
+        ({"batches": []}, "0 batches are not a whole number of steps of 2"),
         ({"accumulate": 0}, "accumulate = 0"),
         ({"clip_norm": 0.0}, "clip_norm = 0"),
     ],

@@ -18,8 +18,9 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
 from jaxformer.models import abstract, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
-from jaxformer.parity import compare as comparison
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge import gradients
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -52,11 +53,13 @@ def report_of(sides: Any, name: str = "gpt", model: Any = None, checks: tuple[st
 
 @pytest.mark.parametrize("name", ["gpt", "encoder-decoder"])
 def test_twins_are_equal_module_by_module(sides, name):
-    report = report_of(sides, name, checks=CHECKS, tier="C")
+    report = report_of(sides, name, checks=CHECK_NAMES, tier="C")
     assert report.status == "equal", str(report)
     assert report.exit_code == 0
     assert report.diverging == []
-    assert {stage.name: stage.status for stage in report.stages} == dict.fromkeys((*CHECKS, "float32", "bfloat16"), "equal")
+    assert {stage.name: stage.status for stage in report.stages} == dict.fromkeys(
+        (*CHECK_NAMES, "float32", "bfloat16"), "equal"
+    )
     assert any(name.endswith("key.bias") for name in report.not_covered)
     paths = {module.jax for module in report.modules}
     assert "" in paths
@@ -131,7 +134,7 @@ def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
     causes = [module.cause for module in report.diverging]
     assert all(cause in found if cause else not found for found in causes), causes
     assert report.verdict.startswith(f"DIFFERENT: {diverging[0]}")
-    assert sum(module.propagated.relative > report.line for module in report.modules) > len(diverging)
+    assert sum(module.propagated.relative > report.tolerance for module in report.modules) > len(diverging)
 
 
 def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
@@ -162,10 +165,10 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
 def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):
     plant = patched(feedforward.ACTIVATIONS, "gelu", lambda f: lambda x: f(x) + jax.lax.stop_gradient(x / 2) - x / 2)
     plant(monkeypatch)
-    report = report_of(sides, checks=CHECKS)
+    report = report_of(sides, checks=CHECK_NAMES)
     assert [stage.name for stage in report.stages if stage.status == "different"] == ["gradients", "activation gradients"]
     assert [module.jax for module in report.diverging] == [f"{block}.feed_forward" for block in BLOCKS]
-    assert all(module.what.startswith("gradient") and module.local.relative <= report.line for module in report.diverging)
+    assert all(module.what.startswith("gradient") and module.local.relative <= report.tolerance for module in report.diverging)
 
 
 def test_other_weights_are_reported_and_the_rest_is_judged_on_torchs(sides):
@@ -195,8 +198,8 @@ def test_a_model_that_fails_inside(sides):
 def test_a_bug_and_then_a_failure_is_not_compared(sides, monkeypatch):
     plant, diverging, _ = PLANTED["gelu by tanh"]
     plant(monkeypatch)
-    monkeypatch.setattr(comparison, "gradients_stage", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
-    report = report_of(sides, checks=CHECKS)
+    monkeypatch.setattr(gradients, "wrong_gradients", lambda *given: (_ for _ in ()).throw(RuntimeError("no gradient")))
+    report = report_of(sides, checks=CHECK_NAMES)
     assert [module.jax for module in report.diverging] == diverging
     assert report.exit_code == 2
     assert report.verdict.startswith("COULD NOT COMPARE: gradients: RuntimeError: no gradient (at parity_tests/")
@@ -265,7 +268,7 @@ def compare_gpt2(theirs, ours, checks):
 
 def test_gpt2_is_transformers_gpt2(gpt2):
     theirs, _, ours = gpt2
-    report = compare_gpt2(theirs, ours, CHECKS)
+    report = compare_gpt2(theirs, ours, CHECK_NAMES)
     assert report.status == "equal", str(report)
     assert len(report.modules) == 24
     assert ("head", "lm_head") in {(module.jax, module.torch) for module in report.modules}

@@ -9,7 +9,8 @@ from flax import linen, nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.parity.capture.jax_hooks import tap
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
@@ -103,7 +104,7 @@ def test_what_is_done_around_the_model_is_the_callers(sides):
     model, params = sides
     report = compare(model, params, (X,), rules=MINE, call_jax=lambda params, x: linen_call(1e-5)(params, x) * 2, tier="A")
     assert [module.jax for module in report.diverging] == ["(call)"]
-    assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) diverging, and 0 of 4 modules"
+    assert {stage.name: stage.says for stage in report.stages}["local"] == "(call) diverges, and 0 of 4 modules"
     assert report.verdict.startswith("DIFFERENT: (call): torch adds 1 times the model; jax adds 2 times the model")
 
 
@@ -111,7 +112,7 @@ def test_what_is_done_around_the_model_is_the_callers(sides):
     ("factor", "stages"),
     [
         (1, [("equal", "no module was compared by itself"), ("equal", "max/rms 0.0e+00")]),
-        (2, [("different", "(call) diverging"), ("different", "(call) diverging")]),
+        (2, [("different", "(call) diverges"), ("different", "(call) diverges")]),
     ],
 )
 def test_where_there_is_no_module_none_is_counted(factor, stages):
@@ -221,7 +222,7 @@ class Drops(nnx.Module):
 
 
 def test_random_state_in_a_module_is_no_weight(sides):
-    report = compare(sides[0], Drops(nnx.Rngs(0)), (X,), rules=MINE, checks=CHECKS, tier="C")
+    report = compare(sides[0], Drops(nnx.Rngs(0)), (X,), rules=MINE, checks=CHECK_NAMES, tier="C")
     assert [stage.status for stage in report.stages] == ["different"] + ["equal"] * 7, str(report)
 
 

@@ -9,7 +9,8 @@ from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import run_torch
 from jaxformer.parity.report.report import Report
@@ -101,7 +102,7 @@ def report_of(sides, checks=("weights", "forward", "local"), **options) -> Repor
 
 
 def test_equal(sides):
-    report = report_of(sides, CHECKS)
+    report = report_of(sides, CHECK_NAMES)
     assert report.status == "equal", str(report)
     assert {"cut", "turn"} <= {module.jax for module in report.modules}
 
@@ -122,7 +123,7 @@ def test_a_complex_output(sides, bug):
     assert {stage.name: stage.status for stage in report.stages if stage.name in ("forward", "float32")} == dict.fromkeys(
         ("forward", "float32"), "different" if bug else "equal"
     )
-    assert "leave out the checks of gradients" in report_of(sides, CHECKS, **calls).verdict
+    assert "leave out the checks of gradients" in report_of(sides, CHECK_NAMES, **calls).verdict
 
 
 def test_buffers_stay_complex_in_float32(sides):

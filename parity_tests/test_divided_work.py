@@ -120,7 +120,7 @@ def test_a_clean_port_is_equal():
     shared = {module.jax for module in report.modules if module.shared}
     assert shared == {"", "table", "places", "group"}
     (local,) = [stage.says for stage in report.stages if stage.name == "local"]
-    assert "share their work otherwise" in local
+    assert "divide the work otherwise" in local
 
 
 @pytest.mark.parametrize("bug", ["first", "group.layer", "out"])

@@ -11,7 +11,7 @@ from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate
 from jaxformer.errors import InputError
 from jaxformer.models import abstract
-from jaxformer.parity.generation import Written, compare_generation, judge
+from jaxformer.parity.generation import Written, compare_generation, compare_written
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, V, gpt_config
@@ -107,28 +107,28 @@ def nearly_tied(margin, noise):
 
 @pytest.mark.parametrize(("margin", "status"), [(7e-6, "equal"), (9e-6, "different")])
 def test_a_tie_is_what_eight_times_the_noise_can_turn(margin, status):
-    stage = judge(*nearly_tied(margin, noise=1e-6), "B")
+    stage = compare_written(*nearly_tied(margin, noise=1e-6), "B")
     assert stage.status == status
     assert (
         f"row 1, step 1: torch wrote 3, jax 2, the two likeliest {margin:.1e} apart; 8 times the noise is 8.0e-06" in stage.says
     )
-    assert judge(*nearly_tied(margin, noise=1e-6), "A").status == "different"
+    assert compare_written(*nearly_tied(margin, noise=1e-6), "A").status == "different"
 
 
 def test_without_logits_there_is_no_tie():
     theirs, ours = nearly_tied(0.0, noise=1.0)
-    stage = judge(theirs._replace(logits=None), ours, "B")
+    stage = compare_written(theirs._replace(logits=None), ours, "B")
     assert (stage.status, stage.says) == ("different", "row 1, step 1: torch wrote 3, jax 2")
 
 
 def test_infinities_elsewhere_are_no_noise():
     theirs, ours = nearly_tied(1e-9, noise=1.0)
     ours.logits[0, 0, 1] = -np.inf
-    assert judge(theirs, ours, "B").status == "different"
+    assert compare_written(theirs, ours, "B").status == "different"
 
 
 def test_texts_of_other_lengths():
-    stage = judge(Written(np.zeros((2, 3), int), None), Written(np.zeros((2, 4), int), None), "A")
+    stage = compare_written(Written(np.zeros((2, 3), int), None), Written(np.zeros((2, 4), int), None), "A")
     assert stage.says == "torch wrote ids [2, 3], jax [2, 4]"
 
 

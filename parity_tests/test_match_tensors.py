@@ -8,11 +8,13 @@ import pytest
 
 from jaxformer.convert.rules import Family, Part, Rule, to_torch
 from jaxformer.errors import ConversionError
-from jaxformer.parity.compare import CHECKS, weights_stage
+from jaxformer.parity.judge.checks import CHECKS, needs_of
+from jaxformer.parity.judge.comparison import Comparison
+from jaxformer.parity.judge.weights import weights
 from jaxformer.parity.match.tensors import NO_RULES, identify
 from jaxformer.parity.record.reference import apply
 from jaxformer.parity.record.torch_state import TorchState
-from jaxformer.parity.report.report import Stage
+from jaxformer.parity.report.data import Stage
 from parity_tests.helpers import D, F, V, noise
 
 Tree = dict[str, Any]
@@ -35,9 +37,13 @@ def no_run() -> Any:
     raise AssertionError("torch was run")
 
 
+def comparison(held: TorchState, tree: Any, rules: Family | None = None) -> Comparison:
+    return Comparison(held, tree, rules, apply, no_run, needs_of(CHECKS))
+
+
 def stage(held: TorchState, tree: Any, rules: Family | None = None) -> Stage:
     """What the comparison says of the weights."""
-    return next(weights_stage(held, tree, rules, apply, CHECKS, "B", no_run))[0]
+    return weights(comparison(held, tree, rules)).stage
 
 
 WRONG: dict[str, tuple[str, str, Any, str]] = {
@@ -65,14 +71,12 @@ def test_a_wrong_tensor_is_told_and_torchs_is_used(case):
 
 
 def test_torchs_values_are_what_the_rest_runs_on():
-    weights, tree = blocks()
+    held, tree = blocks()
     right = tree["h"]["1"]["out"]["kernel"]
     tree["h"]["1"]["out"]["kernel"] = 2 * right
-    steps = weights_stage(TorchState(weights), tree, None, apply, CHECKS, "B", no_run)
-    next(steps)
-    with pytest.raises(StopIteration) as done:
-        next(steps)
-    assert np.array_equal(done.value.value.like["h"]["1"]["out"]["kernel"], right)
+    assert weights(comparison(TorchState(held), tree)).stage.status == "different"
+    candidate = comparison(TorchState(held), tree).candidate
+    assert np.array_equal(candidate.like["h"]["1"]["out"]["kernel"], right)
 
 
 def test_one_wrong_part_of_a_packed_tensor_and_one_wrong_layer_of_a_stack():

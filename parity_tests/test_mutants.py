@@ -6,7 +6,9 @@ import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
-from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.report.report import Report
 from jaxformer.selfcheck.cases import CASES, CONFIGS
 from jaxformer.selfcheck.inject import Mutant, instead, patch
 from jaxformer.selfcheck.mutants import MUTANTS

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from flax import linen
 
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 
@@ -60,7 +61,7 @@ def report_of(factor: float) -> Report:
     dense = jax.tree.map(lambda *leaves: np.stack(leaves), *(weights_of(layer.dense) for layer in theirs.layers))
     tree = {"layers": {"dense": dense}, "head": weights_of(theirs.head)}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        return compare(theirs, tree, (X,), call_jax=lambda tree, x: Net(factor).apply({"params": tree}, x), checks=CHECKS)
+        return compare(theirs, tree, (X,), call_jax=lambda tree, x: Net(factor).apply({"params": tree}, x), checks=CHECK_NAMES)
 
 
 def test_a_right_port_is_equal_and_its_layers_are_named_as_not_compared():

@@ -14,7 +14,8 @@ from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
 from jaxformer.parity.capture.jax_hooks import tap
-from jaxformer.parity.compare import CHECKS, compare
+from jaxformer.parity.compare import compare
+from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -38,7 +39,7 @@ def check(report: Report) -> None:
     assert report.status == "equal", str(report)
     assert not [name for name in report.jax_only if "scores" in name or "weights" in name]
     assert {"scores", "weights"} <= {module.torch.rpartition(".")[2] for module in report.modules}
-    assert [stage.name for stage in report.stages] == [*CHECKS, "float32"]
+    assert [stage.name for stage in report.stages] == [*CHECK_NAMES, "float32"]
 
 
 @pytest.mark.parametrize(("position", "activation", "bias"), [("pre", "gelu", True), ("post", "relu", False)])
@@ -100,7 +101,7 @@ def bert(padding_idx: int | None = None, **changes) -> tuple[torch.nn.Module, nn
     return load_torch(theirs, ours, FAMILIES["bert"]).eval(), ours
 
 
-def compare_bert(theirs: torch.nn.Module, ours: nnx.Module, checks: tuple[str, ...] = CHECKS) -> Report:
+def compare_bert(theirs: torch.nn.Module, ours: nnx.Module, checks: tuple[str, ...] = CHECK_NAMES) -> Report:
     """The states of all tokens, and what the pooler makes of them."""
     ids, real = probe(V, B, 11, seed=3)
     types = np.random.default_rng(4).integers(0, 2, ids.shape).astype(np.int32)

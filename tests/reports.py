@@ -3,7 +3,9 @@
 import math
 from dataclasses import replace
 
-from jaxformer.parity.report.report import Error, Module, Report, Stage, Status, Step
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import Module, Stage, Status, Step
+from jaxformer.parity.report.report import Report
 
 PARTS = ("attention_norm", "attention.query", "attention", "feed_forward_norm", "feed_forward.up", "feed_forward")
 SAME = Error(3e-16, 2e-15)

@@ -9,7 +9,8 @@ import pytest
 from benchmarks import field
 from benchmarks.field_kinds import KINDS
 from jaxformer.errors import InputError, ParityError
-from jaxformer.parity.report.report import Report, Stage
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.report import Report
 
 NAMED = {"t5", "albert", "whisper", "bart", "marian", "blenderbot"}
 
@@ -62,7 +63,7 @@ def test_a_name_that_is_none_is_refused():
     ],
 )
 def test_a_verdict_that_is_not_expected_is_an_error(differs, status, says, expected, monkeypatch, capsys):
-    report = Report(tier="A", line=1e-13, stages=[Stage("forward", status, says)])
+    report = Report(tier="A", tolerance=1e-13, stages=[Stage("forward", status, says)])
     monkeypatch.setattr(field, "KINDS", [field.Kind("toy", "Toy", {}, differs=differs, because=differs)])
     monkeypatch.setattr(field, "flax_release", lambda: None)
     monkeypatch.setattr(field, "compared", lambda *_: report)

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 from jaxformer.errors import InputError
-from jaxformer.parity.report.report import Error, Module, Report, Stage
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.report.report import Report
 from jaxformer.parity.report.terminal import show
 from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
 
@@ -26,16 +28,17 @@ def test_json_brings_everything_back(name):
 
 
 def test_a_report_of_before_is_read():
-    """Two of its fields had other names."""
-    report = different()
-    text = report.to_json().replace('"diverging"', '"guilty"').replace('"not_covered"', '"unnoticed"')
-    assert '"guilty"' in text
+    """Three of its fields had other names."""
+    report, text = different(), different().to_json()
+    for name, earlier in (("diverging", "guilty"), ("not_covered", "unnoticed"), ("tolerance", "line")):
+        assert f'"{name}"' in text
+        text = text.replace(f'"{name}"', f'"{earlier}"')
     assert Report.from_json(text) == report
 
 
 def test_json_is_strict():
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     values = json.loads(infinite().to_json(), parse_constant=refuse)
     assert values["modules"][0]["propagated"] == {"relative": "inf", "peak": "nan", "rounding": 0.0, "rounding_peak": 0.0}
@@ -47,27 +50,30 @@ def test_json_is_strict():
 
 
 def test_json_takes_whole_numbers_for_figures():
-    assert Report.from_json('{"tier": "A", "line": 0}') == Report("A", 0.0)
+    assert Report.from_json('{"tier": "A", "tolerance": 0}') == Report("A", 0.0)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the text is no report: it is no JSON; give what to_json wrote"),
-        ("[" * 100_000, "the text is no report: it is no JSON; give what to_json wrote"),
+        ("", "the text is not a report: it is not JSON; give what to_json wrote"),
+        ("[" * 100_000, "the text is not a report: it is not JSON; give what to_json wrote"),
         ("[1, 2]", "report = [1, 2] is not an object; give what to_json wrote"),
         ("{}", "report has no tier; give what to_json wrote"),
-        ('{"tier": "A", "line": "much"}', 'report.line = "much" is not a number; give what to_json wrote'),
-        ('{"tier": "A", "line": true}', "report.line = true is not a number; give what to_json wrote"),
-        ('{"tier": "A", "line": 1, "colour": 2}', 'report has a field "colour" that is not known'),
-        ('{"tier": "A", "line": 1, "stages": {}}', "report.stages = {} is not a list"),
-        ('{"tier": "A", "line": 1, "environment": {"jax": 1}}', "report.environment.jax = 1 is not a text"),
-        ('{"tier": "A", "line": 1, "steps": [{"number": 1.5}]}', "report.steps[0] has no loss"),
+        ('{"tier": "A", "tolerance": "much"}', 'report.tolerance = "much" is not a number; give what to_json wrote'),
+        ('{"tier": "A", "tolerance": true}', "report.tolerance = true is not a number; give what to_json wrote"),
+        ('{"tier": "A", "tolerance": 1, "colour": 2}', 'report has a field "colour" that is not known'),
+        ('{"tier": "A", "tolerance": 1, "stages": {}}', "report.stages = {} is not a list"),
+        ('{"tier": "A", "tolerance": 1, "environment": {"jax": 1}}', "report.environment.jax = 1 is not a text"),
+        ('{"tier": "A", "tolerance": 1, "steps": [{"number": 1.5}]}', "report.steps[0] has no loss"),
         (
-            '{"tier": "A", "line": 1, "stages": [{"name": "x", "status": "good", "says": ""}]}',
+            '{"tier": "A", "tolerance": 1, "stages": [{"name": "x", "status": "good", "says": ""}]}',
             "report.stages[0].status = \"good\" is not 'equal' or 'different' or 'failed'",
         ),
-        (f'{{"tier": {list(range(99))}, "line": 1}}', "report.tier = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11... is not a text"),
+        (
+            f'{{"tier": {list(range(99))}, "tolerance": 1}}',
+            "report.tier = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11... is not",
+        ),
     ],
 )
 def test_json_of_something_else(text, said):
@@ -81,9 +87,9 @@ def test_text_has_diverging_modules_below_their_check():
     lines = str(different()).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["weights", "forward", "local"]
     assert lines[3] == f"  stack.blocks.1.attention_norm   {EPSILON}"
-    assert lines[4] == "  stack.blocks.10.attention   input of stack.blocks.10.attention.out: relL2 3.0e-01, line 1e-13"
+    assert lines[4] == "  stack.blocks.10.attention   input of stack.blocks.10.attention.out: relL2 3.0e-01, tolerance 1e-13"
     assert lines[-4] == "taps not compared: rope"
-    assert lines[-2] == "not noticed by this run: stack.*.attention.key.bias"
+    assert lines[-2] == "not covered by this run: stack.*.attention.key.bias"
     assert lines[-1] == f"DIFFERENT: stack.blocks.1.attention_norm: {EPSILON}, and 1 more"
 
 
@@ -92,7 +98,7 @@ def of_every_layer(cause: str, name: str = "layers.{}.norm") -> Report:
     wrong = Error(1e-3, 2e-3)
     rows = [Module(name.format(i), f"h.{i}.ln", wrong, wrong, "output", True, cause.format(i)) for i in range(52)]
     rows.append(Module("head", "head", wrong, wrong, "output", diverging=True))
-    return Report("A", 1e-13, [Stage("local", "different", "53 of 53 modules diverging")], rows)
+    return Report("A", 1e-13, [Stage("local", "different", "53 of 53 modules diverge")], rows)
 
 
 LAYERS = {
@@ -130,7 +136,7 @@ def test_text_has_what_is_without_a_pair():
 
 
 def test_text_names_modules_that_are_wrong_backwards_only():
-    says = "stack.blocks.2.attention.query{}gradient: max/rms 3.1e-03, line 1e-12"
+    says = "stack.blocks.2.attention.query{}gradient: max/rms 3.1e-03, tolerance 1e-12"
     lines = str(backward()).splitlines()
     assert lines[1].startswith("activation gradients")
     assert lines[2] == "  " + says.format("   ")
@@ -182,7 +188,7 @@ def test_in_a_pipe_it_is_the_plain_text():
 
 def test_in_a_terminal_the_diverging_are_a_table():
     lines = shown(different(), terminal=True, width=160).splitlines()
-    header = next(i for i, line in enumerate(lines) if line.split() == ["module", "where", "local", "line", "cause"])
+    header = next(i for i, line in enumerate(lines) if line.split() == ["module", "where", "local", "tolerance", "cause"])
     assert "taps not compared: rope" in lines
     first, second = lines[header + 1 : header + 3]
     assert re.split(r" {2,}", first.strip()) == ["stack.blocks.1.attention_norm", "output", "relL2 1.7e-04", "1e-13", EPSILON]
@@ -206,7 +212,7 @@ def test_markdown_has_all_of_it():
     assert text.startswith("# DIFFERENT: stack.blocks.1.attention_norm: torch epsilon 1e-05; jax epsilon 1e-06")
     titles = re.findall(r"^## (.*)", text, re.M)
     assert titles == [
-        *("Checks", "Diverging modules", "All modules", "Training", "Taps not compared", "Not noticed by this run"),
+        *("Checks", "Diverging modules", "All modules", "Training", "Taps not compared", "Not covered by this run"),
         *("JAX calls not compared by themselves", "torch calls not compared by themselves", "Environment"),
     ]
     assert f"| `stack.blocks.1.attention_norm` | output | relL2 1.7e-04 | 1e-13 | {EPSILON} |" in text
@@ -241,5 +247,5 @@ def test_markdown_has_gradients_where_there_are_some():
 def test_a_difference_that_float32_may_explain_is_said_to_be_one(hinted):
     off = Error(2e-8, 2e-8)
     local = Module("norm", "norm", off, off, "output", diverging=True, float32=hinted)
-    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverging")], [local])
+    report = Report("A", 1e-13, [Stage("local", "different", "1 of 1 modules diverges")], [local])
     assert ("(float32's size: does a side hold a constant in float32" in report.verdict) == hinted

@@ -97,9 +97,9 @@ def test_heights_keep_their_order():
     assert axis.y(0.0) == 100.0
 
 
-@pytest.mark.parametrize("line", [0.0, 1.0, 1e-300])
-def test_any_line_can_be_drawn(line):
-    assert Reader(replace(infinite(), line=line).to_html()).open == []
+@pytest.mark.parametrize("tolerance", [0.0, 1.0, 1e-300])
+def test_any_tolerance_can_be_drawn(tolerance):
+    assert Reader(replace(infinite(), tolerance=tolerance).to_html()).open == []
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +170,11 @@ def test_the_cause_is_told_in_words(opened):
     assert first.text.splitlines() == [
         "stack.blocks.1.attention_norm torch: torch.stack.blocks.1.attention_norm",
         EPSILON,
-        "Given torch's own inputs, its output is off by relL2 1.7e-04; up to 1e-13 counts as equal.",
+        "Given torch's own inputs, its output differs by relL2 1.7e-04; up to 1e-13 counts as equal.",
     ]
     assert "No known formula explains it." in second.text
     chrome = opened("backward")
-    says = "the gradient that it sends back is off by max/rms 3.1e-03; up to 1e-12 counts as equal."
+    says = "the gradient that it sends back differs by max/rms 3.1e-03; up to 1e-12 counts as equal."
     assert says in chrome.find_element(By.CLASS_NAME, "reason").text
     assert len(chrome.find_elements(By.CSS_SELECTOR, "#gradients .call.diverging")) == 1
     assert len(chrome.find_elements(By.CSS_SELECTOR, "#depth .call.diverging")) == 0
@@ -240,11 +240,12 @@ def test_positions_of_another_module(opened):
     choice = Select(chrome.find_element(By.ID, "position-module"))
     assert choice.first_selected_option.text == "stack.blocks.1.attention_norm (diverging)"
     assert shown_figures(chrome) == [
-        "stack.blocks.1.attention_norm Largest 5.4e-07 at position 65; 61 of 66 positions are over the line, first position 5."
+        "stack.blocks.1.attention_norm Largest 5.4e-07 at position 65; "
+        "61 of 66 positions are over the tolerance, first position 5."
     ]
     choice.select_by_visible_text("stack.blocks.0.attention")
     assert shown_figures(chrome) == [
-        "stack.blocks.0.attention Largest 1.0e-16 at position 0; all 66 positions are within the line."
+        "stack.blocks.0.attention Largest 1.0e-16 at position 0; all 66 positions are within the tolerance."
     ]
 
 
@@ -279,12 +280,12 @@ def test_heads_are_hotter_where_they_are_worse(opened):
 def test_training(opened):
     chrome = opened("trained")
     says = chrome.find_element(By.ID, "training").text
-    assert "Furthest off at step 17: loss 4.4e-09, parameters 5.1e-15." in says
+    assert "Largest difference at step 17: loss 4.4e-09, parameters 5.1e-15." in says
     assert len(chrome.find_elements(By.CSS_SELECTOR, "#training svg path")) == 3
     assert len(trained().steps) == 40
 
 
-def test_what_was_not_noticed_and_what_it_ran_on(opened):
+def test_what_was_not_covered_and_what_it_ran_on(opened):
     chrome = opened("different")
     assert "rope" in chrome.find_element(By.ID, "taps").text
     assert "stack.*.attention.key.bias" in chrome.find_element(By.ID, "not_covered").text

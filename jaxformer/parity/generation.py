@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,13 +14,12 @@ from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.numerics.metrics import host
-from jaxformer.parity.report.report import Stage
+from jaxformer.parity.record.reference import Tier
+from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
 
-Tier = Literal["A", "B", "C"]
-
 TIE = 8.0
-"""Tiers B and C: two tokens whose logits are nearer than this many times the noise may change places."""
+"""Tiers B and C: two tokens may change places if their logits differ by at most this many times the noise."""
 
 
 class Written(NamedTuple):
@@ -29,7 +28,7 @@ class Written(NamedTuple):
     ids: np.ndarray
     """`B T`"""
     logits: np.ndarray | None
-    """`B T V`: what each id was chosen by; None where they are not known."""
+    """`B T V`: what each id was chosen by; None where they are not given."""
 
 
 def compare_generation(
@@ -49,19 +48,19 @@ def compare_generation(
     """
     import torch
 
-    wide = tier == "A"
+    float64 = tier == "A"
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
     theirs = copy.deepcopy(torch_model).eval()
-    with torch.no_grad(), torch_float64() if wide else nullcontext():
-        reference = _written("torch", torch_generate(theirs.double() if wide else theirs))
-    precise = {"A": jax_float64(), "B": jax.default_matmul_precision("highest"), "C": nullcontext()}
-    with precise[tier]:
-        ours = ready(joined(*load_jax(jax_model, weights, rules, wide=wide)), training=False)
-        return judge(reference, _written("jax", jax_generate(ours)), tier)
+    with torch.no_grad(), torch_float64() if float64 else nullcontext():
+        reference = _written("torch", torch_generate(theirs.double() if float64 else theirs))
+    precision = {"A": jax_float64(), "B": jax.default_matmul_precision("highest"), "C": nullcontext()}
+    with precision[tier]:
+        ours = ready(joined(*load_jax(jax_model, weights, rules, float64=float64)), training=False)
+        return compare_written(reference, _written("jax", jax_generate(ours)), tier)
 
 
-def judge(theirs: Written, ours: Written, tier: Tier) -> Stage:
-    """Where they part, if they do."""
+def compare_written(theirs: Written, ours: Written, tier: Tier) -> Stage:
+    """Where what both sides wrote begins to differ, if it does."""
     shapes = theirs.ids.shape, ours.ids.shape
     if shapes[0] != shapes[1]:
         return Stage("generate", "different", f"torch wrote ids {list(shapes[0])}, jax {list(shapes[1])}")
@@ -72,26 +71,26 @@ def judge(theirs: Written, ours: Written, tier: Tier) -> Stage:
     steps = np.where(differ.any(1), differ.argmax(1), shapes[0][1])
     """Of each row, the first that differs."""
     if theirs.logits is None or ours.logits is None:
-        return _parting(theirs, ours, rows[0], steps, "")
+        return _difference(theirs, ours, rows[0], steps, "")
     noise = _noise(theirs.logits, ours.logits, steps)
     margins = {row: _margin(theirs.logits[row, steps[row]]) for row in rows}
-    over = [row for row in rows if not margins[row] <= TIE * noise]
-    row = over[0] if over else rows[0]
+    not_tied = [row for row in rows if not margins[row] <= TIE * noise]
+    row = not_tied[0] if not_tied else rows[0]
     says = f", the two likeliest {margins[row]:.1e} apart; {TIE:g} times the noise is {TIE * noise:.1e}"
-    found = _parting(theirs, ours, row, steps, says)
-    if tier == "A" or over:
+    found = _difference(theirs, ours, row, steps, says)
+    if tier == "A" or not_tied:
         return found
     return Stage("generate", "equal", f"{len(differ) - len(rows)} of {len(differ)} rows the same, else ties: {found.says}")
 
 
-def _parting(theirs: Written, ours: Written, row: int, steps: np.ndarray, more: str) -> Stage:
+def _difference(theirs: Written, ours: Written, row: int, steps: np.ndarray, more: str) -> Stage:
     step = steps[row]
     says = f"row {row}, step {step}: torch wrote {theirs.ids[row, step]}, jax {ours.ids[row, step]}{more}"
     return Stage("generate", "different", says)
 
 
 def _noise(theirs: np.ndarray, ours: np.ndarray, steps: np.ndarray) -> float:
-    """The largest |J - T| before the rows part: later, they are logits of other texts. 0 where infinities do not agree."""
+    """The largest |J - T| of the logits before the ids differ: later, they are of other texts. 0 where infinities differ."""
     before = np.arange(theirs.shape[1]) < steps[:, None]
     t, j = theirs[before].astype(np.float64), ours[before].astype(np.float64)
     finite = np.isfinite(t)
@@ -101,7 +100,7 @@ def _noise(theirs: np.ndarray, ours: np.ndarray, steps: np.ndarray) -> float:
 
 
 def _margin(logits: np.ndarray) -> float:
-    """How far the likeliest is ahead of the next."""
+    """The largest logit minus the second."""
     second, first = np.partition(logits.astype(np.float64), -2)[-2:]
     return float(first - second)
 

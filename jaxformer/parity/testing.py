@@ -1,4 +1,4 @@
-"""Parity in a test: one call that fails with the report, the verdict on its last line."""
+"""Parity in a test: one call that fails with the report. Its last line is the verdict."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ def assert_parity(torch_model: Any, jax_model: Any, inputs: tuple[Any, ...], **o
     """
     __tracebackhide__ = True
     report = compare(torch_model, jax_model, inputs, **options)
-    judge(report)
+    raise_unless_equal(report)
     return report
 
 
-def judge(report: Report) -> None:
-    """AssertionError with the report's text unless it says equal."""
+def raise_unless_equal(report: Report) -> None:
+    """AssertionError with the report's text unless both sides are equal."""
     __tracebackhide__ = True
     if report.exit_code:
         raise AssertionError(str(report))

@@ -1,11 +1,9 @@
-"""The two models that are to be compared, and what is not one."""
+"""The two models and their inputs: what cannot be compared is refused."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen
 
@@ -15,7 +13,7 @@ from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
-from jaxformer.pytree import is_weight
+from jaxformer.parity.run.load_weights import has_shapes_alone
 
 
 def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
@@ -50,7 +48,7 @@ def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
 
 
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
-    """The rules; InputError for what is no JAX model, and rules that are none."""
+    """The rules; InputError for anything that is not a JAX model or rules."""
     if is_torch(jax_model) or isinstance(jax_model, linen.Module):
         kind = "torch" if is_torch(jax_model) else "Linen"
         raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
@@ -58,29 +56,14 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
         raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
     if rules is not None:
         return find_family(rules, "rules")
-    if abstract(jax_model):
+    if has_shapes_alone(jax_model):
         raise InputError("the JAX model has shapes alone, and no values to match; give rules")
     return None
 
 
-def abstract(tree: Any) -> bool:
-    """Whether its weights are shapes alone."""
-    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
-
-
-def filled(tree: Any) -> Any:
-    """Keys and counts of zeros where these are shapes, as `eval_shape` leaves dropout's: a model that infers draws none."""
-
-    def fill(leaf: Any) -> Any:
-        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
-        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
-
-    return jax.tree.map(fill, tree)
-
-
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be judged in it."""
+    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be compared in it."""
     for path, module in model.named_modules():
         refuse(path, module)
     modes = {module: module.training for module in model.modules()}

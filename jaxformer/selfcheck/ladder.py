@@ -77,5 +77,3 @@ LADDER: dict[str, Callable[[Reference, Candidate], Any]] = {
     "gradients, float64": check_all_gradients,
     "output, float32": check_output32,
 }
-
-

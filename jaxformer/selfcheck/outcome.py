@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxformer.parity.report.report import Module, Report
+from jaxformer.parity.report.data import Module
+from jaxformer.parity.report.report import Report
 from jaxformer.selfcheck.inject import Mutant
 
 LEAST_CAUSES = 0.8

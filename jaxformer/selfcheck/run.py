@@ -19,9 +19,10 @@ from jaxformer.models import abstract
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
-from jaxformer.parity.report.report import Module
+from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.training.compare import SAME, check_course
+from jaxformer.parity.training.compare import check_training
+from jaxformer.parity.training.step_comparison import EQUAL_GRADIENTS
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.cases import BATCH, CASES, CONFIGS, DECODINGS, LENGTH, TIERS, TRAININGS
@@ -101,7 +102,7 @@ def judge_whole_run(checks: Mapping[str, Callable[[], Any]], _: Candidate) -> Ju
         try:
             run()
         except (ConversionError, ParityError) as error:
-            return Judged(name, cause=str(error).partition(f"{SAME}; ")[2])
+            return Judged(name, cause=str(error).partition(f"{EQUAL_GRADIENTS}; ")[2])
     return Judged()
 
 
@@ -112,7 +113,7 @@ def checks_of(case: str) -> dict[str, Callable[[], Any]]:
         return {"A tokens, float64": lambda: check_decoding(decode_jax(DECODINGS[case]), recorded)}
     training = TRAININGS[case]
     tiers: dict[str, Callable[[], Any]] = {
-        "A training, float64": lambda: check_course(compare_twins(training)),
+        "A training, float64": lambda: check_training(compare_twins(training)),
         "B training, float32": lambda: check_twins32(training),
     }
     return {name: run for name, run in tiers.items() if name[0] in TIERS.get(case, "A")}

@@ -9,9 +9,10 @@ from jaxformer.config.models import ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig, Spread
 from jaxformer.models import Model, abstract
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.training.compare import TrainingResult, compare_training
+from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.float32 import check_training32
 from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.parity.training.step_comparison import TrainingResult
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch

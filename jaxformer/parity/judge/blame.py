@@ -1,4 +1,4 @@
-"""What a difference of one module's own code comes to: none, where all that comes out is torch's."""
+"""Whether a module whose own code differs diverges: not where all that comes out of the model is torch's."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
 from jaxformer.parity.numerics.axis_order import orders_for, repeated
-from jaxformer.parity.numerics.metrics import EXACT, Noise, check_gradients
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.numerics.metrics import EXACT, Error, Noise, check_gradients
+from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.trace import Traced, over
 
 
 def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
-    """The table's rows, diverging or not by what comes of it."""
+    """The table's rows, in which only differences that change a result are diverging."""
     ours, theirs = traced.ours.outputs[CALL][0], traced.reference.output
     if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
         unlike = other_shapes(traced)
@@ -27,9 +27,9 @@ def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
 
 
 def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
-    """What is wrong with calls that give arrays which cannot be laid beside torch's, by torch's name.
+    """What differs in calls whose arrays fit torch's in no order of axes, by torch's name.
 
-    Of a module that is called more than once, it is not sure which call is which.
+    Modules that are called more than once are left out: which call is which is not certain.
     """
     calls = Counter(site.path for site in traced.reference.calls)
     found = {}
@@ -42,7 +42,7 @@ def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
 
 
 def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
-    """Names of the null gradients of weights and inputs; and what is wrong with the others, '' if nothing is."""
+    """Names of the null gradients of weights and inputs; and how the first other one differs, '' if none does."""
     if traced.ours.weights is None:
         return [], ""
     try:
@@ -52,5 +52,5 @@ def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
 
 
 def roundings(traced: Traced) -> Mapping[str, Noise]:
-    """How far rounding moves torch's."""
+    """How far rounding moves torch's gradients."""
     return {name: traced.reference.rounding.run.get(ArrayKey.gradient(name), EXACT) for name in traced.reference.gradients}

@@ -1,8 +1,8 @@
-"""Work that both sides divide otherwise among their calls, as scaled embeddings: inside of their module, or behind it.
+"""Work that the two sides divide differently among their calls, as scaled embeddings: inside of their module, or after it.
 
-On torch's values each of the two calls is off then, and both together are not. So a border between calls is tried open: our
+On torch's values each of the two calls differs then, and both together do not. So a border between calls is tried open: jax's
 array stays there, torch's are everywhere else. If another difference is gone with it, and none has come in its stead, the two
-cancel: it is one piece of work, cut elsewhere. Bugs in other places stay what they are, since torch's values are around them.
+cancel: it is one piece of work, divided otherwise. Bugs elsewhere stay what they are, since torch's values are around them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,14 +16,14 @@ from jaxformer.parity.run.isolated import Isolated, Mismatch
 from jaxformer.parity.run.trace import Traced, over
 
 MOST_ROUNDS = 16
-"""So many sets of borders are tried."""
+"""So many rounds of borders are tried at most."""
 FARTHEST = 4
 """A difference may go through so many borders before it is gone: a dropout, a reshape."""
 
 
 def with_open_borders(traced: Traced) -> Traced:
-    """The same, module by module, with those borders open at which differences cancel."""
-    search = _Search(traced)
+    """The runs, module by module, with those borders open at which differences cancel."""
+    search = _BorderSearch(traced)
     if not search.seeds() or _is_harmless(traced):
         return traced
     search.run()
@@ -33,7 +33,7 @@ def with_open_borders(traced: Traced) -> Traced:
 
 
 def _is_harmless(traced: Traced) -> bool:
-    """Whether all that comes out along the normal run is torch's."""
+    """Whether all that comes out in the normal run is torch's."""
     noise = noise_of(traced.reference.calls)
     back = (returned(traced, site, noise) for site in traced.pairs)
     values = (each is not None and over(each, "activation") for each in traced.normal.values())
@@ -59,7 +59,7 @@ class _Trial:
         return not (self.readers | self.makers).isdisjoint(other.readers) or not self.readers.isdisjoint(other.makers)
 
 
-class _Search:
+class _BorderSearch:
     """Which borders to open."""
 
     def __init__(self, traced: Traced):
@@ -84,7 +84,7 @@ class _Search:
         self.owners: set[Site] = set()
 
     def seeds(self) -> list[ArrayKey]:
-        """Differences behind which there is another one, of the code that goes on with the first or of what is around it."""
+        """Differences that another one follows, of the code that goes on with the first or of what is around it."""
         places = list(self.wrong)
         owners = [self.wrong[place].owner for place in places]
         return [
@@ -101,7 +101,7 @@ class _Search:
         return found
 
     def _behind(self, site: Site) -> set[Site]:
-        """Whose code goes on with what a call reads: its own, and where our output stays, that of the call around it too."""
+        """Whose code goes on with what a call reads: its own, and where jax's output stays, that of the call around it too."""
         found = {site}
         while site not in {*self.giving, CALL}:
             found.add(site := self.around.get(site, CALL))
@@ -123,7 +123,7 @@ class _Search:
             size = min(map(len, sets))
             tried |= set(self._try([each for each in sets if len(each) == size]))
         if self.opened:
-            self._off(self.opened)
+            self._differences(self.opened)
 
     def _try(self, sets: Iterable[frozenset[ArrayKey]]) -> list[frozenset[ArrayKey]]:
         """Those sets at once that different calls read; the accepted ones stay open. What was tried."""
@@ -143,7 +143,7 @@ class _Search:
         """Differences that come instead are opened too, until none comes; those that never end, as a bug's, have failed. Of
         trials that meet, the first goes on; the others are left out of what is given back."""
         for step in range(FARTHEST + 1):
-            found = self._off(self.opened.union(*(trial.opened for trial in trials if not trial.failed)))
+            found = self._differences(self.opened.union(*(trial.opened for trial in trials if not trial.failed)))
             going = False
             for trial in (trial for trial in trials if not trial.failed):
                 own = {place: mismatch for place, mismatch in found.items() if mismatch.owner in trial.readers}
@@ -166,15 +166,15 @@ class _Search:
 
     def _needs_all(self, trial: _Trial) -> bool:
         """Whether what is gone comes back with each of the seeds closed."""
-        return all(trial.gone & self._off(self.opened | trial.opened - {place}).keys() for place in trial.seeds)
+        return all(trial.gone & self._differences(self.opened | trial.opened - {place}).keys() for place in trial.seeds)
 
     def _accept(self, trial: _Trial) -> None:
         self.opened |= trial.opened
         done = {place: self.wrong.pop(place) for place in (trial.gone | trial.opened) & self.wrong.keys()}
         self.owners |= {mismatch.owner for mismatch in done.values()}
 
-    def _off(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
-        """Where ours differ with these borders open."""
+    def _differences(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
+        """Where jax's arrays differ with these borders open."""
         self.isolated = self._pass({place: place in opened for place in self.places})
         found = ((self.traced.off(mismatch), mismatch) for mismatch in self.isolated.mismatches)
         return {mismatch.place: mismatch for error, mismatch in found if mismatch.place and over(error, "activation")}

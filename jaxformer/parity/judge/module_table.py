@@ -1,4 +1,4 @@
-"""The table of modules: how far each one is off, which are diverging, and why."""
+"""The table of modules: the errors of each, which are diverging, and why."""
 
 import math
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from jaxformer.parity.explain.explainers import cause_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, rms
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, rms
+from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
 from jaxformer.parity.run.trace import EQUAL, Traced, error, over

@@ -8,9 +8,9 @@ import numpy as np
 from jaxformer.convert.rules import gradients_to_torch
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.match.buffers import typed_constants
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, rms
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, Error, rms
 from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.report.report import Error, Module
+from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.pair_modules import parameter_pairs
 from jaxformer.parity.run.trace import Traced

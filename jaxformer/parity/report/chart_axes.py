@@ -11,7 +11,7 @@ LEFT, RIGHT = 52.0, 14.0
 BAND = 18.0
 """How far zero is below the lowest power of ten, and infinity above the highest."""
 LOWEST, HIGHEST = -20, 8
-"""Powers of ten beyond which errors are not told apart."""
+"""Powers of ten; smaller and larger errors are drawn at the ends."""
 EXPONENTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -94,8 +94,8 @@ def rule(y: float, label: str, width: float) -> Markup:
     )
 
 
-def noise_line(y: float, width: float) -> Markup:
-    """What is under it counts as equal."""
+def tolerance_line(y: float, width: float) -> Markup:
+    """Errors below it count as equal."""
     return tag("line", class_="noise", x1=LEFT, x2=width - RIGHT, y1=y, y2=y)
 
 

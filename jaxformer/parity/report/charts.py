@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 
-from jaxformer.parity.report.chart_axes import BAND, LEFT, RIGHT, LinearAxis, LogAxis, noise_line, path
-from jaxformer.parity.report.format import figure, name_of, rank
+from jaxformer.parity.report.chart_axes import BAND, LEFT, RIGHT, LinearAxis, LogAxis, path, tolerance_line
+from jaxformer.parity.report.data import Module, Step
+from jaxformer.parity.report.format import figure, rank
 from jaxformer.parity.report.html_elements import Markup, code, tag, together
-from jaxformer.parity.report.report import Module, Step
 
 WIDTH, HEIGHT = 720.0, 260.0
 NARROWEST = 600.0
@@ -18,12 +18,12 @@ TOP = 26.0
 FOOT = 26.0
 """Room below it, for the numbers of its horizontal axis."""
 COLUMNS = 240
-"""How many positions are told apart in a plot; beyond that one step stands for several, at their largest error."""
+"""At most so many positions are drawn one by one; beyond that, a step stands for several, at their largest error."""
 
 
 def depth(
     modules: Sequence[Module],
-    line: float,
+    tolerance: float,
     *,
     label: str,
     normal: Callable[[Module], float | None],
@@ -37,31 +37,24 @@ def depth(
     width = max(WIDTH, LEFT + RIGHT + COLUMN * len(modules))
     step = (width - LEFT - RIGHT) / len(modules)
     values = [value for module in modules for value in (normal(module), own(module)) if value is not None]
-    axis = LogAxis.over([*values, line], top=TOP, bottom=HEIGHT)
+    axis = LogAxis.over([*values, tolerance], top=TOP, bottom=HEIGHT)
+    wrong = [module.diverging and (value := own(module)) is not None and not value <= tolerance for module in modules]
+    first = next((i for i, over in enumerate(wrong) if over), None)
     columns = []
     for i, module in enumerate(modules):
         x = LEFT + (i + 0.5) * step
-        diverging = module.diverging and (value := own(module)) is not None and not value <= line
-        columns.append(
-            tag(
-                "a",
-                tag("title", says(module)),
-                tag("rect", class_="hit", x=x - step / 2, y=0.0, width=step, height=HEIGHT + FOOT),
-                _dot(x, normal(module), axis, "normal"),
-                _stem(x, own(module), axis),
-                href=f"#call-{i}",
-                tabindex="-1",
-                class_="call diverging" if diverging else "call",
-            )
-        )
-    known = [(LEFT + (i + 0.5) * step, value) for i, module in enumerate(modules) if (value := normal(module)) is not None]
-    drawn = path([x for x, _ in known], [axis.y(value) for _, value in known]) if known else "M0,0"
+        hit = tag("rect", class_="hit", x=x - step / 2, y=0.0, width=step, height=HEIGHT + FOOT)
+        drawn = _dot(x, normal(module), axis, "normal"), _stem(x, own(module), axis)
+        kind = "call diverging" if wrong[i] else "call"
+        columns.append(tag("a", tag("title", says(module)), hit, *drawn, href=f"#call-{i}", tabindex="-1", class_=kind))
+    points = [(LEFT + (i + 0.5) * step, value) for i, module in enumerate(modules) if (value := normal(module)) is not None]
+    curve = path([x for x, _ in points], [axis.y(value) for _, value in points]) if points else "M0,0"
     return _svg(
         axis.grid(width),
-        noise_line(axis.y(line), width),
+        tolerance_line(axis.y(tolerance), width),
         *columns,
-        tag("path", class_="normal", d=drawn),
-        _first_name(modules, own, line, step, width),
+        tag("path", class_="normal", d=curve),
+        _name(modules[first], LEFT + (first + 0.5) * step, width) if first is not None else Markup(),
         tag("text", "first call", class_="tick", x=LEFT, y=HEIGHT + FOOT - 4),
         tag("text", "last call", class_="tick", x=width - RIGHT, y=HEIGHT + FOOT - 4, text_anchor="end"),
         width=width,
@@ -69,33 +62,33 @@ def depth(
     )
 
 
-def positions(module: Module, line: float) -> Markup:
+def positions(module: Module, tolerance: float) -> Markup:
     """The error of a module's output at each position."""
     size = math.ceil(len(module.positions) / COLUMNS)
     starts = range(0, len(module.positions), size)
     values = [max(module.positions[i : i + size], key=rank) for i in starts]
-    axis = LogAxis.over([*values, line], top=10.0, bottom=HEIGHT)
+    axis = LogAxis.over([*values, tolerance], top=10.0, bottom=HEIGHT)
     step = (WIDTH - LEFT - RIGHT) / len(values)
     stairs = "".join(f"V{axis.y(value):.1f}H{LEFT + (i + 1) * step:.1f}" for i, value in enumerate(values))
     shown = sorted({round(part * (len(values) - 1) / 4) for part in range(5)})
     return _svg(
         axis.grid(WIDTH),
         tag("path", class_="stairs", d=f"M{LEFT},{axis.zero}{stairs}V{axis.zero}"),
-        noise_line(axis.y(line), WIDTH),
+        tolerance_line(axis.y(tolerance), WIDTH),
         *(_number(LEFT + (i + 0.5) * step, starts[i]) for i in shown),
         width=WIDTH,
-        label=f"Error of {name_of(module)} over positions 0 to {len(module.positions) - 1}. {position_words(module, line)}",
+        label=f"Error of {module.name} over positions 0 to {len(module.positions) - 1}. {position_words(module, tolerance)}",
     )
 
 
-def position_words(module: Module, line: float) -> str:
-    """Where the largest error is, and where the first one over the line."""
+def position_words(module: Module, tolerance: float) -> str:
+    """Where the largest error is, and where the first one over the tolerance."""
     worst = max(range(len(module.positions)), key=lambda i: rank(module.positions[i]))
-    over = [i for i, value in enumerate(module.positions) if not value <= line]
+    over = [i for i, value in enumerate(module.positions) if not value <= tolerance]
     says = f"Largest {figure(module.positions[worst])} at position {worst}; "
     if not over:
-        return says + f"all {len(module.positions)} positions are within the line."
-    return says + f"{len(over)} of {len(module.positions)} positions are over the line, first position {over[0]}."
+        return says + f"all {len(module.positions)} positions are within the tolerance."
+    return says + f"{len(over)} of {len(module.positions)} positions are over the tolerance, first position {over[0]}."
 
 
 def course(steps: Sequence[Step]) -> tuple[Markup, Markup]:
@@ -126,26 +119,31 @@ def course(steps: Sequence[Step]) -> tuple[Markup, Markup]:
     )
 
 
-def heat_strips(modules: Sequence[Module], line: float) -> Markup:
-    """A strip for each attention, with a cell for each head: the hotter, the further over the line."""
+def heat_strips(modules: Sequence[Module], tolerance: float) -> Markup:
+    """A strip for each attention, with a cell for each head: the hotter, the further over the tolerance."""
     most = max(len(module.heads) for module in modules)
     numbers = [tag("th", str(head), scope="col") for head in range(most)]
     rows = []
     for module in modules:
         cells = [
-            tag("td", figure(error), style=f"--heat: {100 * _heat(error, line):.0f}%", title=f"head {head}: {figure(error)}")
+            tag(
+                "td",
+                figure(error),
+                style=f"--heat: {100 * _heat(error, tolerance):.0f}%",
+                title=f"head {head}: {figure(error)}",
+            )
             for head, error in enumerate(module.heads)
         ]
-        rows.append(tag("tr", tag("th", code(name_of(module)), scope="row"), *cells))
+        rows.append(tag("tr", tag("th", code(module.name), scope="row"), *cells))
     return tag("table", tag("thead", tag("tr", tag("td", "head"), *numbers)), tag("tbody", *rows), class_="strips")
 
 
-def _heat(error: float, line: float) -> float:
-    """0 within the line, then 0.15 to 1, which is an error of 1 or more."""
-    if error <= line:
+def _heat(error: float, tolerance: float) -> float:
+    """0 within the tolerance, then 0.15 to 1, which is an error of 1 or more."""
+    if error <= tolerance:
         return 0.0
-    measurable = math.isfinite(error) and 0 < line < 1
-    return 0.15 + 0.85 * min(math.log(error / line) / math.log(1 / line), 1.0) if measurable else 1.0
+    measurable = math.isfinite(error) and 0 < tolerance < 1
+    return 0.15 + 0.85 * min(math.log(error / tolerance) / math.log(1 / tolerance), 1.0) if measurable else 1.0
 
 
 def _svg(*children: str, width: float, label: str) -> Markup:
@@ -179,17 +177,10 @@ def _stem(x: float, value: float | None, axis: LogAxis) -> Markup:
     )
 
 
-def _first_name(
-    modules: Sequence[Module], own: Callable[[Module], float | None], line: float, step: float, width: float
-) -> Markup:
-    """The first diverging one's name, above its column."""
-    for i, module in enumerate(modules):
-        value = own(module)
-        if module.diverging and value is not None and not value <= line:
-            x = LEFT + (i + 0.5) * step
-            anchor, by = ("start", 4) if x < width / 2 else ("end", -4)
-            return together(
-                tag("line", class_="pointer", x1=x, x2=x, y1=4.0, y2=TOP + BAND),
-                tag("text", name_of(module), class_="name", x=x + by, y=13.0, text_anchor=anchor),
-            )
-    return Markup()
+def _name(module: Module, x: float, width: float) -> Markup:
+    """A module's name above its column."""
+    anchor, by = ("start", 4) if x < width / 2 else ("end", -4)
+    return together(
+        tag("line", class_="pointer", x1=x, x2=x, y1=4.0, y2=TOP + BAND),
+        tag("text", module.name, class_="name", x=x + by, y=13.0, text_anchor=anchor),
+    )

@@ -2,21 +2,19 @@
 
 import base64
 import hashlib
-import math
 from importlib import resources
 
-from jaxformer.parity.numerics.metrics import TOLERANCES
-from jaxformer.parity.report.charts import course, depth, heat_strips, position_words, positions
-from jaxformer.parity.report.format import count, figure, name_of, rank, worst_step
-from jaxformer.parity.report.html_elements import Markup, code, tag, together
-from jaxformer.parity.report.html_table import call_words, modules_table
-from jaxformer.parity.report.report import Error, Finding, Group, Report, Step
+from jaxformer.parity.report.data import Finding, Group, ReportData
+from jaxformer.parity.report.format import count, figure
+from jaxformer.parity.report.html_elements import Markup, code, scrolling, section, tag, together
+from jaxformer.parity.report.html_plots import error_over_depth, error_over_position, gradient_over_depth, heads, training
+from jaxformer.parity.report.html_table import modules_table
 
 SHOWN = 8
-"""So many diverging modules are told of at once."""
+"""So many diverging modules are shown at once; the others can be unfolded."""
 
 
-def page(report: Report) -> str:
+def page(report: ReportData) -> str:
     """The whole page."""
     body = together(
         verdict(report),
@@ -29,7 +27,7 @@ def page(report: Report) -> str:
         training(report),
         all_modules(report),
         taps(report),
-        not_noticed(report),
+        not_covered(report),
         environment(report),
         traceback(report),
     )
@@ -60,15 +58,15 @@ def resource(name: str) -> str:
     return resources.files(__package__ or "").joinpath(name).read_text("utf-8").strip()
 
 
-def verdict(report: Report) -> Markup:
+def verdict(report: ReportData) -> Markup:
     """The answer, and the figures behind it."""
     word, _, rest = report.verdict.partition(": ")
     output = next((module for module in report.modules if not module.jax), None)
-    facts = [f"tier {report.tier}", f"relL2 up to {report.line:.0e} is equal"]
+    facts = [f"tier {report.tier}", f"relL2 up to {report.tolerance:.0e} counts as equal"]
     if report.modules:
         facts += [count(len(report.modules), "module call"), f"{len(report.diverging)} diverging"]
     if output:
-        facts.append(f"output off by {figure(output.propagated.relative)}")
+        facts.append(f"output differs by {figure(output.propagated.relative)}")
     if report.steps:
         facts.append(count(len(report.steps), "training step"))
     return tag(
@@ -81,15 +79,15 @@ def verdict(report: Report) -> Markup:
     )
 
 
-def reasons(report: Report) -> Markup:
-    """Every diverging module, where it is off, and why; layers alike once."""
+def reasons(report: ReportData) -> Markup:
+    """Every diverging module, where it differs, and why; layers alike once."""
     told = [reason(report, group) for group in report.groups(report.diverging)]
     rest = told[SHOWN:]
     more = tag("details", tag("summary", f"{len(rest)} more"), *rest) if rest else Markup()
     return section("causes", "What differs", *told[:SHOWN], more) if told else Markup()
 
 
-def reason(report: Report, group: Group) -> Markup:
+def reason(report: ReportData, group: Group) -> Markup:
     """One module in words, or the first of those alike."""
     module = group.first
     cause = module.cause or "No known formula explains it."
@@ -103,15 +101,15 @@ def reason(report: Report, group: Group) -> Markup:
 
 
 def finding_words(finding: Finding) -> str:
-    """What is off, given what, and by how much."""
-    by = f"is off by {finding.measure} {figure(finding.error)}; up to {finding.line:.0e} counts as equal."
+    """What differs, given what, and by how much."""
+    by = f"differs by {finding.measure} {figure(finding.error)}; up to {finding.tolerance:.0e} counts as equal."
     if finding.where == "gradient":
         return f"Given torch's own values and gradients, the gradient that it sends back {by}"
     what = "its output" if finding.where == "output" else f"the {finding.where} that it makes"
     return f"Given torch's own inputs, {what} {by}"
 
 
-def checks(report: Report) -> Markup:
+def checks(report: ReportData) -> Markup:
     """The stages."""
     rows = [
         tag(
@@ -122,106 +120,11 @@ def checks(report: Report) -> Markup:
         )
         for stage in report.stages
     ]
-    return (
-        section("checks", "Checks", scrolling("Checks", tag("table", tag("tbody", *rows), class_="plain")))
-        if rows
-        else Markup()
-    )
+    table = scrolling("Checks", tag("table", tag("tbody", *rows), class_="plain"))
+    return section("checks", "Checks", table) if rows else Markup()
 
 
-def error_over_depth(report: Report) -> Markup:
-    """The forward pass."""
-    if not report.modules:
-        return Markup()
-    chart = depth(
-        report.modules,
-        report.line,
-        label=f"Error of each module in torch's call order; {len(report.diverging)} of {len(report.modules)} diverging",
-        normal=lambda module: module.propagated.relative,
-        own=lambda module: module.local.relative,
-        says=call_words,
-    )
-    says = "Along the normal run an error spreads; a module's own error is what it makes of torch's values."
-    return section("depth", "Error over depth", tag("p", says, class_="quiet"), DEPTH_LEGEND, plot("depth", chart))
-
-
-def gradient_over_depth(report: Report) -> Markup:
-    """The backward pass, which goes from the last call to the first."""
-    if not any(module.gradient or module.local_gradient for module in report.modules):
-        return Markup()
-    chart = depth(
-        report.modules,
-        TOLERANCES["gradient"][1],
-        label="Error of the gradient of each module in torch's call order",
-        normal=lambda module: peak(module.gradient),
-        own=lambda module: peak(module.local_gradient),
-        says=call_words,
-    )
-    says = "As max/rms. Gradients come from the last call to the first: read it from right to left."
-    return section(
-        "gradients", "Gradient error over depth", tag("p", says, class_="quiet"), DEPTH_LEGEND, plot("gradients", chart)
-    )
-
-
-def error_over_position(report: Report) -> Markup:
-    """One figure for each module that has positions; the script shows the chosen one."""
-    having = [module for module in report.modules if module.positions]
-    if not having:
-        return Markup()
-    chosen = max(having, key=lambda module: (module.diverging, rank(module.propagated.relative) > report.line))
-    options, figures = [], []
-    for i, module in enumerate(having):
-        mark = " (diverging)" if module.diverging else ""
-        options.append(tag("option", f"{name_of(module)}{mark}", value=f"position-{i}", selected=module is chosen))
-        figures.append(
-            tag(
-                "figure",
-                tag("figcaption", code(name_of(module)), " ", position_words(module, report.line)),
-                scrolling(f"Error of {name_of(module)} over position", positions(module, report.line), class_="plot"),
-                id=f"position-{i}",
-                hidden=module is not chosen,
-            )
-        )
-    choice = tag("label", "Module ", tag("select", *options, id="position-module"), class_="choice")
-    return section("positions", "Error over position", choice, *figures)
-
-
-def heads(report: Report) -> Markup:
-    """Every attention whose heads are seen."""
-    having = [module for module in report.modules if module.heads]
-    if not having:
-        return Markup()
-    says = "relL2 of what each head gathers, given torch's values, or of what it attends by; what is coloured is over the line."
-    strips = scrolling("Attention heads", heat_strips(having, report.line))
-    return section("heads", "Attention heads", tag("p", says, class_="quiet"), strips)
-
-
-def training(report: Report) -> Markup:
-    """Loss and errors over steps."""
-    if not report.steps:
-        return Markup()
-    loss, errors = course(report.steps)
-    return section(
-        "training",
-        "Training",
-        tag("p", training_words(report.steps), class_="quiet"),
-        legend(("loss", "torch's loss")),
-        scrolling("Loss over steps", loss, class_="plot"),
-        legend(("normal", "JAX's loss, relative error"), ("parameters", "parameters, max/rms")),
-        scrolling("Errors over steps", errors, class_="plot"),
-    )
-
-
-def training_words(steps: list[Step]) -> str:
-    """Where both sides are furthest apart."""
-    worst, lost = worst_step(steps), sum(not math.isfinite(step.loss) for step in steps)
-    says = (
-        f"Furthest off at step {worst.number:,}: loss {figure(worst.loss_error)}, parameters {figure(worst.parameter_error)}."
-    )
-    return f"{says} torch's loss is not finite at {count(lost, 'step')}." if lost else says
-
-
-def all_modules(report: Report) -> Markup:
+def all_modules(report: ReportData) -> Markup:
     """The table, and its filter, which needs no script."""
     if not report.modules:
         return Markup()
@@ -244,65 +147,28 @@ def uncompared(side: str, names: list[str]) -> Markup:
     return tag("details", tag("summary", title), tag("ul", *items))
 
 
-def taps(report: Report) -> Markup:
-    """What was meant to be compared, and was not."""
+def taps(report: ReportData) -> Markup:
+    """Taps that were compared with nothing."""
     items = [tag("li", text) for text in report.taps]
-    says = "torch has nothing that was found to be the same."
+    says = "No array of torch was found to be the same."
     return section("taps", "Taps not compared", tag("p", says, class_="quiet"), tag("ul", *items)) if items else Markup()
 
 
-def not_noticed(report: Report) -> Markup:
-    """What a bug could hide in."""
+def not_covered(report: ReportData) -> Markup:
+    """Where a bug could hide."""
     items = [tag("li", text) for text in report.not_covered]
-    says = "Whatever these do, this run gives the same: a difference in them would not show."
-    return (
-        section("not_covered", "Not noticed by this run", tag("p", says, class_="quiet"), tag("ul", *items))
-        if items
-        else Markup()
-    )
+    says = "These do not change the output on these inputs: a difference in them would not show."
+    note = tag("p", says, class_="quiet")
+    return section("not_covered", "Not covered by this run", note, tag("ul", *items)) if items else Markup()
 
 
-def environment(report: Report) -> Markup:
+def environment(report: ReportData) -> Markup:
     """Versions, device, precision."""
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in report.environment.items()]
     return section("environment", "Environment", tag("table", tag("tbody", *rows), class_="plain")) if rows else Markup()
 
 
-def traceback(report: Report) -> Markup:
+def traceback(report: ReportData) -> Markup:
     """Of what ended the comparison."""
     text = scrolling("Traceback", tag("pre", report.traceback))
     return tag("details", tag("summary", "Traceback"), text, id="traceback") if report.traceback else Markup()
-
-
-def section(name: str, title: str, *children: str) -> Markup:
-    """With a heading."""
-    return tag("section", tag("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title")
-
-
-def scrolling(label: str, child: Markup, *, class_: str = "") -> Markup:
-    """What may be wider than the page is moved sideways, by keys too."""
-    return tag("div", child, class_=f"scroll {class_}".strip(), tabindex="0", role="region", aria_label=label)
-
-
-def plot(name: str, chart: Markup) -> Markup:
-    """A plot of calls, and the line in which the script says what one points at."""
-    label = "Plot of calls; arrow keys go from call to call"
-    return together(scrolling(label, chart, class_="plot calls"), tag("output", "", id=f"{name}-says", class_="says"))
-
-
-def legend(*entries: tuple[str, str]) -> Markup:
-    """What the colours are."""
-    return tag("p", *(tag("span", text, class_=f"key {kind}") for kind, text in entries), class_="legend")
-
-
-DEPTH_LEGEND = legend(
-    ("normal", "along the normal run"),
-    ("own", "the module's own"),
-    ("diverging", "diverging"),
-    ("noise", "what counts as equal"),
-)
-
-
-def peak(error: Error | None) -> float | None:
-    """A gradient's figure."""
-    return error.peak if error else None

@@ -29,9 +29,24 @@ def code(path: str) -> Markup:
 
 
 def breakable(path: str) -> Markup:
-    """A name whose line may end behind each dot."""
+    """A name that may be broken after each dot."""
     first, *rest = path.split(".")
     return together(first, *(together(".", tag("wbr"), part) for part in rest))
+
+
+def section(name: str, title: str, *children: str) -> Markup:
+    """A part of the page with its heading."""
+    return tag("section", tag("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title")
+
+
+def scrolling(label: str, child: Markup, *, class_: str = "") -> Markup:
+    """What may be wider than the page: it scrolls sideways, by keys too."""
+    return tag("div", child, class_=f"scroll {class_}".strip(), tabindex="0", role="region", aria_label=label)
+
+
+def legend(*entries: tuple[str, str]) -> Markup:
+    """The meaning of the colours."""
+    return tag("p", *(tag("span", text, class_=f"key {kind}") for kind, text in entries), class_="legend")
 
 
 VOID = ("input", "link", "meta", "wbr")

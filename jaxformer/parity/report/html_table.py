@@ -2,12 +2,13 @@
 
 import math
 
-from jaxformer.parity.report.format import figure, name_of
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import Module, ReportData
+from jaxformer.parity.report.format import figure
 from jaxformer.parity.report.html_elements import Markup, breakable, code, tag
-from jaxformer.parity.report.report import Error, Module, Report
 
 
-def modules_table(report: Report) -> Markup:
+def modules_table(report: ReportData) -> Markup:
     """Forward errors as relL2, gradients as max/rms; columns of gradients only where there are some."""
     backward = any(module.gradient or module.local_gradient for module in report.modules)
     numbers = ["propagated", "local", *(["gradient", "local gradient"] if backward else [])]
@@ -29,8 +30,8 @@ def heading(name: str, kind: str, *, sort: str | None) -> Markup:
     return tag("th", tag("button", name, type="button"), scope="col", class_=kind, data_first=first, aria_sort=sort)
 
 
-def wheres(report: Report, module: Module) -> str:
-    """Where a diverging module is off; for the others, where their largest error is."""
+def wheres(report: ReportData, module: Module) -> str:
+    """Where a diverging module differs; for the others, where their largest error is."""
     return ", ".join(found.where for found in report.findings(module)) if module.diverging else module.what
 
 
@@ -43,11 +44,11 @@ def row(number: int, module: Module, where: str, backward: bool) -> Markup:
         tag("td", str(number), class_="number", data_value=str(number)),
         tag(
             "th",
-            code(name_of(module)),
+            code(module.name),
             mark,
             tag("span", breakable(module.torch), class_="torch"),
             scope="row",
-            data_value=name_of(module),
+            data_value=module.name,
         ),
         error_cell(module.propagated, "relative"),
         error_cell(module.local, "relative"),
@@ -77,7 +78,7 @@ def for_script(value: float) -> str:
 
 def call_words(module: Module) -> str:
     """All figures of a module in a line."""
-    says = f"{name_of(module)}: propagated {figure(module.propagated.relative)}, local {figure(module.local.relative)}"
+    says = f"{module.name}: propagated {figure(module.propagated.relative)}, local {figure(module.local.relative)}"
     if module.gradient:
         says += f", gradient {figure(module.gradient.peak)}"
     if module.local_gradient:

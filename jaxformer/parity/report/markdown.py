@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxformer.parity.report.format import figure, name_of, worst_step
-from jaxformer.parity.report.report import Error, Report
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.data import ReportData
+from jaxformer.parity.report.format import figure, worst_step
 
 BAR = "\\|"
 """What stands for | inside of a table."""
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReportData) -> str:
     """Verdict, checks, diverging modules, all modules, training, what was not judged, environment, traceback."""
     parts = [
         [f"# {prose(report.verdict)}"],
@@ -19,7 +20,7 @@ def markdown(report: Report) -> str:
         section("All modules", modules(report)),
         section("Training", training(report)),
         section("Taps not compared", bullets(map(prose, report.taps))),
-        section("Not noticed by this run", bullets(map(prose, report.not_covered))),
+        section("Not covered by this run", bullets(map(prose, report.not_covered))),
         section("JAX calls not compared by themselves", bullets(map(code, report.jax_only))),
         section("torch calls not compared by themselves", bullets(map(code, report.torch_only))),
         section("Environment", environment(report)),
@@ -28,41 +29,41 @@ def markdown(report: Report) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def checks(report: Report) -> list[str]:
+def checks(report: ReportData) -> list[str]:
     """Every stage."""
     rows = [[stage.name, stage.status, prose(stage.says)] for stage in report.stages]
     return table(["check", "result", "found"], rows)
 
 
-def diverging(report: Report) -> list[str]:
-    """Every figure that is over its line; of layers alike, those of the first."""
+def diverging(report: ReportData) -> list[str]:
+    """Every error over its tolerance; of layers alike, those of the first."""
     rows = [
         [
             code(group.name),
             prose(found.where),
             f"{found.measure} {figure(found.error)}",
-            f"{found.line:.0e}",
+            f"{found.tolerance:.0e}",
             prose(group.first.cause),
         ]
         for group in report.groups(report.diverging)
         for found in report.findings(group.first)
     ]
-    return table(["module", "where", "local", "line", "cause"], rows)
+    return table(["module", "where", "local", "tolerance", "cause"], rows)
 
 
-def modules(report: Report) -> list[str]:
+def modules(report: ReportData) -> list[str]:
     """Every call, in torch's order; errors of the forward pass as relL2, of gradients as max/rms."""
     backward = any(module.gradient or module.local_gradient for module in report.modules)
     header = ["", "module", "torch", "propagated", "local", *(["gradient", "local gradient"] if backward else [])]
     rows = []
     for module in report.modules:
-        row = ["**diverging**" if module.diverging else "", code(name_of(module)), code(module.torch)]
+        row = ["**diverging**" if module.diverging else "", code(module.name), code(module.torch)]
         row += [figure(module.propagated.relative), figure(module.local.relative)]
         rows.append(row + ([peak(module.gradient), peak(module.local_gradient)] if backward else []))
     return table(header, rows, right=3)
 
 
-def training(report: Report) -> list[str]:
+def training(report: ReportData) -> list[str]:
     """The first, the worst and the last step."""
     if not report.steps:
         return []
@@ -74,12 +75,12 @@ def training(report: Report) -> list[str]:
     return table(["", "step", "torch's loss", "relative error of the loss", "max/rms of the parameters"], rows, right=1)
 
 
-def environment(report: Report) -> list[str]:
+def environment(report: ReportData) -> list[str]:
     """What it ran on."""
     return table(["", ""], [[prose(name), prose(value)] for name, value in report.environment.items()])
 
 
-def traceback(report: Report) -> list[str]:
+def traceback(report: ReportData) -> list[str]:
     """Of what ended the comparison, indented: that is code."""
     return [f"    {line}" for line in report.traceback.splitlines()]
 
@@ -107,7 +108,7 @@ def peak(error: Error | None) -> str:
 
 
 def prose(text: str) -> str:
-    """Text that stands for itself: on one line, and no character of it means anything to Markdown or HTML."""
+    """Text on one line, escaped so that neither Markdown nor HTML reads any of it as markup."""
     return re.sub(r"([\\`*<>\[\]~&#$]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
 
 

@@ -17,8 +17,8 @@ WORDS = {float: "a number", int: "an integer", str: "a text", bool: "true or fal
 """What a value should have been."""
 
 
-OLDER = {"guilty": "diverging", "unnoticed": "not_covered"}
-"""Names of fields in reports of before."""
+OLDER = {"guilty": "diverging", "unnoticed": "not_covered", "line": "tolerance"}
+"""Earlier names of fields: reports that were written with them still open."""
 
 
 def dump(value: Any, **more: str) -> str:
@@ -27,18 +27,18 @@ def dump(value: Any, **more: str) -> str:
 
 
 def load(kind: type[T], text: str, *, ignored: str) -> T:
-    """What `dump` wrote, the key `ignored` left out; InputError says in one line what is no such thing."""
+    """What `dump` wrote, without the key `ignored`; InputError in one line for anything else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise InputError(f"the text is no {kind.__name__.lower()}: it is no JSON; give what to_json wrote") from None
+        raise InputError(f"the text is not a {kind.__name__.lower()}: it is not JSON; give what to_json wrote") from None
     if isinstance(values, dict):
         values.pop(ignored, None)
     return read(kind, values, kind.__name__.lower())
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say."""
+    """As values that JSON knows."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (list, tuple)):
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 
 
 def read(kind: Any, value: Any, where: str) -> Any:
-    """The value as `kind`, an annotation of a field; `where` is its place."""
+    """The value as `kind`, the annotation of a field; `where` names it in errors."""
     outer, inner = get_origin(kind) or kind, get_args(kind)
     if is_dataclass(kind):
         return read_fields(kind, value, where)
@@ -67,7 +67,7 @@ def read(kind: Any, value: Any, where: str) -> Any:
 
 
 def read_fields(kind: Any, value: Any, where: str) -> Any:
-    """A dataclass from its fields: all without a default, and no others."""
+    """A dataclass from its fields: those without a default are needed, and others are refused."""
     if not isinstance(value, dict):
         raise wrong(where, value, "an object")
     kinds = get_type_hints(kind)
@@ -83,7 +83,7 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
 
 
 def wrong(where: str, value: Any, wanted: str) -> InputError:
-    """A value of another kind."""
+    """The error for a value of another kind."""
     return InputError(f"{where} = {shortened(value)} is not {wanted}; give what to_json wrote")
 
 

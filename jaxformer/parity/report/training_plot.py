@@ -6,14 +6,14 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import LOSS, PARAMETER
-from jaxformer.parity.report.report import Step
+from jaxformer.parity.report.data import Step
 
 FLOOR = 1e-17
-"""Where no difference at all is drawn."""
+"""An exact zero is drawn here."""
 
 
 def plot_course(steps: Sequence[Step], path: Path) -> None:
-    """Write both losses, and below how far JAX's loss and its parameters are off, with their lines of tier A.
+    """Write both losses, and below the errors of jax's loss and parameters, with the tolerances of tier A.
 
     A step knows how far its losses are apart, not which is the larger: JAX's is drawn above torch's.
     """
@@ -28,13 +28,13 @@ def plot_course(steps: Sequence[Step], path: Path) -> None:
     above.plot(numbers, [step.loss for step in steps], marker=".", color="C0", label="torch")
     above.plot(numbers, [step.loss * (1 + step.loss_error) for step in steps], "--", color="C1", label="jax")
     above.set(ylabel="loss", title="training on both sides")
-    for error, line, color, label in (
+    for error, tolerance, color, label in (
         ([step.loss_error for step in steps], LOSS, "C1", "loss, relative"),
         ([step.parameter_error for step in steps], PARAMETER, "C2", "parameters, max/rms"),
     ):
         below.plot(numbers, [max(value, FLOOR) for value in error], marker=".", color=color, label=label)
-        below.axhline(line, color=color, linestyle=":", linewidth=1)
-    below.set(yscale="log", xlabel="optimizer step", ylabel="difference (dotted: tier A's lines)")
+        below.axhline(tolerance, color=color, linestyle=":", linewidth=1)
+    below.set(yscale="log", xlabel="optimizer step", ylabel="difference (dotted: tolerance of tier A)")
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (above, below):
         axes.legend()

@@ -1,4 +1,4 @@
-"""The JAX side's normal run: what every module gives, and the gradients that come back to it."""
+"""The JAX model's normal run: what every module gives, and the gradients that come back to it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Run:
-    """By call, in the order in which calls end."""
+class NormalRun:
+    """What a run of the JAX model gave, by call, in the order in which calls end."""
 
     outputs: Mapping[Site, Arrays]
     gradients: Mapping[Site, Arrays] = field(default_factory=dict)
@@ -30,12 +30,12 @@ class Run:
     inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
     """Those of the float inputs, by their number."""
     taps: Sequence[Site] = ()
-    """Calls that no array goes into: values that are told of, not modules."""
+    """Calls without an input array: tapped values, not modules."""
     untraced: str = ""
     """The line at which jit cannot trace the model, which ran without it then."""
 
 
-def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> Run:
+def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> NormalRun:
     """call(model, *inputs), and with a cotangent the gradients of the sum of output * cotangent."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
     weights, rest = parted(model)
@@ -43,38 +43,38 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     taps: list[Site] = []
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
-        noting = _Noting(probes)
+        probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, noting), jax.disable_jit():
+        with watch_jax(model, probing), jax.disable_jit():
             output = one_array(call(model, *arrays), "call_jax", call)
-        found = noting.found | {CALL: [output]}  # its gradient is the cotangent
-        order[:], taps[:] = found, noting.taps
+        found = probing.found | {CALL: [output]}  # its gradient is the cotangent
+        order[:], taps[:] = found, probing.taps
         if cotangent is not None and output.shape != cotangent.shape:
             raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch")
-        pull = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
-        return (output * pull).sum(), list(found.values())
+        weight = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
+        return (output * weight).sum(), list(found.values())
 
     if cotangent is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return Run(_by_site(order, found), taps=taps, untraced=untraced)
+        return NormalRun(_by_site(order, found), taps=taps, untraced=untraced)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
         _, shapes = run({}, weights, given)
     probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
-    ((_, found), pulled), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
-    return Run(
+    ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
+    return NormalRun(
         _by_site(order, found),
-        {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in pulled[0].items()},
-        pulled[1],
-        jax.tree.map(np.asarray, pulled[2]),
+        {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()},
+        back[1],
+        jax.tree.map(np.asarray, back[2]),
         taps,
         untraced,
     )
 
 
-class _Noting:
-    """Notes what calls give, and adds zeros to it: the gradient of a zero is what comes back there."""
+class _Probing:
+    """Notes what calls give, and adds zeros to it: the gradient of such a zero is the gradient of the output."""
 
     def __init__(self, probes: Mapping[Site, list[Any]]):
         self.probes = probes

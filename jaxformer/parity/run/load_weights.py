@@ -1,8 +1,10 @@
-"""A JAX model with torch's weights, in the mode and width of a comparison: what torch has as `.train()` and `.double()`."""
+"""A JAX model with torch's weights, in the mode and precision of a comparison: torch's `.train()` and `.double()`."""
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
@@ -13,8 +15,8 @@ from jaxformer.pytree import is_weight, map_named
 
 
 def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:
-    """The float arrays, and all others: keys and counts that flax keeps in a module, and float arrays that are no weights, by
-    name; None stands for what is in the other."""
+    """A tree of the weights, and one of all other arrays: keys, counts, and float `constants` by name. None stands in each for
+    what is in the other."""
 
     def part(floating: bool) -> PyTree:
         return map_named(lambda name, leaf: leaf if (is_weight(leaf) and name not in constants) == floating else None, tree)
@@ -23,21 +25,36 @@ def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree
 
 
 def joined(floats: PyTree, rest: PyTree) -> PyTree:
-    """What was parted."""
+    """The tree that was parted."""
     return jax.tree.map(lambda one, other: other if one is None else one, floats, rest, is_leaf=lambda leaf: leaf is None)
 
 
 def load_jax(
-    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, wide: bool, still: Container[str] = ()
+    model: PyTree, weights: Mapping[str, np.ndarray], rules: Family, *, float64: bool, held: Container[str] = ()
 ) -> tuple[PyTree, PyTree]:
-    """The model with these weights, widened to float64 or not: its parameters, and what is none or stays `still`; `joined`
-    makes it whole."""
+    """The model with these weights, in float64 if asked for: its parameters, and everything else, also what is `held` fixed;
+    `joined` makes one tree of both."""
     loaded = to_jax(weights, model, rules)
-    return parted(to_float64(loaded) if wide else loaded, still)
+    return parted(to_float64(loaded) if float64 else loaded, held)
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:
-    """An NNX module in its mode, in place. Other trees have none; the functions that use them have."""
+    """An NNX module in training or inference mode, in place. Other trees have no mode."""
     if isinstance(model, nnx.Module):
         model.train() if training else model.eval()
     return model
+
+
+def has_shapes_alone(tree: PyTree) -> bool:
+    """Whether a model's weights are shapes without values."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) and is_weight(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def filled(tree: PyTree) -> PyTree:
+    """The model with zeros for keys and counts that are shapes alone, as `eval_shape` leaves them: inference draws nothing."""
+
+    def fill(leaf: Any) -> Any:
+        empty = isinstance(leaf, jax.ShapeDtypeStruct) and not is_weight(leaf)
+        return jnp.zeros(leaf.shape, leaf.dtype) if empty else leaf
+
+    return jax.tree.map(fill, tree)

@@ -1,7 +1,7 @@
 """Attention's scores and weights, where both sides show them: torch's softmaxes, and what the JAX model taps.
 
 Rows of weights without any key are left out, since models give them zeros, NaN or means of everything; of scores, so are those
-of masked keys. What is left out stays ours.
+of masked keys. There jax's own values stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ EXPLAINED = 1e-12
 
 
 def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
-    """Our taps -> torch's scores and weights of their shape, where the modules around both share parameters, and no others do.
+    """jax's taps -> torch's scores and weights of their shape, where the modules around both, and no others, share parameters.
 
     `ours` has what each tap gives. Where one side has more of them than the other, nothing is compared.
     """

@@ -1,4 +1,4 @@
-"""Which module of ours is which of torch's: the two that hold the same parameters, as the rules of the conversion have them."""
+"""Which JAX module is which torch module: the two that hold the same parameters, by the rules of the conversion."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ Calls = Mapping[Site, Sequence[np.ndarray]]
 
 
 def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
-    """A parameter's name, or for a stacked one the name in each layer: its number stands behind the stack's. Linen's variables
+    """A parameter's name, or for a stacked one the name in each layer: its number comes after the stack's. Linen's variables
     hold their parameters under 'params', which no module's path has."""
     if (start := rules.start(name)) is not None and rules.stacked(name):
         start, rest = start.removeprefix("params."), name.removeprefix(start)
@@ -30,7 +30,7 @@ def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
 
 
 def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
-    """Our parameters in float64, layer by layer."""
+    """The JAX parameters in float64, layer by layer."""
     arrays = {}
     for name, leaf in weights_of(tree, rules).items():
         array = np.asarray(leaf, np.float64)
@@ -39,7 +39,7 @@ def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
 
 
 def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
-    """Names of our parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, `name[1]`, ..."""
+    """Names of the JAX parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, ..."""
     pairs: dict[str, str] = {}
     for name, leaf in weights_of(like, rules).items():
         ours = layer_names(name, leaf, rules)
@@ -49,7 +49,7 @@ def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
 
 
 def pair_modules(ours: Iterable[str], theirs: Iterable[str], parameters: Mapping[str, str]) -> dict[str, str]:
-    """Paths of our modules -> torch's, where both hold the same parameters, whole ones.
+    """Paths of JAX modules -> torch's, where both hold the same parameters, whole ones.
 
     Of several with the same, those that have them of their own are paired first, then the outer ones; where one side has more,
     as the call of a list of layers, those of one name.
@@ -83,10 +83,10 @@ def _side_by_side(ours: list[str], theirs: list[str]) -> Iterator[tuple[str, str
 def pair_without_parameters(
     ours: Calls, theirs: Trace, parameters: Mapping[str, str], paired: Mapping[str, str]
 ) -> dict[str, str]:
-    """Paths of our modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
+    """Paths of JAX modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
     modules that hold the same ones, those of one name, or the only one of each side.
 
-    Both give much the same along the normal run, else one name may mean two things; but behind a call of `paired` modules that
+    Both give much the same in the normal run, else one name may mean two things; but after a call of `paired` modules that
     does not, nothing does, and names alone decide.
     """
     around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
@@ -149,19 +149,19 @@ def _ancestors(names: Iterable[str]) -> set[str]:
 
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
-    """torch's names of what lies in a module of ours; none, if it holds only a part of one that torch packs."""
+    """torch's names of what a JAX module holds; none, if it holds only a part of one that torch packs."""
     inside = {theirs for name, theirs in parameters.items() if below(name, path)}
     outside = {theirs for name, theirs in parameters.items() if not below(name, path)}
     return frozenset() if inside & outside else frozenset(inside)
 
 
 def owners(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Of our modules with parameters of their own: the torch modules that have these."""
+    """JAX modules with parameters of their own -> the torch modules that have these."""
     return {parent(name): parent(theirs) for name, theirs in parameters.items()}
 
 
 def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, whole: bool) -> list[Site]:
-    """Our calls but for those of methods that help: where a module of ours is called more often than torch's, those that give
+    """jax's calls without those of helper methods: where a JAX module is called more often than torch's, those that give
     nothing of the shape of what torch's calls give first, or `whole`, of all that they give."""
     given: dict[str, list[np.ndarray]] = defaultdict(list)
     for site, record in theirs.items():
@@ -177,8 +177,8 @@ def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, w
 
 
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
-    """Our calls -> torch's calls of the same module, the first with the first. Where ours are more, each does but a part of the
-    work, as the layers under Linen's `scan` do, which are called by one path: none is paired."""
+    """jax's calls -> torch's calls of the same module, the first with the first. Where jax's are more, each does a part of the
+    work, and none is paired: so it is with layers under Linen's `scan`, which are called by one path."""
     own, other = defaultdict(list), defaultdict(list)
     for calls, sites in ((own, ours), (other, theirs)):
         for site in sites:

@@ -1,9 +1,9 @@
-"""Both sides' runs, and which call of ours is which of torch's: what the table of modules is made of."""
+"""Both sides' runs, and which call of jax is which of torch: what the table of modules is made of."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,14 +17,14 @@ from jaxformer.parity.numerics.axis_order import Order, order_of, repeated, to_j
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import one_number
-from jaxformer.parity.numerics.metrics import EXACT, Kind, Noise, as_float64, difference, is_null
+from jaxformer.parity.numerics.metrics import EXACT, Error, Kind, Noise, as_float64, difference, is_null
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.record.rounding import Perturbed
 from jaxformer.parity.record.rounding_error import holders
-from jaxformer.parity.report.report import Error
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.run.end_to_end import Run, propagate
-from jaxformer.parity.run.isolated import Isolated, Mismatch, isolate, isolation, plain_orders
+from jaxformer.parity.run.end_to_end import NormalRun, propagate
+from jaxformer.parity.run.fit_arrays import plain_orders
+from jaxformer.parity.run.isolated import Isolated, Isolation, Mismatch
 from jaxformer.parity.run.load_weights import ready
 from jaxformer.parity.run.pair_attention import pair_attention
 from jaxformer.parity.run.pair_modules import (
@@ -43,28 +43,28 @@ EQUAL = Error(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Traced:
-    """Both sides' calls, and which of ours is which of torch's."""
+    """Both sides' calls, and which of jax's is which of torch's."""
 
     reference: Reference
     model: Any
     """The JAX model with torch's weights, in float32."""
     rules: Family
-    ours: Run
+    ours: NormalRun
     pairs: Mapping[Site, Site]
-    """Ours -> torch's."""
+    """jax's -> torch's."""
     isolated: Isolated
     again: Callable[[], Callable[[Mapping[ArrayKey, bool]], Isolated]]
-    """Compiles the pass module by module once more, so that arrays of ours may stay."""
+    """Compiles the pass module by module once more, so that arrays of jax may stay."""
     counted: Mapping[Site, np.ndarray] = field(default_factory=dict)
-    """Of our taps that are attention's scores or weights: which entries of torch's count."""
+    """Of jax's taps that are attention's scores or weights: which entries of torch's count."""
     hints: dict[Any, Any] = field(default_factory=dict)
     """What explained other modules of this run: layers repeat, and so do their bugs."""
     tables: tuple[str, ...] = ()
-    """Of torch's, in words: those that our code computes, in place of which torch's were taken."""
+    """In words: the tables that jax's code computes, in place of which torch's were taken."""
     opened: frozenset[ArrayKey] = frozenset()
-    """Where ours stayed, since both sides draw the border elsewhere; nothing is compared there."""
+    """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
-    """Our calls on both sides of these borders."""
+    """jax's calls on both sides of these borders."""
 
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
@@ -74,7 +74,7 @@ class Traced:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """torch's modules with tensors of their own -> ours that hold these, each those of one of torch's."""
+        """torch's modules with tensors of their own -> jax's that hold these, each those of one of torch's."""
         pairs = parameter_pairs(self.model, self.rules).items()
         both = {(theirs.rpartition(".")[0], ours.rpartition(".")[0]) for ours, theirs in pairs}
         counts = Counter(ours for _, ours in both)
@@ -82,36 +82,36 @@ class Traced:
 
     @cached_property
     def gradients(self) -> dict[str, np.ndarray]:
-        """Ours, of weights and inputs, by torch's names."""
+        """jax's, of weights and inputs, by torch's names."""
         ours = gradients_to_torch(self.ours.weights, self.rules, self.reference.weights)
         ours |= {f"input {i}": array for i, array in self.ours.inputs.items()}
         return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
     def normal(self) -> dict[Site, Error | None]:
-        """How far what each call gives is off along the normal run."""
+        """The error of what each call gives in the normal run."""
         both = self.reference, self.counted, self.isolated.orders
         return {pair[0]: propagated(self.ours, both[0], pair, *both[1:], self.opened) for pair in self.pairs.items()}
 
     @cached_property
     def values(self) -> list[tuple[Error, Mismatch]]:
-        """How far each array is off that a module makes of torch's."""
+        """The error of each array that a module makes of torch's."""
         return [(self.off(mismatch), mismatch) for mismatch in self.isolated.mismatches if mismatch.place not in self.opened]
 
     def off(self, mismatch: Mismatch) -> Error:
-        """How far an array of values is off."""
+        """The error of an array of values."""
         ours = one_number(mismatch.ours, mismatch.theirs, inside=mismatch.place is None or mismatch.place.site != CALL)
         return error(ours, mismatch.theirs, rounding=self.moved(mismatch))
 
     @cached_property
     def larger(self) -> set[str]:
-        """torch's modules whose code, on our side, holds that of some module inside of them, which is not seen there."""
+        """torch's modules whose JAX code also does the work of a module inside of them that JAX does not call."""
         known = {other.path for other in self.pairs.values()}
         return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
 
     def rounding_of(self, owner: Site) -> Perturbed:
-        """How far rounding moves what a module's own code makes of torch's arrays; where our code is more than that of torch's
-        module, how far it moves them along the normal run, which is more."""
+        """How far rounding moves what a module's own code makes of torch's arrays; where jax's code does more than torch's
+        module, how far it moves them in the normal run, which is more."""
         rounding = self.reference.rounding
         return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
 
@@ -124,52 +124,57 @@ class Traced:
 
 
 def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
-    """Run the JAX model in float64: along its normal run, and module by module on torch's arrays; if only the normal run is
-    asked for, the second is left out where that is equal."""
+    """Run the JAX model in float64: its normal run, and module by module on torch's arrays. If only the normal run is asked
+    for, the second is left out where the first is equal."""
     reference = without_absent(reference, candidate.family)
-    model, call, rules, tables = candidate.like, candidate.call, candidate.family, Tables(candidate.tables)
+    model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying("jax in float64"):
         model64 = ready(to_float64(model), training=False)
         inputs = tuple(cast(list(map(jnp.asarray, reference.inputs)), jnp.float64))
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
-        own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
-        parameters = parameter_pairs(model, rules)
-        paired = pair_modules(own, other, parameters)
-        paired |= pair_without_parameters(ours.outputs, reference.calls, parameters, paired)
-        own, both = (without_helpers(ours.outputs, reference.calls, paired, whole=whole) for whole in (False, True))
-        pairs = pair_calls(own, reference.calls, paired)
-        seen = pair_attention(
-            {site: ours.outputs[site] for site in ours.outputs if site not in pairs}, reference.calls, parameters
-        )
-        counts = {site: valid_entries(other, reference.calls, ours.outputs[site][0]) for site, other in seen.items()}
-        reference = replace(reference, calls=without_uneven_gradients(reference.calls, both, pairs))
-        pairs = {**pairs, **seen, CALL: CALL}
+        pairs, counts, reference = paired(ours, reference, parameter_pairs(model, candidate.family))
+        isolation = Isolation(model64, call, inputs, reference.calls, pairs, counts, gradients)
         orders = plain_orders(ours.outputs, reference.calls, pairs, counts)
-        given = {"gradients": gradients, "counted": counts}
-        alone = partial(isolate, model64, call, inputs, reference.calls, pairs, **given)
         isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         normal = (propagated(ours, reference, pair, counts, isolated.orders) for pair in pairs.items())
         if local or gradients or any(over(each, "activation") for each in normal if each):
-            isolated = alone(orders=orders)
+            isolated = isolation.run(orders)
             outcome = propagated(ours, reference, (CALL, CALL), counts, isolated.orders) or EQUAL
             if over(outcome, "activation"):
-                isolated = in_odd_orders(isolated, counts, partial(alone, corrected=False))
+                isolated = in_odd_orders(isolated, counts, isolation)
 
     def again() -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         with jax_float64(tables):
-            run = isolation(model64, call, inputs, reference.calls, pairs, orders=isolated.orders, **given)
+            one_pass = isolation.compiled(isolated.orders)
 
         def isolated_at(opened: Mapping[ArrayKey, bool]) -> Isolated:
             with jax_float64(tables), saying("jax in float64"):
-                return run(opened)[0]
+                return one_pass(opened)[0]
 
         return isolated_at
 
-    return Traced(reference, model, rules, ours, pairs, isolated, again, counts, tables=tables.says())
+    return Traced(reference, model, candidate.family, ours, pairs, isolated, again, counts, tables=tables.says())
+
+
+def paired(
+    ours: NormalRun, reference: Reference, parameters: Mapping[str, str]
+) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
+    """jax's calls -> torch's; of attention's scores and weights, which entries count; and the reference without the gradients
+    of calls that are divided otherwise."""
+    own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
+    modules = pair_modules(own, other, parameters)
+    modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
+    calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
+    pairs = pair_calls(calls, reference.calls, modules)
+    left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
+    attention = pair_attention(left, reference.calls, parameters)
+    counts = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}
+    reference = replace(reference, calls=without_uneven_gradients(reference.calls, all_calls, pairs))
+    return {**pairs, **attention, CALL: CALL}, counts, reference
 
 
 def without_absent(reference: Reference, rules: Family) -> Reference:
-    """What it says of the weights that the JAX model has."""
+    """The reference without the weights that the JAX model leaves out."""
     weights, gradients = (
         {name: array for name, array in arrays.items() if rules.why_ignored(name) is None}
         for arrays in (reference.weights, reference.gradients)
@@ -177,28 +182,30 @@ def without_absent(reference: Reference, rules: Family) -> Reference:
     return replace(reference, weights=weights, gradients=gradients)
 
 
-def in_odd_orders(isolated: Isolated, counts: Mapping[Site, np.ndarray], alone: Callable[..., Isolated]) -> Isolated:
-    """With the axes that one module alone gives in another order, where that clears those behind it."""
+def in_odd_orders(isolated: Isolated, counts: Mapping[Site, np.ndarray], isolation: Isolation) -> Isolated:
+    """With the axes that one module alone gives in another order, where that makes fewer modules differ."""
     odd = odd_orders(isolated, counts)
-    other = alone(orders={**isolated.orders, **odd}) if odd else isolated
-    return other if odd and clearer(isolated, other, odd, wrong_owners) else isolated
+    if not odd:
+        return isolated
+    other = isolation.run({**isolated.orders, **odd}, corrected=False)
+    return other if clearer(isolated, other, odd, wrong_owners) else isolated
 
 
 def wrong_owners(isolated: Isolated) -> set[Site]:
-    """Whose own code gives other values, rounding set aside."""
+    """Modules whose own code gives other values, rounding set aside."""
     return {mismatch.owner for mismatch in isolated.mismatches if over(error(mismatch.ours, mismatch.theirs), "activation")}
 
 
 def propagated(
-    ours: Run,
+    ours: NormalRun,
     reference: Reference,
     pair: tuple[Site, Site],
     counts: Mapping[Site, np.ndarray],
     orders: Mapping[ArrayKey, Order],
     opened: Container[ArrayKey] = (),
 ) -> Error | None:
-    """The largest difference of what a call gives along the normal run, None where no array of it fits, or all are at borders
-    that are open; orders of axes that are not known, it finds."""
+    """The largest error of what a call gives in the normal run; None where no array of it fits, or all are at open borders.
+    Orders of axes that are not known are searched for."""
     counted, found = counts.get(pair[0]), []
     for i, (j, t) in enumerate(zip(ours.outputs[pair[0]], reference.calls[pair[1]].output, strict=False)):
         order = order_of(t, j, orders.get(ArrayKey(pair[0], "output", i)), counted)
@@ -224,6 +231,6 @@ def error(ours: np.ndarray, theirs: np.ndarray, noise: float = 0.0, rounding: No
 
 
 def over(found: Error, kind: Kind) -> bool:
-    """Whether it is over tier A's line, and over what torch's own rounding relaxed_tolerances."""
+    """Whether an error is over its tolerance: tier A's, or the one that torch's own rounding relaxes."""
     relative, peak = found.allowed(kind)
     return not (found.relative <= relative and found.peak <= peak)

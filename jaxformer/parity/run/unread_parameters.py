@@ -33,7 +33,7 @@ def with_idle(found: Identified, reference: Callable[[], Reference], call: Call)
 
 
 def _unread(names: list[str], found: Identified, reference: Reference, call: Call) -> Iterator[str]:
-    """Of these JAX parameters, those in which NaN is not noticed."""
+    """Of these JAX parameters, those in which NaN does not change the output."""
     if not names:
         return
     with jax_float64(Tables(found.tables)):

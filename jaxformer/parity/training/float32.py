@@ -1,4 +1,4 @@
-"""Training in float32, judged by torch's own rounding error (tier B): the losses, the first step, and the way of all steps."""
+"""Training in float32, judged by torch's own rounding error (tier B): the losses, the first step, and all steps together."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,56 +10,56 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, check_float32, host, rms
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.parity.training.trainers import JaxSide, StepSnapshot, TorchSide
+from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer
 
 MOST_STEPS = 50
-"""Further on, rounding has grown so far that it tells little."""
+"""After more steps, rounding has grown so far that it tells little."""
 
 
-class Way(NamedTuple):
-    """What training did to one side."""
+class Changes(NamedTuple):
+    """What training did on one side."""
 
     losses: np.ndarray
     first: np.ndarray
-    """What the first step added to the parameters, one after the other."""
+    """What the first step added to the parameters, joined to one vector."""
     last: np.ndarray
-    """What all steps did."""
+    """What all steps added."""
 
 
-def check_training32(torch_model: Any, jax_model: PyTree, learning: TrainingSpec, rules: Family = TWIN) -> float:
-    """Train copies of both models in float32, and torch's in float64 too, with the same units dropped; the largest ratio to a
-    line of tier B. ParityError above 1.
+def check_training32(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: Family = TWIN) -> float:
+    """Train copies of both models in float32, and torch's in float64 too, with the same units dropped; the largest ratio of
+    an error to its tolerance of tier B. ParityError above 1.
 
     Entries whose gradient is null are left out: what they do is rounding alone.
     """
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
-    sides = TorchSide(torch_model, learning), TorchSide(torch_model, learning, wide=False)
-    ours, moments = JaxSide(jax_model, weights, learning, rules, wide=False), []
-    both = zip(learning.steps(), learning.steps(wide=False), range(MOST_STEPS), strict=False)
-    for wide, narrow, number in both:
-        masks = ours.masks(number, narrow)
-        moments.append((sides[0].step(wide, masks), sides[1].step(narrow, masks), ours.step(number, narrow)))
-    reference, theirs, mine = (list(side) for side in zip(*moments, strict=True))
+    sides = TorchTrainer(torch_model, spec), TorchTrainer(torch_model, spec, float64=False)
+    ours, snapshots = JaxTrainer(jax_model, weights, spec, rules, float64=False), []
+    both = zip(spec.steps(), spec.steps(float64=False), range(MOST_STEPS), strict=False)
+    for precise, low, number in both:
+        masks = ours.masks(number, low)
+        snapshots.append((sides[0].step(precise, masks), sides[1].step(low, masks), ours.step(number, low)))
+    reference, theirs, mine = (list(side) for side in zip(*snapshots, strict=True))
     kept = not_null(reference)
-    truth, torch_way, jax_way = (way(side, weights, kept) for side in (reference, theirs, mine))
-    said = ("losses", "first step", f"{len(moments)} steps")
-    arrays = zip(said, jax_way, torch_way, truth, strict=True)
+    truth, torch_changes, jax_changes = (changes(side, weights, kept) for side in (reference, theirs, mine))
+    said = ("losses", "first step", f"{len(snapshots)} steps")
+    arrays = zip(said, jax_changes, torch_changes, truth, strict=True)
     return max(check_float32(f"{what} in float32", *three) for what, *three in arrays)
 
 
-def not_null(moments: list[StepSnapshot]) -> dict[str, np.ndarray]:
+def not_null(snapshots: list[StepSnapshot]) -> dict[str, np.ndarray]:
     """The entries whose gradient in float64 was once more than rounding noise around zero."""
-    names = moments[0].gradients
-    steepest = {name: np.max([np.abs(moment.gradients[name]) for moment in moments], 0) for name in names}
-    noise = NULL_GRADIENT * rms(steepest.values())
-    return {name: steep > noise for name, steep in steepest.items()}
+    names = snapshots[0].gradients
+    largest = {name: np.max([np.abs(snapshot.gradients[name]) for snapshot in snapshots], 0) for name in names}
+    noise = NULL_GRADIENT * rms(largest.values())
+    return {name: array > noise for name, array in largest.items()}
 
 
-def way(moments: list[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Way:
-    """From the weights that it began with."""
+def changes(snapshots: list[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Changes:
+    """Since the weights before the first step."""
 
     def moves(after: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([(after[name].astype(np.float64) - weights[name])[own] for name, own in kept.items()])
 
-    losses = np.array([moment.loss for moment in moments])
-    return Way(losses, moves(moments[0].parameters), moves(moments[-1].parameters))
+    losses = np.array([snapshot.loss for snapshot in snapshots])
+    return Changes(losses, moves(snapshots[0].parameters), moves(snapshots[-1].parameters))

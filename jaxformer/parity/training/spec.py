@@ -1,4 +1,4 @@
-"""What training is compared: batches, losses, optimizers and schedules of both sides."""
+"""How both sides are trained: batches, losses, optimizers and schedules."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Batch = tuple[np.ndarray, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec:
-    """How both sides are trained."""
+    """Batches, losses, optimizers and schedules of both sides."""
 
     batches: Sequence[Batch]
     """What the losses are given, call after call."""
@@ -42,12 +42,12 @@ class TrainingSpec:
             check_number("clip_norm", self.clip_norm, 0, open_below=True)
         if not self.batches or len(self.batches) % self.accumulate:
             raise InputError(
-                f"{len(self.batches)} batches make no whole number of steps of {self.accumulate}; give a multiple of it"
+                f"{len(self.batches)} batches are not a whole number of steps of {self.accumulate}; give a multiple of it"
             )
 
-    def steps(self, *, wide: bool = True) -> Iterator[Sequence[Batch]]:
+    def steps(self, *, float64: bool = True) -> Iterator[Sequence[Batch]]:
         """The batches of each step; floats in float64, or in float32."""
-        floating = np.float64 if wide else np.float32
+        floating = np.float64 if float64 else np.float32
         for start in range(0, len(self.batches), self.accumulate):
             batches = self.batches[start : start + self.accumulate]
             yield [tuple(_as_floats(array, floating) for array in batch) for batch in batches]

@@ -1,4 +1,4 @@
-"""How both sides are trained, and each of them doing it, step after step, in float64 or in float32."""
+"""Each side trained step by step, in float64 or in float32: torch's trainer and jax's."""
 
 import copy
 import inspect
@@ -25,12 +25,12 @@ from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from jaxformer.parity.training.spec import Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
 
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""Few steps are taken: half the time to compile for up to a fifth more a step."""
+FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Few steps are taken: this halves the time to compile, and a step takes up to a fifth longer."""
 
 
 class StepSnapshot(NamedTuple):
-    """One step of one side: in its own type, by torch's names."""
+    """What one step of one side computed, by torch's names."""
 
     loss: float
     gradients: Mapping[str, np.ndarray]
@@ -39,14 +39,14 @@ class StepSnapshot(NamedTuple):
     """After the step."""
 
 
-class TorchSide:
+class TorchTrainer:
     """A copy of torch's model, in training mode, with its optimizer."""
 
-    def __init__(self, model: Any, learning: TrainingSpec, *, wide: bool = True):
-        self.learning, self.wide, own = learning, wide, thawed(copy.deepcopy(model).train())
-        self.model = own.double() if wide else own.float()
-        self.optimizer = learning.torch_optimizer(self.model)
-        self.scheduler = learning.torch_schedule(self.optimizer) if learning.torch_schedule else None
+    def __init__(self, model: Any, spec: TrainingSpec, *, float64: bool = True):
+        self.spec, self.float64, own = spec, float64, thawed(copy.deepcopy(model).train())
+        self.model = own.double() if float64 else own.float()
+        self.optimizer = spec.torch_optimizer(self.model)
+        self.scheduler = spec.torch_schedule(self.optimizer) if spec.torch_schedule else None
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
 
     def changed_buffers(self) -> list[str]:
@@ -64,7 +64,7 @@ class TorchSide:
     def settings(self) -> Settings | None:
         """What its first step does, if that is known."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
-        return settings_of(self.optimizer, names, self.learning.clip_norm)
+        return settings_of(self.optimizer, names, self.spec.clip_norm)
 
     def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> StepSnapshot:
         """One step down the gradient of the mean loss of these batches."""
@@ -75,63 +75,62 @@ class TorchSide:
         for batch, drawn in zip(batches, masks, strict=True):
             tensors = [torch.from_numpy(array) for array in batch]
             integers = (torch.int8, torch.int16, torch.int32)
-            with torch_float64() if self.wide else nullcontext(), feed_masks(drawn):
-                value = self.learning.torch_loss(
+            with torch_float64() if self.float64 else nullcontext(), feed_masks(drawn):
+                value = self.spec.torch_loss(
                     self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
                 )
                 (value / len(batches)).backward()
-            values.append(_scalar("torch", value, wide=self.wide))
+            values.append(_scalar("torch", value, float64=self.float64))
         parameters = dict(self.model.named_parameters())
         gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for name, p in parameters.items()}
-        if self.learning.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.learning.clip_norm)
+        if self.spec.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
         return StepSnapshot(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
 
 
-class JaxSide:
+class JaxTrainer:
     """The JAX model with torch's weights, in training mode, with its optimizer."""
 
     def __init__(
         self,
         model: PyTree,
         weights: Mapping[str, np.ndarray],
-        learning: TrainingSpec,
+        spec: TrainingSpec,
         rules: Family,
         *,
         alone: Sequence[OneSided] = (),
-        still: Collection[str] = (),
-        wide: bool = True,
+        held: Collection[str] = (),
+        float64: bool = True,
     ):
-        """`alone`: what one side has none of; `still`: JAX arrays that are no parameters."""
+        """`alone`: parameters that one side does not have. `held`: JAX arrays that are not trained."""
         self.own = {each.name: each.key for each in alone if each.side == "jax"}
-        self.rules, self.wide, optimizer = rules, wide, learning.jax_optimizer
-        constants = {*rules.constants, *still} - set(self.own)
-        self.parameters, self.rest = load_jax(model, weights, rules, wide=wide, still=constants)
-        moments = jax.jit(optimizer.init)(self.parameters)
-        self.moments = _wide_state(moments) if wide else moments
-        named = "key" in inspect.signature(learning.jax_loss).parameters
+        self.rules, self.float64, optimizer = rules, float64, spec.jax_optimizer
+        constants = {*rules.constants, *held} - set(self.own)
+        self.parameters, self.rest = load_jax(model, weights, rules, float64=float64, held=constants)
+        state = jax.jit(optimizer.init)(self.parameters)
+        self.state = _int64_counts(state) if float64 else state
+        named = "key" in inspect.signature(spec.jax_loss).parameters
 
         def loss(parameters: PyTree, rest: PyTree, number: Any, arrays: tuple[Any, ...]) -> tuple[jax.Array, PyTree]:
-            """And what the model has made of its rest. The keys that lie in it, or else the one that is given, are others for
-            each number."""
+            """The loss, and the arrays that are not parameters, as the model leaves them. Each number gives new random keys."""
             whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
-            value, after = learning.jax_loss(whole, *arrays, **key), named_leaves(whole)
+            value, after = spec.jax_loss(whole, *arrays, **key), named_leaves(whole)
             return value, map_named(lambda name, leaf: leaf if is_random(leaf) else after[name].astype(leaf.dtype), rest)
 
         def advance(
-            parameters: PyTree, rest: PyTree, moments: PyTree, number: Any, arrays: tuple[Any, ...]
+            parameters: PyTree, rest: PyTree, state: PyTree, number: Any, arrays: tuple[Any, ...]
         ) -> tuple[PyTree, PyTree, PyTree, jax.Array, PyTree]:
             (value, rest), gradient = jax.value_and_grad(loss, has_aux=True)(parameters, rest, number, arrays)
-            updates, moments = optimizer.update(gradient, moments, parameters)
-            return optax.apply_updates(parameters, updates), rest, moments, value, gradient
+            updates, state = optimizer.update(gradient, state, parameters)
+            return optax.apply_updates(parameters, updates), rest, state, value, gradient
 
-        self.advance = jax.jit(advance, compiler_options=QUICKLY)
-        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=QUICKLY)
-        """What compiles is the masks alone: nothing else is asked for."""
+        self.advance = jax.jit(advance, compiler_options=FAST_COMPILATION)
+        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=FAST_COMPILATION)
+        """Compiles the dropout masks alone: nothing else is asked for."""
 
     def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
         """What a step drops, batch by batch."""
@@ -144,15 +143,15 @@ class JaxSide:
         """One step: a call of the optimizer for each batch, of which MultiSteps makes one."""
         values, gradients = [], []
         for given in _numbered(number, batches):
-            state = self.parameters, self.rest, self.moments
-            self.parameters, self.rest, self.moments, value, gradient = self.advance(*state, *given)
-            values.append(_scalar("jax", value, wide=self.wide))
+            held = self.parameters, self.rest, self.state
+            self.parameters, self.rest, self.state, value, gradient = self.advance(*held, *given)
+            values.append(_scalar("jax", value, float64=self.float64))
             gradients.append(self._named(gradient))
         mean = {name: np.mean([part[name] for part in gradients], 0) for name in gradients[0]}
         return StepSnapshot(float(np.mean(values)), mean, self._named(self.parameters))
 
     def _named(self, tree: PyTree) -> dict[str, np.ndarray]:
-        """By torch's names, and by those of what torch has none of."""
+        """By torch's names; what torch does not have, by its key."""
         leaves = named_leaves(tree)
         return to_torch(tree, self.rules) | {key: np.asarray(leaves[name]) for name, key in self.own.items()}
 
@@ -178,16 +177,16 @@ def _renewed(number: Any, leaf: jax.Array) -> jax.Array:
     return jax.random.fold_in(leaf, number) if is_key(leaf) else leaf
 
 
-def _wide_state(moments: PyTree) -> PyTree:
+def _int64_counts(state: PyTree) -> PyTree:
     """The optimizer's state with int64 counts: what divides an int32 count, as most schedules do, goes on in float32."""
-    for name, leaf in named_leaves(moments).items():
+    for name, leaf in named_leaves(state).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != jnp.float64:
             raise InputError(f"jax_optimizer keeps {name} in {leaf.dtype}, tier A compares float64; give it no type")
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, moments)
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.int64) if leaf.dtype == jnp.int32 else leaf, state)
 
 
-def _scalar(side: str, value: Any, *, wide: bool) -> float:
+def _scalar(side: str, value: Any, *, float64: bool) -> float:
     array = host(value)
-    if array.shape or (wide and array.dtype != np.float64):
+    if array.shape or (float64 and array.dtype != np.float64):
         raise ParityError(f"loss: {side} gave {array.dtype}{list(array.shape)}; tier A compares one float64 number")
     return float(array)

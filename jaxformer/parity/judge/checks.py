@@ -1,0 +1,68 @@
+"""The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a line here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from jaxformer.errors import InputError
+from jaxformer.parity.judge.comparison import Comparison, Need, Result
+from jaxformer.parity.judge.coverage import sensitivity
+from jaxformer.parity.judge.gradients import activation_gradients, gradients
+from jaxformer.parity.judge.low_precision import bfloat16, float32
+from jaxformer.parity.judge.values import forward, local
+from jaxformer.parity.judge.weights import weights
+from jaxformer.parity.record.reference import LOW_PRECISION, Tier
+from jaxformer.validation.fields import check_choice
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question that a comparison answers."""
+
+    name: str
+    run: Callable[[Comparison], Result | None]
+    """None: this reference cannot answer."""
+    needs: frozenset[Need] = field(default_factory=frozenset)
+    """What torch is asked for, and how the JAX model is run."""
+    by_module: bool = False
+    """Whether its differences are of modules, so that the report shows the table of modules."""
+
+
+CHECKS = (
+    Check("weights", weights),
+    Check("forward", forward, frozenset({"forward"}), by_module=True),
+    Check("local", local, frozenset({"isolated"}), by_module=True),
+    Check("gradients", gradients, frozenset({"gradients"})),
+    Check("activation gradients", activation_gradients, frozenset({"gradients"}), by_module=True),
+    Check("sensitivity", sensitivity, frozenset({"coverage"})),
+    Check("float32", float32, frozenset({"low precision"})),
+    Check("bfloat16", bfloat16, frozenset({"low precision"})),
+)
+CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in LOW_PRECISION["C"])
+"""Those that a caller chooses from; the others come with a tier."""
+
+
+def chosen_checks(names: tuple[str, ...], tier: Tier) -> list[Check]:
+    """The checks of these names and of the tier; InputError for names that are not checks."""
+    if not names or isinstance(names, str):
+        raise InputError(f"checks is {repr(names) if names else 'empty'}; give a tuple of some of {', '.join(CHECK_NAMES)}")
+    if set(names) == {"sensitivity"} and tier == "A":
+        raise InputError("checks = ('sensitivity',) compares nothing in tier A; add others, or leave checks out")
+    for name in names:
+        check_choice("checks", name, CHECK_NAMES)
+    check_choice("tier", tier, get_args(Tier))
+    return [check for check in CHECKS if check.name in {*names, *LOW_PRECISION[tier]}]
+
+
+def needs_of(checks: Sequence[Check]) -> frozenset[Need]:
+    """Of all of them."""
+    return frozenset[Need]().union(*(check.needs for check in checks))
+
+
+def run_checks(comparison: Comparison, checks: Sequence[Check]) -> Iterator[Result]:
+    """What each one finds. A tensor without a match ends the comparison before the first."""
+    comparison.candidate  # noqa: B018
+    for check in checks:
+        if result := check.run(comparison):
+            yield replace(result, more=comparison.module_fields) if check.by_module else result
+    comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared

@@ -1,0 +1,131 @@
+"""What the checks judge: torch's recorded reference and the JAX model, each run once for all of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, to_jax
+from jaxformer.parity.judge.blame import resolved
+from jaxformer.parity.judge.divided_work import with_open_borders
+from jaxformer.parity.judge.module_table import table
+from jaxformer.parity.judge.trained_alone import blamed, trained_alone
+from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
+from jaxformer.parity.match.tensors import NO_RULES, Identified, identify, identify_shapes
+from jaxformer.parity.record.reference import Call, Reference, Tier
+from jaxformer.parity.record.torch_state import TorchState, without_ignored
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.load_weights import filled, has_shapes_alone
+from jaxformer.parity.run.trace import Traced, trace
+from jaxformer.parity.run.unread_parameters import with_idle
+from jaxformer.parity.run.unusual_orders import resolve
+
+Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
+"""The JAX model's normal run; its modules on torch's values; both sides' gradients; which parameters torch's output depends on;
+the output in float32 or bfloat16."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found."""
+
+    stage: Stage
+    without_effect: list[str] | None = None
+    """What no output or gradient depends on; None for a check that does not tell. The last check that tells is right."""
+    inconclusive: list[str] = field(default_factory=list)
+    """What it could not judge for other reasons."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Other fields of the report."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both sides; every property is computed when the first check asks for it."""
+
+    torch: TorchState
+    jax_model: PyTree
+    rules: Family | None
+    call: Call
+    record: Callable[[], Reference]
+    """Gives the recorded reference."""
+    needs: frozenset[Need]
+    """Of all checks that will run."""
+    tier: Tier = "B"
+    trains: bool = False
+    """Whether training is compared too: it tells then what one side alone trains."""
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Of torch."""
+        return self.record()
+
+    @cached_property
+    def state(self) -> TorchState:
+        """torch's weights, without those that the rules ignore."""
+        return without_ignored(self.torch, self.rules or NO_RULES)
+
+    @cached_property
+    def like(self) -> PyTree:
+        """The JAX model as it was given; it may have shapes alone."""
+        return filled(self.jax_model)
+
+    @cached_property
+    def matched(self) -> Identified:
+        """Which tensor is which."""
+        rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
+        found = (identify_shapes if shapes else identify)(self.state, self.like, rules)
+        if not shapes:
+            found = resolve(found, rules, lambda: self.reference, self.call)
+        return with_idle(found, lambda: self.reference, self.call)
+
+    @cached_property
+    def candidate(self) -> Candidate:
+        """The JAX model with torch's weights.
+
+        Its call is a new function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
+        """
+        found, call = self.matched, self.call
+        loaded = to_jax(self.state.weights, found.model, found.family)
+        return Candidate(loaded, wraps(call)(lambda *given: call(*given)), found.family, found.tables, found.alone)
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The JAX model's runs in float64."""
+        wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
+        return with_open_borders(trace(self.reference, self.candidate, **wanted))
+
+    @cached_property
+    def rows(self) -> list[Module]:
+        """The table of modules."""
+        return resolved(self.traced, table(self.traced))
+
+    @cached_property
+    def trained_alone(self) -> dict[str, str]:
+        """Parameters that one side alone trains, and what is said of each."""
+        return {} if self.trains else trained_alone(self.reference, self.traced, self.candidate)
+
+    @cached_property
+    def module_fields(self) -> dict[str, Any]:
+        """The fields of the report that are of modules, and what both sides ran on."""
+        return {
+            "modules": blamed(self.rows, self.candidate, self.trained_alone),
+            **unpaired_calls(self.traced),
+            "taps": unpaired_taps(self.traced),
+            "environment": environment() | dict(self.reference.environment),
+        }
+
+
+def environment() -> dict[str, str]:
+    """What the JAX side ran on."""
+    precision = jax.config.values["jax_default_matmul_precision"] or "default"
+    return {
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
+        "jax matmul precision": f"highest in float64, {precision} below",
+    }

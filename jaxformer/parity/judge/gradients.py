@@ -1,0 +1,57 @@
+"""The checks of gradients in float64: of every weight and input, and of every module's output."""
+
+import numpy as np
+
+from jaxformer.parity.judge.blame import roundings, wrong_gradients
+from jaxformer.parity.judge.comparison import Comparison, Result
+from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerances
+from jaxformer.parity.judge.words import count_diverging, first_diverging
+from jaxformer.parity.numerics.metrics import TOLERANCES
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.run.trace import error, over
+
+
+def gradients(comparison: Comparison) -> Result:
+    """Of every weight and every float input; null ones cannot be judged."""
+    traced, rows, alone = comparison.traced, comparison.rows, list(comparison.trained_alone.values())
+    ours, theirs = traced.gradients, traced.reference.gradients
+    not_finite = [name for name, array in theirs.items() if not np.isfinite(array).all()]
+    if not_finite and not any(row.diverging for row in rows):
+        says = f"torch's own are NaN or infinite in {len(not_finite)} of {len(ours)} tensors, first {not_finite[0]}"
+        return Result(Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [])
+    nulls, wrong = wrong_gradients(traced)
+    if wrong:
+        return Result(Stage("gradients", "different", "; ".join((*alone, wrong, first_diverging(rows)))), [])
+    if alone:
+        return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {len(ours)} others, equal"), nulls)
+    rounding = roundings(traced)
+    judged = {name: array for name, array in theirs.items() if name not in nulls}
+    errors = ((name, error(ours[name], array, rounding=rounding[name])) for name, array in judged.items())
+    relaxed = relaxed_tolerances(errors, "gradient")
+    stage = Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null{note(relaxed)}")
+    return Result(stage, nulls, inconclusive(relaxed))
+
+
+def activation_gradients(comparison: Comparison) -> Result:
+    """Of what every module gives, in the normal run; and of what each module sends back when it is given torch's values.
+
+    Equal gradients of unequal values prove nothing: a module whose values differ is different here too.
+    """
+    name, rows = "activation gradients", comparison.rows
+    diverging = any(row.diverging for row in rows)
+    calls = comparison.traced.reference.calls.items()
+    back = {site: [array for array in record.output_gradients if array is not None] for site, record in calls}
+    not_finite = [site for site, arrays in back.items() if not all(np.isfinite(array).all() for array in arrays)]
+    if not_finite and not diverging:
+        says = f"torch's own are NaN or infinite in {len(not_finite)} calls of modules, first {not_finite[0]}"
+        return Result(Stage(name, "failed", f"{says}; give inputs and weights without, or leave the activation gradients out"))
+    if diverging or any(row.gradient is not None and over(row.gradient, "gradient") for row in rows):
+        own = [(row, row.local_gradient) for row in rows if row.diverging and row.local_gradient is not None]
+        local = [row for row, gradient in own if over(gradient, "gradient")]
+        return Result(Stage(name, "different", count_diverging(local, rows) if local else first_diverging(rows)))
+    peak = max((row.gradient.peak for row in rows if row.gradient is not None), default=0.0)
+    both = [(f"what comes back to {row.name}", row.gradient) for row in rows]
+    both += [(f"what {row.name} sends back", row.local_gradient) for row in rows]
+    relaxed = relaxed_tolerances(both, "gradient")
+    says = f"max/rms {peak:.1e} (tolerance {TOLERANCES['gradient'][1]:.0e}){note(relaxed)}"
+    return Result(Stage(name, "equal", says), inconclusive=inconclusive(relaxed))

@@ -1,0 +1,54 @@
+"""The checks of values in float64: the whole model, and each module alone."""
+
+import numpy as np
+
+from jaxformer.parity.capture.call_sites import CALL
+from jaxformer.parity.judge.comparison import Comparison, Result
+from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxed, note, relaxed_tolerances
+from jaxformer.parity.judge.words import count_diverging, first_diverging
+from jaxformer.parity.numerics.metrics import TOLERANCES
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.run.trace import Traced, over
+
+NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
+
+
+def forward(comparison: Comparison) -> Result:
+    """The output of the normal run, and the module where the first difference begins."""
+    traced, rows = comparison.traced, comparison.rows
+    output = next(row for row in rows if row.jax == CALL.path).propagated
+    (ours,), (theirs,) = traced.ours.outputs[CALL], traced.reference.calls[CALL].output
+    if ours.shape != theirs.shape:
+        says = f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
+        return Result(Stage("forward", "different", says))
+    if not np.isfinite(theirs).any():
+        return Result(Stage("forward", "failed", NOTHING_FINITE))
+    if any(over(row.propagated, "activation") for row in rows):
+        says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced)))
+        return Result(Stage("forward", "different", says))
+    if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
+        says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
+        return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))
+    relaxed = relaxed_tolerances(((row.name, row.propagated) for row in rows), "activation")
+    says = f"relL2 {output.relative:.1e} (tolerance {TOLERANCES['activation'][0]:.0e}){note(relaxed)}"
+    stage = Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced))))
+    return Result(stage, inconclusive=inconclusive(relaxed))
+
+
+def local(comparison: Comparison) -> Result:
+    """How many modules give other values than torch's when they are given torch's."""
+    rows = comparison.rows
+    diverging = [row for row in rows if row.diverging and over(row.local, "activation")]
+    if not diverging and not np.isfinite(comparison.reference.output).any():
+        return Result(Stage("local", "failed", NOTHING_FINITE))
+    relaxed = relaxed_tolerances(((row.name, row.local) for row in rows), "activation")
+    shared = [row.name for row in rows if row.shared]
+    says = f"; {', '.join(shared)} divide the work otherwise than torch's modules, with the same result" if shared else ""
+    status = "different" if diverging else "equal"
+    stage = Stage("local", status, f"{count_diverging(diverging, rows)}{says}{note(relaxed)}")
+    return Result(stage, inconclusive=inconclusive(relaxed))
+
+
+def untraced(traced: Traced) -> list[str]:
+    """That the JAX model ran without jit, where it did."""
+    return [f"jit cannot trace {traced.ours.untraced}, so it ran without"] if traced.ours.untraced else []

@@ -1,0 +1,173 @@
+"""What a comparison found, as data: its checks, the errors of each module, the diverging ones, the verdict."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxformer.parity.numerics.metrics import Error
+from jaxformer.parity.report.summarize import alike, say_alike
+
+Status = Literal["equal", "different", "failed"]
+EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The result of one check."""
+
+    name: str
+    status: Status
+    says: str
+    """What it found, in one line."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One call of a module that both sides have."""
+
+    jax: str
+    """Its path in the JAX model; '' for the model itself."""
+    torch: str
+    propagated: Error
+    """Of its output in the normal run, where errors of earlier modules reach it."""
+    local: Error
+    """The largest that its own code makes when it is given torch's values."""
+    what: str
+    """Where the local error is: 'output', or 'input of x' for what it hands to its child x."""
+    diverging: bool
+    """Whether its local error is over the tolerance, forwards or backwards, and changes a result."""
+    cause: str = ""
+    """Why it diverges; '' where no formula explains both sides."""
+    gradient: Error | None = None
+    """Of the gradient that comes back to its output in the normal run."""
+    local_gradient: Error | None = None
+    """The largest of the gradients that its own code sends back when it is given torch's values and gradients."""
+    positions: list[float] = field(default_factory=list)
+    """relL2 of its output at each position: along axis 1 of arrays with 3 axes or more."""
+    heads: list[float] = field(default_factory=list)
+    """relL2 of what each attention head computes from torch's values."""
+    float32: bool = False
+    """Whether no cause is known, and a constant that one side rounds to float32 may be the cause."""
+    shared: bool = False
+    """Whether its own code differs without changing a result: a neighbour does a part of its work."""
+
+    @property
+    def name(self) -> str:
+        """Its path in the JAX model, or 'the model'."""
+        return self.jax or "the model"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One error of a diverging module that is over its tolerance."""
+
+    where: str
+    """'output', 'input of x', or 'gradient'."""
+    measure: str
+    """'relL2' or 'max/rms'."""
+    error: float
+    tolerance: float
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.measure} {self.error:.1e}, tolerance {self.tolerance:.0e}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Diverging modules with the same name but for layer numbers, and the same cause."""
+
+    name: str
+    """Of all of them."""
+    first: Module
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training on both sides."""
+
+    number: int
+    loss: float
+    """torch's."""
+    loss_error: float
+    """Relative."""
+    parameter_error: float
+    """The largest max/rms among the parameters; null gradients are left out."""
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a comparison found, and the verdict that follows from it."""
+
+    tier: str
+    tolerance: float
+    """The largest relL2 that counts as equal."""
+    stages: list[Stage] = field(default_factory=list)
+    modules: list[Module] = field(default_factory=list)
+    """In torch's call order."""
+    steps: list[Step] = field(default_factory=list)
+    """Of training."""
+    jax_only: list[str] = field(default_factory=list)
+    """Calls that were not compared by themselves: the other side has none with the same parameters."""
+    torch_only: list[str] = field(default_factory=list)
+    taps: list[str] = field(default_factory=list)
+    """jax's taps that were compared with nothing, in words."""
+    not_covered: list[str] = field(default_factory=list)
+    """What this run could not judge."""
+    environment: dict[str, str] = field(default_factory=dict)
+    traceback: str = ""
+    """Of the error that ended the comparison, if one did."""
+
+    @property
+    def diverging(self) -> list[Module]:
+        """Those that give other values come first, then those that only send back other gradients."""
+        found = [module for module in self.modules if module.diverging]
+        return sorted(found, key=lambda module: module.local.relative <= module.local.allowed("activation")[0])
+
+    def groups(self, modules: Iterable[Module]) -> list[Group]:
+        """Modules whose names differ only in layer numbers, together: of one cause, or, without one, over the tolerance at the
+        same places."""
+        found: dict[tuple[str, ...], list[Module]] = {}
+        for module in modules:
+            cause, places = re.sub(r" \(residual [^)]*\)", "", module.cause), (each.where for each in self.findings(module))
+            found.setdefault((alike(module.jax), *map(alike, [cause] if cause else places)), []).append(module)
+        return [Group(say_alike([module.name for module in those]), those[0]) for those in found.values()]
+
+    def findings(self, module: Module) -> list[Finding]:
+        """What is over the tolerance in a diverging module: its values, its gradients, or both."""
+        tolerance, backward = module.local.allowed("activation")[0], module.local_gradient
+        forward = Finding(module.what or "output", "relL2", module.local.relative, tolerance)
+        if backward is None or backward.peak <= (peak := backward.allowed("gradient")[1]):
+            return [forward]
+        wrong = [] if module.local.relative <= tolerance else [forward]
+        return [*wrong, Finding("gradient", "max/rms", backward.peak, peak)]
+
+    def reason(self, module: Module) -> str:
+        """A diverging module's cause; where none is known, its findings."""
+        hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
+        return module.cause or "; ".join(map(str, self.findings(module))) + hint
+
+    @property
+    def status(self) -> Status:
+        """The worst of the stages."""
+        found = {stage.status for stage in self.stages}
+        return "equal" if found == {"equal"} else "different" if found <= {"equal", "different"} and found else "failed"
+
+    @property
+    def exit_code(self) -> int:
+        """0: equal. 1: different. 2: could not compare."""
+        return EXIT_CODES[self.status]
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        if not self.stages:
+            return "COULD NOT COMPARE: nothing was checked"
+        if self.status == "equal":
+            return f"EQUAL: {', '.join(stage.name for stage in self.stages)} (tier {self.tier})"
+        if self.diverging and self.status == "different":
+            first, others = self.diverging[0], len(self.diverging) - 1
+            more = f", and {others} more" if others else ""
+            return f"DIFFERENT: {first.name}: {self.reason(first)}{more}"
+        first = next(stage for stage in self.stages if stage.status == self.status)
+        return f"{'DIFFERENT' if self.status == 'different' else 'COULD NOT COMPARE'}: {first.name}: {first.says}"

@@ -1,0 +1,149 @@
+"""Activation patching: torch's arrays are put in place of jax's wherever a paired call begins or ends, and both are noted.
+
+What a module makes of torch's arrays is then its own doing. On the way back, torch's gradients are put in place of jax's too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.parity.capture.call_records import Record, arrays_in, replaced
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.numerics.axis_order import Order, orders_for, to_jax_axes
+from jaxformer.parity.numerics.float_masks import is_left, kind_of
+from jaxformer.parity.run.fit_arrays import first_fitting
+
+Code = tuple[Site, Site | None]
+"""Whose code makes or uses an array: a module's, and the child that it calls, if one is meant."""
+
+
+class Patched(NamedTuple):
+    """One of jax's arrays, and torch's in its place."""
+
+    maker: Code
+    sender: Code
+    """Whose code goes on with it, and sends a gradient back."""
+    place: ArrayKey
+    theirs: np.ndarray
+    order: Order
+    """The order of torch's axes in jax's array that was taken."""
+    fixed: bool
+    """Whether no other order is possible."""
+    ours: Any
+
+
+@dataclass(frozen=True)
+class Patches:
+    """What is put in place of jax's arrays."""
+
+    records: Mapping[Site, Record]
+    """torch's, by jax's calls."""
+    values: Mapping[ArrayKey, Any]
+    """torch's float arrays."""
+    cotangents: Mapping[ArrayKey, Any]
+    """torch's gradients of them; empty if none are asked for."""
+    opened: Mapping[ArrayKey, Any]
+    """Where True, jax's own array stays."""
+
+
+class ActivationPatching:
+    """An observer of a run of the JAX model."""
+
+    def __init__(self, patches: Patches, counted: Mapping[Site, np.ndarray], known: Mapping[ArrayKey, Order]):
+        """`counted`: which entries of attention's scores and weights count. `known`: orders of torch's axes."""
+        self.patches, self.records, self.opened = patches, patches.records, patches.opened
+        self.counted, self.known = counted, known
+        self.running: list[Site] = []
+        """The paired calls that have begun and not ended."""
+        self.without_input: set[Site] = set()
+        """Calls without an array: it cannot be told whose code uses what they give."""
+        self.found: list[Patched] = []
+        self.orders = {self._kind(place.site, len(order)): order for place, order in reversed([*known.items()])}
+        """The last known order of each kind of array; before there is one, the first that is known of later arrays."""
+        self.senders: dict[ArrayKey, Code] = {}
+        """Whose code sends a gradient back to a place, and to which child's output."""
+        self.total = jnp.zeros(())
+        """Its gradient is torch's, wherever jax's ends."""
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The user calls the model itself, so those inputs stay; what a module hands to another is the module's, and what the
+        user's function hands to one inside of the model is that function's."""
+        if site not in self.records:
+            return arguments
+        if not arrays_in(arguments):
+            self.without_input.add(site)
+        elif self.running or site.path:
+            around = self.running[-1] if self.running else CALL
+            arguments = self._patch(arguments, site, "inputs", (around, site), (site, None))
+        self.running.append(site)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        """The output is the module's; the call around it goes on with it."""
+        if site not in self.records:
+            return output
+        if self.running:
+            self.running.pop()
+        around = self.running[-1] if self.running else CALL
+        return self._patch(output, site, "output", (site, None), (around, site))
+
+    def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
+        """The value with torch's arrays in place of those that fit, in their order."""
+        left, ours, put = list(enumerate(getattr(self.records[site], part))), arrays_in(value), []
+        for array in ours:
+            fitting = first_fitting(left, array, any_kind=site == CALL)
+            if fitting is None:
+                put.append(array)
+                continue
+            number, theirs = fitting
+            left = [(i, other) for i, other in left if i > number]
+            place = ArrayKey(site, part, number)
+            order, fixed = self._order(place, theirs, array.shape)
+            instead = to_jax_axes(jnp.asarray(self.patches.values.get(place, theirs)), order, array.shape).astype(array.dtype)
+            shown = array
+            if part == "inputs" and (kind := kind_of(theirs)):
+                same = is_left(kind, instead, array)
+                instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
+            self.found.append(Patched(maker, sender, place, theirs, order, fixed, shown))
+            instead = self._with_gradient(array, instead, place, order, sender)
+            put.append(jnp.where(self.opened[place], array, instead) if place in self.opened else instead)
+        return replaced(value, ours, put)
+
+    def _with_gradient(self, array: jax.Array, instead: jax.Array, place: ArrayKey, order: Order, sender: Code) -> jax.Array:
+        """torch's array, which sends torch's gradient back into jax's code; where torch has none, jax's passes through."""
+        if place in self.patches.cotangents:
+            cotangent = to_jax_axes(jnp.asarray(self.patches.cotangents[place]), order, array.shape)
+            product = (array * cotangent).sum()
+            self.total += jnp.where(self.opened[place], 0.0, product) if place in self.opened else product
+            if place.site != CALL and place.site not in self.without_input:
+                self.senders[place] = sender
+        elif jnp.issubdtype(array.dtype, jnp.inexact):
+            if (counts := self.counted.get(place.site)) is not None:
+                counts = to_jax_axes(jnp.asarray(counts), order, array.shape)
+                instead = jnp.where(counts, instead, jax.lax.stop_gradient(array))
+            instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
+        return instead
+
+    def _order(self, place: ArrayKey, theirs: np.ndarray, shape: tuple[int, ...]) -> tuple[Order, bool]:
+        """The order of torch's axes in jax's array, and whether no other is possible: the known one, or else the last that was.
+
+        What comes in is right, unless the caller is wrong: so a module whose output is near to nothing is taken to leave the
+        axes as it found them.
+        """
+        orders = orders_for(theirs.shape, shape)
+        if place.site == CALL and theirs.shape == shape:
+            orders = orders[:1]  # nobody is there to turn it
+        kind = self._kind(place.site, theirs.ndim)
+        fixed = len(orders) == 1
+        order = orders[0] if fixed else self.known.get(place, self.orders.get(kind))
+        if order is not None and (fixed or place in self.known):
+            self.orders[kind] = order
+        return (orders[0] if order is None or order not in orders else order), fixed
+
+    def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
+        """Arrays with equally many axes have them in one order; attention's scores and weights are kinds of their own."""
+        return n_axes, site.path.rpartition(".")[2] if site in self.counted else ""

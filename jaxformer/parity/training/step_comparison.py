@@ -1,0 +1,181 @@
+"""Both sides of a training compared after each step: the losses, the first move of the parameters, the learning rates."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.parity.explain.explainers import attempt
+from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step
+from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES
+from jaxformer.parity.report.data import Stage, Step
+from jaxformer.parity.training.trainers import StepSnapshot
+
+Arrays = Mapping[str, np.ndarray]
+"""By torch's names."""
+Moves = tuple[np.ndarray, np.ndarray]
+"""What a step adds to the parameters in torch and in jax, as multiples of the learning rate."""
+
+ONE_STEP = 1e-9
+"""Tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
+RATE = 1e-13
+"""Tier A: the largest difference of a learning rate, as a part of the largest of them; torch computes some by recurrence."""
+EQUAL_GRADIENTS = "the gradients are equal"
+"""So the optimizers differ; what follows says in what."""
+
+
+class TrainingResult(NamedTuple):
+    """What a comparison of training found."""
+
+    stages: list[Stage]
+    """loss, optimizer, schedule where both sides have one, and train."""
+    steps: list[Step]
+    nulls: list[str]
+    """Tensors with entries whose gradient was null at every step, which are not compared: Adam turns rounding noise into steps
+    of up to a learning rate."""
+    buffers: list[str]
+    """torch's that training changes, as running statistics, which are not compared either."""
+
+    @property
+    def not_covered(self) -> list[str]:
+        """All that is not compared, in words."""
+        nulls = [f"{name} in training: null gradients" for name in self.nulls]
+        return nulls + [f"{name} in training: a buffer, not compared there" for name in self.buffers]
+
+
+class StepComparison:
+    """Takes both sides after each step, and keeps what differed first."""
+
+    def __init__(self, weights: Arrays, settings: Settings | None):
+        """`weights`: before the first step. `settings`: of torch's optimizer, if it is known."""
+        self.settings, self.before = settings, weights
+        self.gradients: list[Arrays] = []
+        """torch's, up to the first step that moves anything."""
+        self.steps: list[Step] = []
+        self.schedule: list[tuple[float, float]] = []
+        """The learning rates of torch and jax."""
+        self.largest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        """The largest gradient of each single entry so far, in absolute value, of torch and of jax."""
+        self.null: dict[str, np.ndarray] = {}
+        self.found: dict[str, Stage] = {}
+        self.cause = ""
+        """In which setting of the optimizer the first steps differ, where formulas tell, however small the difference is."""
+
+    def add(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
+        """A step of both sides; `rates` are torch's learning rates, by parameter."""
+        for name, gradient in theirs.gradients.items():
+            before = self.largest.get(name, (0.0, 0.0))
+            self.largest[name] = np.maximum(before[0], np.abs(gradient)), np.maximum(before[1], np.abs(ours.gradients[name]))
+        self.null = self._null_entries()
+        gaps = self._largest_gaps(ours.parameters, theirs.parameters)
+        name, error = largest_of({name: over_rms(gap, theirs.parameters[name]) for name, gap in gaps.items()})
+        loss_error = over_rms(abs(ours.loss - theirs.loss), np.array(theirs.loss))
+        step = f"step {len(self.steps)}"
+        losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
+        if not self.steps:
+            self.found["loss"] = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
+        if "optimizer" not in self.found:
+            self.gradients.append(theirs.gradients)
+            if any(rates.values()):
+                self.found["optimizer"] = self._first_move(step, rates, gaps, theirs, ours)
+        if "train" not in self.found and not loss_error <= LOSS:
+            self.found["train"] = stage_of("train", f"loss of {losses}", loss_error, LOSS)
+        if "train" not in self.found and not error <= PARAMETER:
+            self.found["train"] = stage_of("train", f"{step}: {name}, max/rms", error, PARAMETER)
+        self.steps.append(Step(len(self.steps), theirs.loss, loss_error, error))
+        self.before = theirs.parameters
+
+    def result(self, buffers: list[str]) -> TrainingResult:
+        """Of all steps; `buffers` are torch's that have changed."""
+        nulls = [name for name, null in self.null.items() if null.any()]
+        no_move = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
+        loss, error = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
+        errors = f"loss {loss:.1e} (tolerance {LOSS:.0e}), parameters {error:.1e} (tolerance {PARAMETER:.0e})"
+        equal = Stage("train", "equal", f"{len(self.steps)} steps: {errors}, {len(nulls)} tensors with null gradients")
+        optimizer, train = self.found.get("optimizer", no_move), self.found.get("train", equal)
+        if optimizer.status == "equal" and train.status == "different" and self.cause:
+            optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.cause}")
+        schedule = [self._schedule_stage()] if self.schedule else []
+        return TrainingResult([self.found["loss"], optimizer, *schedule, train], self.steps, nulls, buffers)
+
+    def _null_entries(self) -> dict[str, np.ndarray]:
+        """True where the gradient was never more than rounding noise around zero, on both sides."""
+        squares = sum(float(np.square(theirs).sum()) for theirs, _ in self.largest.values())
+        noise = NULL_GRADIENT * np.sqrt(squares / sum(theirs.size for theirs, _ in self.largest.values()))
+        largest = {name: np.maximum(*both) for name, both in self.largest.items()}
+        return {name: (array > 0) & (array <= noise) for name, array in largest.items()}
+
+    def _largest_gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
+        """The largest |J - T| in each tensor, null entries left out."""
+        return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
+
+    def _first_move(
+        self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot
+    ) -> Stage:
+        """The optimizer alone, where the gradients are equal; else it says that they are not."""
+        highest = max(rates.values())
+        name, error = largest_of({name: gap / (rates.get(name) or highest) for name, gap in gaps.items()})
+        stage = stage_of("optimizer", f"{step}: {name} differs, in learning rates, by", error, ONE_STEP)
+        moves = self._moves(rates, theirs, ours)
+        self.cause = self._setting(rates, moves)
+        if stage.status == "equal":
+            return stage
+        gaps = self._largest_gaps(ours.gradients, theirs.gradients)
+        name, error = largest_of({name: over_rms(gap, theirs.gradients[name]) for name, gap in gaps.items()})
+        if not error <= TOLERANCES["gradient"][1]:
+            return replace(stage, says=f"{stage.says}; the gradient differs already: {name}, max/rms {error:.1e}")
+        return replace(stage, says=f"{stage.says}; {EQUAL_GRADIENTS}{self._explanation(rates, moves)}")
+
+    def _compared(self, rates: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """True at the entries of each moving parameter that are not null."""
+        return {name: ~self.null[name] for name, rate in rates.items() if rate}
+
+    def _moves(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> Moves:
+        compared, before = self._compared(rates), self.before
+
+        def moves(after: Arrays) -> np.ndarray:
+            return np.concatenate([((after[name] - before[name]) / rates[name])[own] for name, own in compared.items()])
+
+        return moves(theirs.parameters), moves(ours.parameters)
+
+    def _setting(self, rates: Mapping[str, float], moves: Moves) -> str:
+        """In which setting of a known optimizer the steps differ."""
+        if self.settings is None:
+            return ""
+        return attempt(
+            "an optimizer's setting", explain_step, self.settings, self.gradients, self.before, moves, self._compared(rates)
+        )
+
+    def _explanation(self, rates: Mapping[str, float], moves: Moves) -> str:
+        """What explains another step from the same gradient, in words; '' where nothing simple does."""
+        weights = np.concatenate([self.before[name][own] for name, own in self._compared(rates).items()])
+        cause = self.cause or attempt("a multiple", explain_moves, moves, weights)
+        return f"; {cause}" if cause else ""
+
+    def _schedule_stage(self) -> Stage:
+        """The learning rates of all steps: the first that differs, or the largest difference."""
+        theirs, ours = np.array(self.schedule).T
+        errors = np.abs(ours - theirs) / (np.abs(theirs).max() or 1.0)
+        wrong = ~(errors <= RATE)
+        step = int(wrong.argmax() if wrong.any() else errors.argmax())
+        says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax; as a part of the largest, the difference is"
+        return stage_of("schedule", says, float(errors[step]), RATE)
+
+
+def stage_of(name: str, says: str, error: float, tolerance: float) -> Stage:
+    """A stage that is equal up to its tolerance."""
+    status = "equal" if error <= tolerance else "different"
+    return Stage(name, status, f"{says} {error:.1e} (tolerance {tolerance:.0e})")
+
+
+def over_rms(gap: float, array: np.ndarray) -> float:
+    """A difference as a multiple of an array's rms."""
+    rms = np.sqrt(np.mean(np.square(array)))
+    return float(gap / rms) if rms else (np.inf if gap else 0.0)
+
+
+def largest_of(values: Mapping[str, float]) -> tuple[str, float]:
+    """The largest value and its name; NaN counts as the largest."""
+    name = list(values)[int(np.argmax(list(values.values())))]
+    return name, values[name]
