@@ -12,7 +12,7 @@ family = Family(
     tied={"lm_head.weight": "model.embed.weight"},
     ignored={"attn.mask": "the causal mask"},
 )
-model = to_jax(torch_model.state_dict(), model, family)
+model = to_jax(torch_model.state_dict(), model, family)  # `jaxformer.from_torch` takes names of families too
 state = to_torch(model, family, like=torch_model.state_dict())
 """
 

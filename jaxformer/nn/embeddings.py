@@ -42,7 +42,7 @@ class InputEmbedding(nnx.Module):
     table holds gives NaN; there are `context` positions. It can be used alone, with the weights of a model's:
 
         config = GPTConfig(vocab_size=30522, context=5000, d_model=64, n_layers=1, n_heads=1, d_ff=0, embedding_dropout=0.1)
-        x = init(config, key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
+        x = GPT(config, rngs=key).embed(ids, jnp.arange(ids.shape[1], dtype=jnp.int32)[None], key=dropout_key)
 
     Of the configuration it reads context, d_model, positions, position_offset, padding_idx, the fields that begin with
     embedding_, and those of the norm.
