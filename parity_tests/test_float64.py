@@ -16,7 +16,7 @@ from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.perturb import Run
+from jaxformer.parity.record.perturb import Unperturbed
 
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
 HEAD = WIDTH // HEADS
@@ -222,4 +222,4 @@ class Casting(torch.nn.Linear):
 @pytest.mark.parametrize(("kind", "widening"), [(torch.nn.Linear, nullcontext), (Casting, torch_float64)])
 def test_what_casts_nowhere_needs_no_widening(kind, widening):
     x = np.random.default_rng(4).standard_normal((3, 5))
-    assert Run(kind(5, 7), (x,), lambda model, x: model(x / 3), 1e-13).widening is widening
+    assert Unperturbed(kind(5, 7), (x,), lambda model, x: model(x / 3)).widening is widening
