@@ -76,7 +76,7 @@ def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def is_constant(argument: Any) -> bool:
-    """Whether an argument of an operation has numbers already, while JAX traces: before 0.10, some arrays are of JAX's own type."""
+    """Whether an argument of an operation has numbers already, while JAX traces; before JAX 0.10, also in a type of its own."""
     return isinstance(argument, int | float) or (hasattr(argument, "dtype") and not isinstance(argument, Tracer))
 
 
