@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 import jax
-import jax.extend
 from flax import linen, nnx
+from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.call_sites import Observer, Visits, public_methods
 from jaxformer.parity.capture.source_lines import line_of
@@ -63,10 +63,10 @@ def tap(path: str, value: T) -> T:
 @contextmanager
 def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
-    visits, level = Visits(observer), _level()
+    visits, level = Visits(observer), current_trace()
 
     def here() -> bool:
-        return _level() == level
+        return current_trace() == level
 
     def record(path: str, value: Any) -> Any:
         return visits.record(path, value) if here() else value
@@ -78,10 +78,6 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         _running.append(record)
         stack.callback(_running.remove, record)
         yield
-
-
-def _level() -> Any:
-    return jax.extend.core.get_opaque_trace_state(convention="nnx")
 
 
 def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]:
@@ -145,7 +141,7 @@ def modules(model: nnx.Module) -> Iterator[tuple[str, nnx.Module]]:
     """A module and all that lie in it, by path."""
     yield "", model
     for name, value in vars(model).items():
-        yield from _modules(name, value)
+        yield from _modules(str(name), value)
 
 
 def _modules(path: str, value: Any) -> Iterator[tuple[str, nnx.Module]]:

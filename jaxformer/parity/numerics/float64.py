@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Primitive, jaxprs_in_params, primitives
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
@@ -40,14 +40,14 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
         except TypeError:
             first = SLICED.get(operation, 0)
             counts = one_integer(args[first:])
-            if counts is None or any(jaxprs_in_params(how)):
+            if counts is None or has_jaxpr(how):
                 raise
         return bind_as_it_is(operation, *args[:first], *counts, **how)
 
     def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
-        if {FLOAT32, FLOAT64} <= {getattr(arg, "dtype", None) for arg in args} and not any(jaxprs_in_params(how)):
+        if {FLOAT32, FLOAT64} <= {getattr(arg, "dtype", None) for arg in args} and not has_jaxpr(how):
             args = tuple(jnp.asarray(arg, FLOAT64) if getattr(arg, "dtype", None) == FLOAT32 else arg for arg in args)
         if tables.held:
             args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
@@ -60,6 +60,12 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
         yield
 
 
+def has_jaxpr(how: dict[str, Any]) -> bool:
+    """Whether an operation runs a program of its own, as `jit`, `scan` and `cond` do."""
+    values = (each for value in how.values() for each in (value if isinstance(value, tuple) else (value,)))
+    return any(isinstance(each, Jaxpr | ClosedJaxpr) for each in values)
+
+
 def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """int64 for int32, where there are both; None where not."""
     int32, int64 = INTEGERS
@@ -70,8 +76,8 @@ def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 
 def is_constant(argument: Any) -> bool:
-    """Whether an argument of an operation has numbers already, while JAX traces."""
-    return isinstance(argument, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(argument, Tracer)
+    """Whether an argument of an operation has numbers already, while JAX traces; before JAX 0.10, also in a type of its own."""
+    return isinstance(argument, int | float) or (hasattr(argument, "dtype") and not isinstance(argument, Tracer))
 
 
 @contextmanager
