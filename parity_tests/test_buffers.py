@@ -98,7 +98,7 @@ def test_two_arrays_part_in_training():
             theirs, two_arrays(theirs), (IDS,), checks=("weights",), call_torch=with_long_ids, training=learning, tier="A"
         )
     assert [stage.status for stage in report.stages] == ["equal", "equal", "different", "different"], str(report)
-    assert "the gradient is off already: embed.weight" in report.stages[2].says
+    assert "the gradient differs already: embed.weight" in report.stages[2].says
 
 
 class Statistics(torch.nn.Module):

@@ -30,7 +30,11 @@ def gpt2():
     config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
     theirs = excite(transformers.GPT2LMHeadModel(config).eval(), seed=1).double()
     like = abstract(gpt_config(projections="fused", tied=True, activation="gelu_tanh", layers="rolled"))
-    return theirs.transformer, to_jax(dict(theirs.named_parameters()), to_float64(like), GPT2), torch_models.GPT(like.config)
+    return (
+        theirs.transformer,
+        to_jax(dict(theirs.named_parameters()), to_float64(excite(like)), GPT2),
+        torch_models.GPT(like.config),
+    )
 
 
 def bert():
@@ -39,7 +43,7 @@ def bert():
     theirs = excite(transformers.BertModel(config).eval(), seed=1).double()
     changes = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "token_types": 2, "pooler": True}
     like = abstract(encoder_config(**changes))
-    return theirs, to_jax(dict(theirs.named_parameters()), to_float64(like), BERT), torch_models.Encoder(like.config)
+    return theirs, to_jax(dict(theirs.named_parameters()), to_float64(excite(like)), BERT), torch_models.Encoder(like.config)
 
 
 @pytest.fixture(scope="module", params=[gpt2, bert], ids=["gpt2", "bert"])

@@ -5,9 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from jaxformer.config.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -107,12 +110,14 @@ def test_commands_run_in_order(folder):
 
 @pytest.fixture
 def small_gpt2(monkeypatch):
-    """In the place of the GPT-2 that is downloaded."""
+    """In the place of the GPT-2 that is downloaded, and of its preset."""
     import transformers
 
+    sizes = {"context": 64, "d_model": 24, "n_layers": 1, "n_heads": 2, "d_ff": 96}
     config = transformers.GPT2Config(n_positions=64, n_embd=24, n_layer=1, n_head=2)
     make = classmethod(lambda kind, name: kind(config))
     monkeypatch.setattr(transformers.GPT2LMHeadModel, "from_pretrained", make)
+    monkeypatch.setitem(PRESETS, "gpt2_small", replace(PRESETS["gpt2_small"], **sizes))
 
 
 LAST = {

@@ -32,7 +32,7 @@ def initialise(model: nnx.Module, config: ModelConfig, rngs: Rngs | None) -> Non
     variables = jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     for path, variable in variables:
         name = path_name(path)
-        variable.set_value(draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), variable.shape))
+        variable[...] = draw(table[name], jax.random.fold_in(key, zlib.crc32(name.encode())), variable.shape)
 
 
 def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArray:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.convert.rules import Rule
+from jaxformer.models import abstract
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.pytree import named_leaves
 
@@ -46,7 +47,7 @@ def config(**fields: Any) -> Injection:
         changed = replace(candidate.like.config, **fields)
         if changed != candidate.like.config:
             reached()
-        yield replace(candidate, like=jax.eval_shape(lambda: type(candidate.like)(changed)))
+        yield replace(candidate, like=abstract(changed))
 
     return inject
 

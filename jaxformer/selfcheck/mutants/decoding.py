@@ -87,7 +87,7 @@ MUTANTS = [
             ),
             "prompts: one end of two": patch(beam, make_rules=lambda f: lambda beam, eos, *given: f(beam, eos[0], *given)),
             "prompts: padding has positions": patch(
-                GPT, states=lambda f: lambda self, *given, positions, **named: f(self, *given, **named)
+                GPT, last_hidden_state=lambda f: lambda self, *given, positions, **named: f(self, *given, **named)
             ),
         }.items()
     ),
