@@ -32,7 +32,7 @@ def gpt2():
     like = abstract(gpt_config(projections="fused", tied=True, activation="gelu_tanh", layers="rolled"))
     return (
         theirs.transformer,
-        to_jax(dict(theirs.named_parameters()), to_float64(excite(like)), GPT2),
+        to_jax(dict(theirs.named_parameters()), to_float64(excite(like, seed=2)), GPT2),
         torch_models.GPT(like.config),
     )
 
@@ -43,7 +43,11 @@ def bert():
     theirs = excite(transformers.BertModel(config).eval(), seed=1).double()
     changes = {"norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True, "token_types": 2, "pooler": True}
     like = abstract(encoder_config(**changes))
-    return theirs, to_jax(dict(theirs.named_parameters()), to_float64(excite(like)), BERT), torch_models.Encoder(like.config)
+    return (
+        theirs,
+        to_jax(dict(theirs.named_parameters()), to_float64(excite(like, seed=2)), BERT),
+        torch_models.Encoder(like.config),
+    )
 
 
 @pytest.fixture(scope="module", params=[gpt2, bert], ids=["gpt2", "bert"])

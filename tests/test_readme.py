@@ -143,7 +143,9 @@ def test_all_python_is_run():
 
 def test_every_file_named_exists():
     for text in DOCUMENTS.values():
-        for name in re.findall(r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks|docs)[\w/]*(?:\.\w+)?)`", text):
+        for name in re.findall(
+            r"`((?:jaxformer|torch_ref|parity_tests|tests|train|benchmarks|docs)(?:/[\w/]*)?(?:\.\w+)?)`", text
+        ):
             assert (ROOT / name).exists() or name == "jaxformer", name
         for name in re.findall(r"\]\(([\w/.]+)(?:#[\w-]+)?\)", text):
             assert (ROOT / name).exists() or (ROOT / "docs" / name).exists(), name
