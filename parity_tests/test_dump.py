@@ -1,4 +1,4 @@
-"""What torch says can be kept in a folder and compared with where there is no torch."""
+"""What torch computes can be kept in a folder and compared with where there is no torch."""
 
 import json
 import os

@@ -79,7 +79,7 @@ def spoiled(value):
     return array
 
 
-HOSTILE = {
+ADVERSARIAL = {
     "plain": spoiled(1.0),
     "NaN": spoiled(np.nan),
     "-inf": spoiled(-np.inf),
@@ -98,15 +98,19 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_no_array_breaks_an_explanation(kind, monkeypatch):
     monkeypatch.setattr(by_formula, "FAR", 1)  # few combinations call every formula
     monkeypatch.setattr(explainers, "FAILURES", ())  # so that every one is warned of
     others = {"beside": {"table": noise(7, D), "weight": noise(D, D), "bias": noise(D)}}
     own = {"gain": np.ones(D), "bias": np.zeros(D), "weight": noise(D, D)}
-    for ours, theirs in ((HOSTILE["plain"], HOSTILE[kind]), (HOSTILE[kind], HOSTILE["plain"]), (HOSTILE[kind], HOSTILE[kind])):
+    for ours, theirs in (
+        (ADVERSARIAL["plain"], ADVERSARIAL[kind]),
+        (ADVERSARIAL[kind], ADVERSARIAL["plain"]),
+        (ADVERSARIAL[kind], ADVERSARIAL[kind]),
+    ):
         masks = np.ones((B, 1, 1, T), bool), np.ones((2, 2), bool)
-        before = {"input": HOSTILE[kind], "input 1": HOSTILE["plain"], "input 2": theirs}
+        before = {"input": ADVERSARIAL[kind], "input 1": ADVERSARIAL["plain"], "input 2": theirs}
         evidence = Evidence(before, masks, own, others, scores=[theirs])
         for what in ("value", "scores", "weights", "gradient"):
             assert isinstance(explain(Difference(ours, theirs, what, evidence, forced=True)), str)

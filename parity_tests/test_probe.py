@@ -166,7 +166,7 @@ def test_a_stack_of_ours_is_excited_layer_by_layer():
     assert spread(kernel) == about(0, kernel.shape[1] ** -0.5, kernel.size)
 
 
-def test_hostile_ids():
+def test_adversarial_ids():
     ids, valid = probe(23, batch=5, length=11, seed=3, pad=4)
     assert ids.shape == valid.shape == (5, 11)
     assert ids.dtype == np.int32
@@ -180,7 +180,7 @@ def test_hostile_ids():
     assert 0 <= ids.min() <= ids.max() < 23
 
 
-def test_hostile_states():
+def test_adversarial_states():
     states, valid = probe(width=40, length=30)
     assert states.shape == (5, 30, 40)
     assert states.dtype == np.float32

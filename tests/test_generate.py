@@ -152,7 +152,7 @@ PROMPT = prompt(4)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"eos": 11}, "eos = 11 is no token id; give a whole number from 0 to 10"),
+        ({"eos": 11}, "eos = 11 is not a token id; give a whole number from 0 to 10"),
         ({"sampling": SamplingConfig()}, "temperature = 1.0 draws at random; give a key, or temperature 0"),
         ({"n_tokens": 2**20 + 1}, "n_tokens = 1048577 is more than the 1048576 tokens that can be generated at once"),
         ({"valid": np.eye(3, 4, dtype=bool) & False}, r"prompt\[0\] is nothing but padding; give at least one token"),

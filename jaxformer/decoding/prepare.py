@@ -42,7 +42,7 @@ def check_id(name: str, token: Any, vocab_size: int) -> None:
     """One token id."""
     whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
     if not whole or not 0 <= token < vocab_size:
-        raise InputError(f"{name} = {token!r:.30} is no token id; give a whole number from 0 to {vocab_size - 1}")
+        raise InputError(f"{name} = {token!r:.30} is not a token id; give a whole number from 0 to {vocab_size - 1}")
 
 
 def check_valid(valid: Tokens | None, tokens: np.ndarray, name: str) -> np.ndarray:

@@ -1,24 +1,18 @@
-"""One file for each family of checkpoints."""
+"""One file for each family of checkpoints; a new file is found by itself."""
 
 import difflib
+import pkgutil
+from importlib import import_module
 
-from jaxformer.convert.families.annotated import ANNOTATED
-from jaxformer.convert.families.bart import BART, MARIAN
-from jaxformer.convert.families.bert import BERT
-from jaxformer.convert.families.gpt2 import GPT2
-from jaxformer.convert.families.nanogpt import MINGPT, NANOGPT
-from jaxformer.convert.families.torch_attention import TORCH_ATTENTION, TORCH_ATTENTION_WIDTHS
-from jaxformer.convert.families.torch_encoder import TORCH_ENCODER
-from jaxformer.convert.families.torch_transformer import TORCH_TRANSFORMER
-from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
 from jaxformer.errors import ConfigError, InputError
 
-_ALL = (TWIN, GPT2, NANOGPT, MINGPT, BERT, BART, MARIAN, ANNOTATED)
-_TORCH = (TORCH_ATTENTION, TORCH_ATTENTION_WIDTHS, TORCH_ENCODER, TORCH_TRANSFORMER)
+_FILES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (*_ALL, *_TORCH)}
-"""By name."""
+FAMILIES: dict[str, Family] = {
+    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Family)
+}
+"""By name: every Family in a file of this folder."""
 
 
 def find_family(family: Family | str, name: str = "family") -> Family:
