@@ -291,3 +291,11 @@ def test_a_twin_is_initialised_too():
     assert not torch.equal(*first)
     assert torch.equal(*second)
     assert all(0.01 < head.std() < 0.04 for head in (*first, *second))
+
+
+@pytest.mark.parametrize("config", [PRESETS["reverse"], {"vocab_size": 65}, None])
+def test_a_model_takes_its_own_kind_of_configuration(config):
+    """Of the twin, which has no types that are checked before."""
+    with pytest.raises(ConfigError) as refused:
+        torch_ref.models.GPT(config)
+    assert str(refused.value) == f"config is a {type(config).__name__}; give a GPTConfig"

@@ -13,14 +13,14 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 from jaxformer.validation.ids import Tokens, as_array, check_ids
-from jaxformer.validation.inputs import check_mask, check_positions, check_token_types
+from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 
 
 class Encoder(nnx.Module):
     """`states = model(tokens)`; with a key, dropout is on; `pool` makes one vector of a sequence."""
 
     def __init__(self, config: EncoderConfig, *, rngs: Rngs | None = None):
-        self.config = config
+        self.config = check_config(config, EncoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)

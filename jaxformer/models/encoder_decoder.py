@@ -17,7 +17,15 @@ from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 from jaxformer.validation.ids import Tokens, check_ids, check_room
-from jaxformer.validation.inputs import Attended, check_memory, check_rows, check_scored, check_source_mask, memory_shape
+from jaxformer.validation.inputs import (
+    Attended,
+    check_config,
+    check_memory,
+    check_rows,
+    check_scored,
+    check_source_mask,
+    memory_shape,
+)
 
 
 class AttentionMaps(NamedTuple):
@@ -44,7 +52,7 @@ class EncoderDecoder(nnx.Module):
     """`logits = model(source, target)`: `encode`, then `decode`; `extend` continues a target from a cache."""
 
     def __init__(self, config: EncoderDecoderConfig, *, rngs: Rngs | None = None):
-        self.config = config
+        self.config = check_config(config, EncoderDecoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
         self.encoder = Stack(config)

@@ -14,14 +14,14 @@ from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
 from jaxformer.validation.ids import Tokens, as_array, check_ids, check_room
-from jaxformer.validation.inputs import check_mask, check_positions
+from jaxformer.validation.inputs import check_config, check_mask, check_positions
 
 
 class GPT(nnx.Module):
     """`logits = model(tokens)`; with a key, dropout is on; `extend` continues from a cache."""
 
     def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
-        self.config = config
+        self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)

@@ -4,13 +4,15 @@ Texts are checked before they become ids.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.validation.fields import check_size
+
+C = TypeVar("C")
 
 Shape = tuple[int, int, int, int]
 """Of attention scores: B, N, T, S."""
@@ -222,3 +224,10 @@ def check_several(texts: object, *, name: str) -> None:
     """Several texts: one string would pass for a list of its characters."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"{name} is a {type(texts).__name__}; give a list of strings")
+
+
+def check_config(config: object, kind: type[C]) -> C:
+    """The configuration of a model, or ConfigError for that of another kind of model and for anything else."""
+    if not isinstance(config, kind):
+        raise ConfigError(f"config is a {type(config).__name__}; give a {kind.__name__}")
+    return config

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from jaxformer.config.models import EncoderConfig
 from jaxformer.errors import InputError
-from jaxformer.validation.inputs import check_mask, check_positions, check_token_types, check_tokens
+from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.embeddings import InputEmbedding
 from torch_ref.nn.norms import make_norm
@@ -17,7 +17,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config = check_config(config, EncoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size, config.token_types)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)

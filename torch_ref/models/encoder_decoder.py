@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.validation.inputs import (
     Attended,
+    check_config,
     check_memory,
     check_room,
     check_rows,
@@ -51,7 +52,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: EncoderDecoderConfig, *, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config = check_config(config, EncoderDecoderConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
         self.encoder = Stack(config)

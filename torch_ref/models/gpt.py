@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.validation.inputs import check_mask, check_positions, check_room, check_tokens
+from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_room, check_tokens
 from torch_ref.models.init import initialise
 from torch_ref.nn.cache import KVCache
 from torch_ref.nn.embeddings import InputEmbedding
@@ -19,7 +19,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: GPTConfig, *, generator: torch.Generator | None = None):
         super().__init__()
-        self.config = config
+        self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
         self.stack = Stack(config)
         self.norm = make_norm(config.final_norm, config)
