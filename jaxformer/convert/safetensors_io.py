@@ -1,6 +1,5 @@
 """Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,15 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.pytree import named_leaves
+from jaxformer.whole_files import written_whole
 
 
 def save_weights(path: Path, model: PyTree) -> None:
     """Write every tensor; the file appears whole or not at all. CheckpointError where it cannot be written."""
-    unfinished = path.with_name(path.name + ".unfinished")
     try:
-        safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
-        os.replace(unfinished, path)
+        with written_whole(path) as unfinished:
+            safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
     except (OSError, safetensors.SafetensorError) as error:
-        unfinished.unlink(missing_ok=True)
         raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}") from None
 
 

@@ -4,7 +4,6 @@ Only the JAX side has runs: the twin has none.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
+from jaxformer.whole_files import written_whole
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
@@ -113,6 +113,5 @@ def free_folder(parent: Path, name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

@@ -5,9 +5,7 @@ reference.safetensors   every array, by the name that the manifest gives
 """
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Reference
 from jaxformer.parity.record.rounding import Perturbed, Rounding
+from jaxformer.whole_files import new_folder
 
 FORMAT = 4
 OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
@@ -38,17 +37,11 @@ PLAIN = ("tied", "environment", "heads")
 
 def save(reference: Reference, folder: Path) -> None:
     """Write it; the folder appears whole or not at all. InputError if there is one already."""
-    if folder.exists():
-        raise InputError(f"{folder} exists already; remove it, or give another name")
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        unfinished.mkdir(parents=True)
-        safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
-        (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
-        os.replace(unfinished, folder)
+        with new_folder(folder) as unfinished:
+            safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
+            (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
     except (OSError, safetensors.SafetensorError) as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
 
 
