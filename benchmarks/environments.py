@@ -13,8 +13,7 @@ from jaxformer.flags import parse, run
 
 ROOT = Path(__file__).parents[1]
 OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6"}
-"""flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`. 97 of 98 tests pass; open: two train steps in one dispatch and in
-two differ by 3e-7 in the keys' bias (test_step.py), which has no gradient but rounding's."""
+"""flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`."""
 NEWEST = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.15.0"}
 """What pip finds today; a newer one is tried here before pyproject.toml allows it."""
 SETS = {"oldest": OLDEST, "newest": NEWEST}
@@ -44,7 +43,7 @@ class Environments:
 def requirements(name: str) -> list[str]:
     """What pip is asked for; torch as the `test` extra has it, where the set names none."""
     pins = {"torch": "2.13.0", **SETS[name]}
-    return [str(ROOT), *TOOLS, *(f"{package}=={version}" for package, version in pins.items())]
+    return [f"{ROOT}[train]", *TOOLS, *(f"{package}=={version}" for package, version in pins.items())]
 
 
 def check(name: str, folder: Path) -> bool:

@@ -70,8 +70,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
-    from jaxformer.training.trained import load as load
-    from jaxformer.training.trained import save as save
+    from jaxformer.training.saved import load as load
+    from jaxformer.training.saved import save as save
 
 __version__ = "0.1.0"
 
@@ -95,7 +95,7 @@ PUBLIC = {
     "parity.testing": "assert_parity",
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
-    "training.trained": "load save",
+    "training.saved": "load save",
 }
 """Module -> the public names that it gives."""
 

@@ -31,6 +31,10 @@ class ParityError(JaxformerError, AssertionError):
     """Two implementations that should be equal and are not."""
 
 
+class MissingPackageError(JaxformerError, ImportError):
+    """A package of an extra that is not installed."""
+
+
 class NonFiniteError(JaxformerError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
 

@@ -54,7 +54,9 @@ def in_order() -> list[str]:
 
 
 def test_the_first_two_commands_set_up_from_nothing():
-    assert SETUP.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e . && .venv/bin/python -m train.reverse")
+    assert SETUP.startswith(
+        "python3 -m venv .venv && .venv/bin/pip install -q -e '.[train]' && .venv/bin/python -m train.reverse"
+    )
     assert TESTS.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest")
     ci = (ROOT / ".ci/run").read_text()
     assert "README.md" in ci

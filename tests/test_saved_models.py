@@ -16,7 +16,7 @@ from jaxformer.models import abstract, build
 from jaxformer.nn.linear import Linear
 from jaxformer.pytree import map_named, named_leaves
 from jaxformer.training.runs import RunFolder
-from jaxformer.training.trained import load, save
+from jaxformer.training.saved import load, save
 from tests.room import room_for
 from tests.tiny import quick_key
 

@@ -17,6 +17,7 @@ from jaxformer.convert.families import FAMILIES, find_family
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
 from jaxformer.errors import ConversionError, InputError
+from jaxformer.extras import extra_package
 
 
 def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -> PyTree:
@@ -69,7 +70,8 @@ def _with_hint(error: ConversionError, family: Family | str | None) -> Conversio
 
 def _tensor(array: np.ndarray) -> Any:
     """It as a torch tensor of the same type; numpy's bfloat16 is not torch's."""
-    import torch
+    with extra_package():
+        import torch
 
     if array.dtype == jnp.bfloat16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)

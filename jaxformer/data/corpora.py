@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.errors import InputError
+from jaxformer.extras import extra_package
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def fetch(source: Source) -> Path:
         path = Path(folder) / source.file
         if path.is_file():
             return path
-    import pooch
+    with extra_package():
+        import pooch
 
     cache, name = pooch.os_cache("jaxformer"), source.file.replace("/", "-")
     try:

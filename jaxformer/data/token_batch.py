@@ -4,10 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int32
-from tokenizers import Encoding
 
 from jaxformer.errors import InputError
+from jaxformer.extras import extra_package
 from jaxformer.validation.fields import check_size
+
+with extra_package():
+    from tokenizers import Encoding
 
 
 class Batch(NamedTuple):

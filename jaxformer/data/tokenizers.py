@@ -7,9 +7,7 @@ tokenizer.save(Path("tokenizer.json"))             # transformers.PreTrainedToke
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -17,15 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import tokenizers
 from jaxtyping import Int, Int32
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from jaxformer.data.corpora import read_text
 from jaxformer.data.token_batch import Batch, pad_rows, truncate
 from jaxformer.errors import InputError
+from jaxformer.extras import extra_package
 from jaxformer.validation.fields import check_flag, check_size
 from jaxformer.validation.inputs import check_several, check_text
+from jaxformer.whole_files import written_whole
+
+with extra_package():
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 BPE_SPECIAL = ("<pad>", "<s>", "</s>")
 """Ids 0 to 2; the 256 bytes come after them, then what was merged."""
@@ -134,13 +136,10 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
-        unfinished = path.with_name(path.name + ".unfinished")
         try:
-            unfinished.write_text(self._json(), encoding="utf-8")
-            os.replace(unfinished, path)
+            with written_whole(path) as unfinished:
+                unfinished.write_text(self._json(), encoding="utf-8")
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
             raise InputError(f"{path} cannot be written: {error.strerror}; name another file") from None
 
     @property

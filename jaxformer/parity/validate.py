@@ -10,6 +10,7 @@ from flax import linen
 from jaxformer.convert.families import find_family
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError
+from jaxformer.extras import extra_package
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
@@ -18,7 +19,8 @@ from jaxformer.parity.run.load_weights import has_shapes_alone
 
 def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
     """The inputs as arrays; InputError for what is not a torch model, and inputs that are not arrays."""
-    from torch import nn
+    with extra_package():
+        from torch import nn
 
     if not isinstance(torch_model, nn.Module):
         raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")

@@ -58,10 +58,11 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless what
     comes after the training is `unfinished`.
     """
+    from jaxformer.training.checkpoint import load_state, orbax
+
+    orbax()  # missing, it would be missed at the first checkpoint
     if not recipe.resume:
         return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
-    from jaxformer.training.checkpoint import load_state
-
     folder = RunFolder.open(recipe.out)
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")

@@ -15,6 +15,7 @@ import jax
 
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
+from jaxformer.extras import extra_package
 from jaxformer.models import abstract
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
@@ -56,7 +57,8 @@ class Judged:
 @functools.cache
 def reference(case: str) -> Reference:
     """The recorded reference of a model: excited weights, adversarial tokens."""
-    import torch_ref.models
+    with extra_package():
+        import torch_ref.models
 
     config = CONFIGS[case]
     model = excite(abstract(config), seed=1)

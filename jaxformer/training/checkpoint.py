@@ -18,16 +18,23 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.errors import CheckpointError, first_line, why_unwritten
+from jaxformer.extras import extra_package
 from jaxformer.pytree import map_named, named_leaves
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
 
 
+def orbax() -> Any:
+    """Its module of checkpoints; MissingPackageError where it is not installed."""
+    with extra_package():
+        from orbax.checkpoint import v1
+    return v1
+
+
 @contextmanager
 def _checkpointer(folder: Path) -> Iterator[Any]:
-    from orbax.checkpoint import v1 as ocp
-
+    ocp = orbax()
     policy: Any = ocp.training.preservation_policies.LatestN(KEPT)
     with ocp.training.Checkpointer(str(folder.absolute()), preservation_policy=policy) as checkpointer:
         yield checkpointer

@@ -1,0 +1,28 @@
+"""Packages that only a part of jaxformer needs: pip installs them with an extra."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jaxformer.errors import MissingPackageError
+
+EXTRAS = {
+    "torch": ("torch", "torch"),
+    "tokenizers": ("tokenizers", "train"),
+    "orbax": ("orbax-checkpoint", "train"),
+    "pooch": ("pooch", "train"),
+}
+"""What is imported -> what pip calls it, and the extra of jaxformer that installs it."""
+
+
+@contextmanager
+def extra_package() -> Iterator[None]:
+    """Around the import of one of them: MissingPackageError where it is not installed, or too old for what is imported."""
+    try:
+        yield
+    except ImportError as error:
+        imported = (error.name or "").partition(".")[0]
+        if imported not in EXTRAS:
+            raise
+        package, extra = EXTRAS[imported]
+        fault = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not fit ({error})"
+        raise MissingPackageError(f"{package} {fault}; pip install 'jaxformer[{extra}]'") from None
