@@ -9,12 +9,14 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError
 
 T = TypeVar("T")
+EMPTY = "it is empty; give a path"
 
 
 def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | None = None) -> T:
@@ -24,7 +26,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     printed = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(printed), _with_tables():
+        with contextlib.redirect_stderr(printed), _with_files():
             value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -38,8 +40,8 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     return value
 
 
-def _with_tables() -> contextlib.AbstractContextManager[Any]:
-    """Inside, a FixedTable is read from a file."""
+def _with_files() -> contextlib.AbstractContextManager[Any]:
+    """Inside, a FixedTable is read from a file, and an empty path is refused: it would be the current folder."""
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
     registry = ConstructorRegistry()
@@ -55,7 +57,25 @@ def _with_tables() -> contextlib.AbstractContextManager[Any]:
         is_instance=lambda value: isinstance(value, FixedTable),
         str_from_instance=lambda table: [str(table)],
     )
+
+    @registry.primitive_rule
+    def path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+        return None if info.type is not Path else paths
+
+    paths = PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda names: _path(names[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda path: [str(path)],
+    )
     return registry
+
+
+def _path(name: str) -> Path:
+    if not name:
+        raise ValueError(EMPTY)
+    return Path(name)
 
 
 def flag_names(value: Any, start: str = "--") -> list[str]:
@@ -124,6 +144,11 @@ def _first_line(box: str) -> str:
         elif words:
             break
     message = " ".join(words) or box.strip()
+    if number := re.match(r"Error parsing (--[\w.-]+): .*(INT|base 10|FLOAT|to float)\b.*?'(.*?)'", message):
+        kind = "a whole number" if number[2] in ("INT", "base 10") else "a number"
+        return f"{number[1]} = {number[3]!r} is not {kind}; give one"
+    if EMPTY in message or "PATH could be" in message:
+        return re.sub(r"^Error parsing (.+?): .*", rf"\1: {EMPTY}", message)
     if refused := re.match(r"Error parsing (--)?([\w.-]+): ([\w.]+ = .*)", message):
         return f"{refused[2]}.{refused[3]}" if refused[1] else refused[3]
     return message

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import JaxformerError
-from jaxformer.parity.report.training_plot import plot_course
+from jaxformer.parity.report.training_plot import plot_training
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.training.optimizers import clip
@@ -155,7 +155,7 @@ def test_twenty_steps_with_dropout_clipping_a_schedule_and_accumulation_are_equa
     assert len(found.steps) == STEPS
     assert found.nulls == []
     assert len({step.loss for step in found.steps}) == STEPS
-    plot_course(found.steps, tmp_path / "course.png")
+    plot_training(found.steps, tmp_path / "course.png")
     assert (tmp_path / "course.png").read_bytes().startswith(b"\x89PNG")
 
 

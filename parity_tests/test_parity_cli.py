@@ -36,6 +36,12 @@ def other_epsilon():
 def deeper():
     return abstract(replace(CONFIG, n_layers=2))
 
+def nothing():
+    return None
+
+def three():
+    return 1, 2, 3
+
 def tokens():
     return np.array([[1, 2, 3, 4, 5]], np.int32)
 
@@ -119,12 +125,20 @@ MODELS = ("compare", "ported_models:torch_model", "ported_models:jax_model")
         (MODELS, "the models have no inputs; give --vocab for token ids, or --inputs package.module:function"),
         ((*MODELS, "--vocab", "0"), "vocab = 0 is out of range"),
         ((*MODELS, "--vocab", "23", "--rules", "gtp2"), "rules = 'gtp2' is not known; did you mean 'gpt2'?"),
-        (("compare", "ported_models", "a:b"), "ported_models names no function; give it as package.module:function"),
+        (("compare", "ported_models", "a:b"), "'ported_models' names no function; give it as package.module:function"),
         (
             ("compare", "nowhere:a", "a:b"),
             "nowhere:a: there is no module nowhere; run in the folder that holds it",
         ),
         (("compare", "ported_models:a", "a:b"), "ported_models:a: module ported_models has no a"),
+        (("compare", "", "a:b"), "'' names no function; give it as package.module:function"),
+        ((*MODELS[:2], "ported_models:nothing", "--vocab", "23"), "ported_models:nothing returns None; return the model, or a"),
+        (
+            (*MODELS[:2], "ported_models:three", "--vocab", "23"),
+            "ported_models:three returns a tuple of 3; return the model, or the model and a function that calls it",
+        ),
+        (("check", "nowhere", MODELS[2]), "nowhere cannot be read: No such file or directory; give a folder that dump wrote"),
+        (("check", "", MODELS[2]), "PATH: it is empty; give a path"),
         (("explain", "none.json"), "none.json cannot be read: No such file or directory; give a report that --json wrote"),
         (("explain", "ported_models.py"), "ported_models.py is not a report; give one that --json wrote"),
         (("mutants", "--all"), "unknown flag --all; see jaxformer parity mutants --help"),

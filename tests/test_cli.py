@@ -63,8 +63,8 @@ def test_temperature_zero_needs_no_seed(say):
         (["--prompt", "naïve"], "prompt: character 'ï' (position 2) is not in this model's vocabulary of 36 characters"),
         (["--prompt", ""], "prompt is empty; give at least one character"),
         (["--tokens", "0"], "tokens = 0 is out of range; give an integer from 1 to 2147483647"),
-        (["--tokens", "many"], "Error parsing --tokens: invalid"),
-        (["--tokens", "1.5"], "Error parsing --tokens: invalid"),
+        (["--tokens", "many"], "--tokens = 'many' is not a whole number; give one"),
+        (["--tokens", "1.5"], "--tokens = '1.5' is not a whole number; give one"),
         (["--temperature", "-1"], "temperature = -1 is out of range; give a number in [0, inf)"),
         (["--temperature", "nan"], "temperature = nan is not a finite number"),
         (["--top-k", "-1"], "top_k = -1 is out of range"),
@@ -96,6 +96,15 @@ def test_unknown_commands_get_the_nearest_one(refusal, arguments, said):
     assert refusal(dispatch, arguments) == said
 
 
+@pytest.mark.parametrize(("arguments", "heading"), [([], "usage: jaxformer COMMAND"), (["parity"], "usage: jaxformer parity")])
+def test_help_is_a_command_too(arguments, heading, capsys):
+    assert dispatch(["help", *arguments]) == 0
+    said = capsys.readouterr().out
+    dispatch([*arguments, "--help"])
+    assert said == capsys.readouterr().out
+    assert said.startswith(heading)
+
+
 def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     assert refusal(dispatch, ["generate"]) == "Missing from jaxformer generate: PATH The run folder. (required)"
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
@@ -123,7 +132,11 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
         (["--preset", "tny"], "--preset = 'tny' is not known; did you mean 'tiny'?"),
         (["--optimizer.learning-rate", "nan"], "learning_rate = nan is not a finite number; give one in (0, inf)"),
         (["--steps", "0"], "steps = 0 is out of range; give an integer from 1 to 2147483647"),
-        (["--steps", "x"], "Error parsing --steps"),
+        (["--steps", "x"], "--steps = 'x' is not a whole number; give one"),
+        (["--steps", ""], "--steps = '' is not a whole number; give one"),
+        (["--optimizer.learning-rate", "x"], "--optimizer.learning-rate = 'x' is not a number; give one"),
+        (["--out", ""], "--out: it is empty; give a path"),
+        (["--data", ""], "data: '' is neither a file nor a corpus; give a file, or one of tinyshakespeare"),
         (["--data", "tinyshakespear"], "data: tinyshakespear is neither a file nor a corpus; did you mean tinyshakespeare?"),
         (["--resume"], "--resume needs the run folder; give it with --out"),
     ],

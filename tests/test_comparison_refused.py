@@ -112,6 +112,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"inputs": ({"x": X},)},
         "input 0 is a dict; give its arrays, and their names in call_torch and call_jax",
     ),
+    "no JAX model": (
+        {"jax_model": None},
+        "the JAX model is a NoneType, which is not a tree of arrays; give an NNX module, or parameters and call_jax(params, "
+        "*inputs)",
+    ),
+    "a number for the training": ({"training": 5}, "training = 5 is a int; give a TrainingSpec"),
+    "a number for the generation": (
+        {"generate": 5},
+        "generate = 5 is a int; give two functions, (torch_generate, jax_generate)",
+    ),
+    "one function for the generation": (
+        {"generate": (len,)},
+        "generate holds 1 values; give two functions, (torch_generate, jax_generate)",
+    ),
+    "numbers for the generation": (
+        {"generate": (5, 6)},
+        "generate = 5 cannot be called; give two functions, (torch_generate, jax_generate)",
+    ),
+    "a number for JAX's call": (
+        {"call_jax": 5},
+        "call_jax = 5 cannot be called; give a function of the model and its inputs",
+    ),
+    "a number for torch's call": (
+        {"call_torch": 5},
+        "call_torch = 5 cannot be called; give a function of the model and its inputs",
+    ),
     "an empty batch": ({"inputs": (X[:0],)}, "input 0 is empty: its shape is [0, 5, 6]; give it some rows"),
     "a check for checks": (
         {"checks": "forward"},

@@ -4,7 +4,7 @@ from jaxformer import __version__
 from jaxformer.cli.commands import GROUPS, find, usage
 from jaxformer.flags import run
 
-HELP = ("-h", "--help")
+HELP = ("-h", "--help", "help")
 
 
 def dispatch(arguments: list[str]) -> int | None:
@@ -12,6 +12,8 @@ def dispatch(arguments: list[str]) -> int | None:
     first, *rest = arguments or HELP
     if first == "--version":
         print(f"jaxformer {__version__}")
+    elif first == "help" and rest:
+        return dispatch([*rest, "--help"])
     elif first in HELP:
         print(usage())
     elif first in GROUPS and (not rest or rest[0] in HELP):

@@ -8,14 +8,28 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.errors import ConversionError
+from jaxformer.validation.fields import check_size
+
+MOST_AXES = 64
+"""numpy has no array of more."""
 
 
-class Part(NamedTuple):
+class _Part(NamedTuple):
+    number: int
+    of: int
+    axis: int
+
+
+class Part(_Part):
     """One of several equal parts of a torch tensor, cut along an axis: torch packs queries, keys and values so."""
 
-    number: int = 0
-    of: int = 1
-    axis: int = 0
+    __slots__ = ()
+
+    def __new__(cls, number: int = 0, of: int = 1, axis: int = 0) -> "Part":
+        check_size("of", of)
+        check_size("number", number, least=0, most=of - 1)
+        check_size("axis", axis, least=-MOST_AXES, most=MOST_AXES - 1)
+        return super().__new__(cls, number, of, axis)
 
     def cut(self, array: np.ndarray) -> np.ndarray:
         """It, of the whole tensor; ValueError where that has no such parts."""
@@ -37,6 +51,12 @@ class Join:
     """Their sizes there, in proportion: (4, 1, 1) where four heads of queries share one of keys. Empty: they are equal."""
     stacked: bool = False
     """Whether that axis is a new one."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.names, tuple) or not self.names or not all(isinstance(name, str) for name in self.names):
+            raise ConversionError(f"names = {self.names!r:.40} of a Join; give a tuple of strings, as ('q', 'k', 'v')")
+        if self.shares and len(self.shares) != len(self.names):
+            raise ConversionError(f"a Join has {len(self.names)} names and {len(self.shares)} shares; give one to each name")
 
     def together(self, arrays: list[np.ndarray]) -> np.ndarray:
         """The whole, still in torch's layout; ValueError where sizes do not go together."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxformer.convert.axes import WHOLE, Join, Layout, Part, named_axes, to_jax_axes, to_torch_axes
+from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, named_axes, to_jax_axes, to_torch_axes
 from jaxformer.errors import ConversionError
+from jaxformer.validation.fields import check_kind
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Rule:
     """Which of torch's tensors it is, where it is several: their name holds `{part}`."""
 
     def __post_init__(self) -> None:
+        check_kind("the jax name of a Rule", self.jax, str, "the last parts of its name, as 'up.kernel'")
+        check_kind("the torch name of a Rule", self.torch, (str, tuple), "the last parts of its name, as 'fc1.weight'")
+        check_kind(f"layout of the rule of {self.jax}", self.layout, (str, Axes), "'same', 'transposed' or axes by name")
+        check_kind(f"part of the rule of {self.jax}", self.part, Part, "a Part")
+        check_kind(f"join of the rule of {self.jax}", self.join, (Join, type(None)), "a Join, or None")
         if isinstance(self.layout, str) and self.layout not in ("same", "transposed"):
             named_axes(self.layout)
         if (self.join is not None) != ("{part}" in self.torch) or (self.join and self.part != WHOLE):
@@ -60,6 +66,14 @@ class Family:
     number and `*` anything."""
     absent: frozenset[str] = frozenset()
     """The same by their whole names, as a comparison finds them."""
+
+    def __post_init__(self) -> None:
+        check_kind("the name of a Family", self.name, str, "a string")
+        for field_name in ("stacks", "tied", "ignored"):
+            check_kind(f"{field_name} of family {self.name}", getattr(self, field_name), Mapping, "a dict of names")
+        check_kind(f"rules of family {self.name}", self.rules, tuple, "a tuple of Rules")
+        for rule in self.rules:
+            check_kind(f"a rule of family {self.name}", rule, Rule, "a Rule")
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
         """Where a JAX tensor lives in torch: one name, or those of each layer."""
@@ -147,6 +161,9 @@ def attention_rules(jax: str, torch: str) -> tuple[Rule, ...]:
 def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str) -> tuple[Rule, ...]:
     """Attention of four linear layers, of which torch has these names, for projections that are fused or separate."""
     fused = (("kernel", "weight", "transposed"), ("bias", "bias", "same"))
+    check_kind("names", names, tuple, "torch's names of query, key and value")
+    if len(names) != 3:
+        raise ConversionError(f"names = {names} of the projections are {len(names)}; give three: of query, key and value")
     modules = zip(("query", "key", "value", "out"), (*names, out), strict=True)
     return (
         *(Rule(_below(jax, f"qkv.{a}"), _below(torch, f"{{part}}.{b}"), layout, join=Join(names)) for a, b, layout in fused),
@@ -154,12 +171,17 @@ def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str
     )
 
 
-def within(family: Family, start: str, beside: Mapping[str, str]) -> Family:
+def within(family: "Family | str", start: str, beside: Mapping[str, str]) -> Family:
     """The family of a torch model that has another as a module: its torch names begin with `start`. Of the `torch.nn.Linear`,
     `LayerNorm` or `Embedding` modules `beside` it, the JAX names begin with a key, and the torch names with its value.
 
-    within(TORCH_TRANSFORMER, "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
+    within("torch_transformer", "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
     """
+    from jaxformer.convert.families import find_family  # the files of families import this one
+
+    family = find_family(family)
+    check_kind("start", start, str, "what the torch names begin with, as 'transformer.'")
+    check_kind("beside", beside, Mapping, "a dict: what JAX names begin with -> what torch's do")
     stacks = {"": start} | {ours: start + theirs for ours, theirs in family.stacks.items()} | dict(beside)
     tied = {start + alias: start + held for alias, held in family.tied.items()}
     name = f"{family.name} within {start.rstrip('.')}"
@@ -167,4 +189,5 @@ def within(family: Family, start: str, beside: Mapping[str, str]) -> Family:
 
 
 def _below(module: str, name: str) -> str:
+    check_kind("the name of a module", module, str, "a string; '' is the model itself")
     return f"{module}.{name}" if module else name

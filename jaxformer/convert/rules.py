@@ -212,7 +212,9 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     leaves = weights_of(like, family)
     without = [name for name in leaves if not family.ruled(name)]
     if without:
-        raise ConversionError(f"{listed(without)} {'have' if without[1:] else 'has'} no rule in family {family.name}")
+        raise ConversionError(
+            f"{listed(without)} of the {type(like).__name__} {'have' if without[1:] else 'has'} no rule in family {family.name}"
+        )
     for name, leaf in leaves.items():
         part = family.rule(name).part
         for layer, names in enumerate(family.sources(name, leaf.shape[0] if family.stacked(name) else 1)):

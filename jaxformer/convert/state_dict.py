@@ -7,11 +7,11 @@ torch_model.load_state_dict(to_torch(model, "gpt2", like=torch_model))
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.config.models import BlockConfig
 from jaxformer.convert import rules
 from jaxformer.convert.families import FAMILIES, find_family
 from jaxformer.convert.families.twin import TWIN
@@ -27,8 +27,7 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
     Family or its name; None is the layout of `torch_ref` and of weights.safetensors. Raises ConversionError for tensors that
     are missing, left over, or of another shape or type.
     """
-    if isinstance(model, BlockConfig) or _is_torch(model):
-        raise InputError(f"the model is a {type(model).__name__}; give a JAX model, or jaxformer.abstract(config)")
+    _check_model(model)
     state = _state(source, "source")
     try:
         return rules.to_jax(state, model, TWIN if family is None else find_family(family))
@@ -42,12 +41,19 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
     `like`, a torch module or its `state_dict()`, says which names torch has: then `load_state_dict(strict=True)` takes the
     result. `family` is as in `from_torch`. Raises ConversionError where they do not fit.
     """
+    _check_model(model)
     state = None if like is None else _state(like, "like")
     try:
         arrays = rules.to_torch(model, TWIN if family is None else find_family(family), like=state)
     except ConversionError as error:
         raise _with_hint(error, family) from None
     return {name: _tensor(array) for name, array in arrays.items()}
+
+
+def _check_model(model: Any) -> None:
+    """InputError for what holds no arrays, as a configuration, and for a torch module."""
+    if model is None or _is_torch(model) or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(model)):
+        raise InputError(f"the model is a {type(model).__name__}; give a JAX model, or jaxformer.abstract(config)")
 
 
 def _is_torch(model: Any) -> bool:

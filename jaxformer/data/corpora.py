@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
+from jaxformer.validation.fields import check_path
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def find(name: str, part: str) -> Path:
     fitting = [corpus for corpus, parts in CORPORA.items() if part in parts]
     near = difflib.get_close_matches(name, fitting, 1)
     hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(fitting)}"
-    raise InputError(f"data: {name} is neither a file nor a corpus; {hint}")
+    raise InputError(f"data: {name or repr(name)} is neither a file nor a corpus; {hint}")
 
 
 def read_corpus(name: str) -> str:
@@ -70,8 +71,9 @@ def read_corpus(name: str) -> str:
     return read_text(find(name, "text"))
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path | str) -> str:
     """A UTF-8 file, with a byte order mark or without, packed by gzip or not; InputError says which byte is not UTF-8."""
+    path = check_path("path", path)
     try:
         found = path.read_bytes()
         packed = path.suffix == ".gz" or found.startswith(b"\x1f\x8b")

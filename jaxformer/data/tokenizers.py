@@ -21,7 +21,7 @@ from jaxformer.data.corpora import read_text
 from jaxformer.data.token_batch import Batch, pad_rows, truncate
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
-from jaxformer.validation.fields import check_flag, check_size
+from jaxformer.validation.fields import check_flag, check_kind, check_path, check_size
 from jaxformer.validation.inputs import check_several, check_text
 from jaxformer.whole_files import written_whole
 
@@ -54,6 +54,7 @@ class Tokenizer:
     backend: tokenizers.Tokenizer
 
     def __post_init__(self) -> None:
+        check_kind("backend", self.backend, tokenizers.Tokenizer, "a tokenizers.Tokenizer, or take Tokenizer.load(path)")
         vocabulary = self.backend.get_vocab()
         if not vocabulary or sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise InputError(f"the tokenizer's {len(vocabulary)} tokens do not have the ids from 0 on, one each")
@@ -96,7 +97,7 @@ class Tokenizer:
 
     @classmethod
     def wordpiece(
-        cls, path: Path, *, lowercase: bool = True, strip_accents: bool | None = None, chinese: bool = True
+        cls, path: Path | str, *, lowercase: bool = True, strip_accents: bool | None = None, chinese: bool = True
     ) -> "Tokenizer":
         """BERT's WordPiece (Devlin et al. 2019) from a `vocab.txt`: a token a line, its id the number of lines before it.
 
@@ -119,7 +120,7 @@ class Tokenizer:
         return cls(_framed(backend, "[CLS]", "[SEP]"))
 
     @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
+    def load(cls, path: Path | str) -> "Tokenizer":
         """A tokenizer.json that `save` or transformers wrote; InputError where the file is not one."""
         text = read_text(path)
         try:
@@ -134,8 +135,9 @@ class Tokenizer:
         except InputError as error:
             raise InputError(f"{path}: {error}; write the file again with save") from None
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
+        path = check_path("path", path)
         try:
             with written_whole(path) as unfinished:
                 unfinished.write_text(self._json(), encoding="utf-8")
@@ -255,7 +257,7 @@ def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.T
     return backend
 
 
-def _read_vocabulary(path: Path) -> dict[str, int]:
+def _read_vocabulary(path: Path | str) -> dict[str, int]:
     lines = [line.rstrip() for line in read_text(path).removesuffix("\n").split("\n")]
     vocabulary: dict[str, int] = {}
     for i, token in enumerate(lines):

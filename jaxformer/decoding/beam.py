@@ -14,6 +14,7 @@ from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
 from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
 from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
+from jaxformer.validation.fields import check_kind
 
 
 class BeamNumbers(NamedTuple):
@@ -50,6 +51,7 @@ def make_beam(
     beam: BeamConfig, eos: Ends, pad: int | None, *, vocab_size: int, n_tokens: int, size: int
 ) -> tuple[BeamNumbers, BeamShape]:
     """The configuration as arrays and sizes, for n_tokens <= size; InputError where it does not fit the vocabulary."""
+    check_kind("beam", beam, BeamConfig, "a BeamConfig")
     check_length(n_tokens, least=1)
     if beam.width > vocab_size:
         raise InputError(f"width = {beam.width} of the beam is more than the vocabulary of {vocab_size}; give a smaller beam")

@@ -27,6 +27,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import GPT, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
 
@@ -92,6 +93,7 @@ def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, A
     """The prompt's last `context` tokens, checked and filled up; their number, and how many at the left are padding."""
     if not isinstance(model, GPT):
         raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
+    check_values(model.embed)
     context, prompt = model.config.context, np.asarray(as_array(prompt))
     check_tokens(prompt, model.config.vocab_size, longest=max(prompt.size, 1), name="prompt")
     text, padding = padded_left(prompt, check_valid(valid, prompt, "prompt"))

@@ -25,6 +25,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
 
@@ -82,6 +83,7 @@ def _prepare(
     """The source and what of it is no padding, both checked, and filled up to a bucket; and the bucket of the target."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
+    check_values(model.embed)
     config, source = model.config, np.asarray(as_array(source))
     check_length(n_tokens, config.context)
     check_tokens(source, config.source_ids, config.source.context, name="source")

@@ -11,6 +11,7 @@ from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import layer_shapes, path_name
+from jaxformer.validation.arrays import check_key, is_key
 
 
 class Undrawn:
@@ -43,9 +44,12 @@ def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArra
             "for shapes alone"
         )
     if isinstance(rngs, nnx.Rngs):
+        if not {"params", "default"} & {*rngs}:
+            raise ConfigError(f"{model}: rngs has no stream params, but {', '.join(rngs)}; give nnx.Rngs(params=0)")
         return rngs.params()
-    if not isinstance(rngs, jax.Array) or not (jnp.issubdtype(rngs.dtype, jax.dtypes.prng_key) or rngs.dtype == jnp.uint32):
+    if not is_key(rngs):
         raise ConfigError(f"{model}: rngs is {rngs!r:.50}; give nnx.Rngs(0) or jax.random.key(0)")
+    check_key("rngs", rngs)
     return rngs
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.pytree import is_weight
-from jaxformer.validation.inputs import cached_blocks, check_cache_type
+from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
 
 
 @jax.tree_util.register_dataclass
@@ -76,6 +76,7 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     decoder's.
     """
     blocks = cached_blocks(model)
+    check_cache_size(model, batch, capacity)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
     shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)

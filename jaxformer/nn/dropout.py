@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer import keep_mask
+from jaxformer.validation.arrays import check_key
 
 
 def split_key(key: PRNGKeyArray | None, n: int) -> list[PRNGKeyArray | None]:
     """n keys for n random sites, or n times None."""
+    check_key("key", key)
     return [None] * n if key is None else list(jax.random.split(key, n))
 
 

@@ -13,6 +13,7 @@ from jaxformer.nn.dropout import dropout
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.positions import position_table
+from jaxformer.validation.arrays import check_not_torch, check_values
 
 
 class Embedding(nnx.Module):
@@ -68,7 +69,10 @@ class InputEmbedding(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "B T D"]:
         """Vectors of these ids at these positions; without token types, all are of type 0."""
-        x = (self.token if token is None else token).encode(ids) * self.scale
+        token = self.token if token is None else token
+        check_values(token)
+        check_not_torch(positions=positions, token_types=token_types)
+        x = token.encode(ids) * self.scale
         positions = positions + self.offset
         if self.position is not None:
             x = x + self.position.encode(positions)

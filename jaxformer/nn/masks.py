@@ -6,6 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from jaxformer.validation.arrays import check_not_torch
+from jaxformer.validation.ids import as_array
+from jaxformer.validation.inputs import check_valid
+
 Mask = Bool[Array, "#B #N #T #S"]
 
 
@@ -28,6 +32,8 @@ def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     padding_mask([[True, True, False]])
     1 1 .
     """
+    valid = as_array(valid)
+    check_valid(valid)
     return jnp.asarray(valid)[:, None, None, :]
 
 
@@ -60,4 +66,6 @@ def combine(*masks: Bool[Array, "_ _ _ _"] | None) -> Bool[Array, "_ _ _ _"] | N
     . 1 1
     """
     given = [mask for mask in masks if mask is not None]
+    for mask in given:
+        check_not_torch(mask=mask)
     return functools.reduce(jnp.logical_and, given) if given else None

@@ -13,6 +13,7 @@ from jaxformer.config.models import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 
 DEEPEST_UNROLLED = 12
@@ -153,6 +154,7 @@ class Stack(nnx.Module):
         self, x: Array, cache: KVCache | None, mask: Any, memory: Any, memory_mask: Any, bias: Any, memory_bias: Any
     ) -> dict[str, Any]:
         """What every layer is given, checked."""
+        check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         return {"mask": mask, "memory": memory, "memory_mask": memory_mask, "bias": bias, "memory_bias": memory_bias}

@@ -25,7 +25,8 @@ from jaxformer.parity.report.report import Report
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.parity.validate import checked_jax, checked_torch, evaluating
+from jaxformer.parity.validate import check_later, checked_jax, checked_torch, evaluating
+from jaxformer.validation.fields import check_path
 
 
 def compare(
@@ -53,7 +54,8 @@ def compare(
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
 
-    arrays, family = checked_torch(torch_model, inputs), checked_jax(jax_model, rules, call_jax)
+    arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(jax_model, rules, call_jax)
+    check_later(training, generate)
     chosen = chosen_checks(checks, tier)
 
     def record() -> Reference:
@@ -103,8 +105,9 @@ def dump(
 
     The folder appears whole or not at all. InputError if it exists; ParityError where torch cannot be recorded.
     """
-    reference = record_torch(torch_model, checked_torch(torch_model, inputs), call_torch, tier=tier, checks=checks)
-    save(reference, Path(folder))
+    folder, arrays = check_path("folder", folder), checked_torch(torch_model, inputs, call_torch)
+    reference = record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks)
+    save(reference, folder)
     return reference
 
 
@@ -119,7 +122,7 @@ def check(
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
     family, chosen = checked_jax(jax_model, rules, call_jax), chosen_checks(checks, tier)
-    recorded = reference if isinstance(reference, Reference) else load(Path(reference))
+    recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import numpy as np
 from flax import linen
 
@@ -15,15 +16,18 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
 from jaxformer.parity.run.load_weights import has_shapes_alone
+from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.validation.fields import check_function, check_kind
 
 
-def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
+def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.ndarray, ...]:
     """The inputs as arrays; InputError for what is not a torch model, and inputs that are not arrays."""
     with extra_package():
         from torch import nn
 
     if not isinstance(torch_model, nn.Module):
         raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")
+    check_function("call_torch", call_torch, "a function of the model and its inputs")
     for name, tensor in torch_model.named_parameters():
         if str(tensor.dtype) != "torch.float32":
             held = f"the torch model holds {str(tensor.dtype)[6:]}, first {name}"
@@ -49,13 +53,29 @@ def checked_torch(torch_model: Any, inputs: Any) -> tuple[np.ndarray, ...]:
     return arrays
 
 
+def check_later(training: Any, generate: Any) -> None:
+    """InputError for a training or a generation that is given in another form."""
+    check_kind("training", training, (TrainingSpec, type(None)), "a TrainingSpec")
+    if generate is not None:
+        wanted = "two functions, (torch_generate, jax_generate)"
+        check_kind("generate", generate, (tuple, list), wanted)
+        if len(generate) != 2:
+            raise InputError(f"generate holds {len(generate)} values; give {wanted}")
+        for function in generate:
+            check_function("generate", function, wanted)
+
+
 def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> Family | None:
     """The rules; InputError for anything that is not a JAX model or rules."""
+    check_function("call_jax", call_jax, "a function of the model and its inputs")
     if is_torch(jax_model) or isinstance(jax_model, linen.Module):
         kind = "torch" if is_torch(jax_model) else "Linen"
         raise InputError(f"the JAX model is a {kind} module; give an NNX module, or parameters and call_jax(params, *inputs)")
     if isinstance(jax_model, Mapping) and call_jax is apply:
         raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
+    if jax_model is None or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(jax_model)):
+        found = f"the JAX model is a {type(jax_model).__name__}, which is not a tree of arrays"
+        raise InputError(f"{found}; give an NNX module, or parameters and call_jax(params, *inputs)")
     if rules is not None:
         return find_family(rules, "rules")
     if has_shapes_alone(jax_model):

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.pytree import layer_shapes, map_named
 from jaxformer.training.schedules import Schedule, make_schedule
+from jaxformer.validation.inputs import check_config
 
 CLIP_EPSILON = 1e-6
 """torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6."""
@@ -32,6 +33,7 @@ def make_optimizer(
     `decayed` says which parameters decay, where `optimizer.decay` cannot. `frozen` ones stay as they are: no step, no decay,
     and no part in the norm that is clipped.
     """
+    check_config(optimizer, OptimizerConfig, name="optimizer")
     factor = make_schedule(schedule)
     made = optax.chain(
         clip(optimizer.clip_norm) if optimizer.clip_norm is not None else optax.identity(),

@@ -17,6 +17,7 @@ from jaxformer.errors import CheckpointError, ConfigError, InputError, why_unwri
 from jaxformer.models import Model, abstract
 from jaxformer.pytree import named_weights
 from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
+from jaxformer.validation.fields import check_path
 from jaxformer.whole_files import new_folder
 
 CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": EncoderDecoderConfig}
@@ -29,9 +30,9 @@ def save(model: Model, folder: Path | str) -> None:
     The folder appears whole or not at all. InputError if it exists, or the model is none of GPT, Encoder and EncoderDecoder;
     CheckpointError where it cannot be written.
     """
-    folder = Path(folder)
     if not isinstance(model, Model):
         raise InputError(f"a {type(model).__name__} cannot be saved; give a model of class {', '.join(CONFIGS)}")
+    folder = check_path("folder", folder)
     types = sorted({str(leaf.dtype) for leaf in named_weights(model).values()})
     if len(types) > 1:
         raise InputError(f"the model holds {' and '.join(types)}; cast it to one type before it is saved")
@@ -49,7 +50,7 @@ def load(folder: Path | str) -> Model:
 
     InputError where the folder holds no model, CheckpointError where its files are damaged.
     """
-    run = RunFolder.open(Path(folder))
+    run = RunFolder.open(check_path("folder", folder))
     described = run.config
     if "recipe" in described:
         from jaxformer.training.trained import load_trained  # a run may need packages that a model alone does not

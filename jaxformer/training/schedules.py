@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.config.settings import ScheduleConfig
+from jaxformer.validation.fields import check_function
 
 Schedule = Callable[[Any], Any]
 """The factor of the learning rate for step 0, 1, 2, ..."""
@@ -21,7 +22,10 @@ UNTRACED = (
 
 def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
     """That of a configuration, or any function of the step: one that jit cannot trace runs on the host, step by step."""
-    return SCHEDULES[config.name](config) if isinstance(config, ScheduleConfig) else traceable(config)
+    if isinstance(config, ScheduleConfig):
+        return SCHEDULES[config.name](config)
+    check_function("schedule", config, "a ScheduleConfig, or a function of the step")
+    return traceable(config)
 
 
 def traceable(schedule: Schedule) -> Schedule:

@@ -2,12 +2,15 @@
 
 import difflib
 import math
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, InputError
 
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
+LARGEST_SEED = 2**64 - 1
 MOST = 3.4e38
 """Numbers are used in float32."""
 MOST_DIVISORS = 4096
@@ -45,10 +48,43 @@ def check_choice(name: str, value: object, choices: Iterable[str], *, elsewhere:
     """One of a few words; a near miss is answered with the nearest, a name that is used `elsewhere` with the one used here."""
     choices = list(choices)
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}"
+        near = nearest(value, choices)
+        hint = f"did you mean {near!r}?" if near else f"choose one of {', '.join(choices)}"
         hint = f"here it is {elsewhere[str(value)]}" if str(value) in elsewhere else hint
         raise ConfigError(f"{name} = {value!r} is not known; {hint}")
+
+
+def nearest(value: object, choices: Iterable[str]) -> str | None:
+    """The choice that is spelled almost so, capitals aside."""
+    lowered = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(str(value).lower(), lowered, 1)
+    return lowered[near[0]] if near else None
+
+
+def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
+    """A value of one of these classes; `wanted` says what to give instead of another."""
+    if not isinstance(value, kind):
+        shown = f" = {value!r:.40}" if isinstance(value, str | int | float | None) else ""
+        raise InputError(f"{name}{shown} is a {type(value).__name__}; give {wanted}")
+
+
+def check_function(name: str, value: object, wanted: str) -> None:
+    """Something that can be called."""
+    if not callable(value):
+        raise InputError(f"{name} = {value!r:.40} cannot be called; give {wanted}")
+
+
+def check_seed(seed: object) -> None:
+    """A whole number from 0 on."""
+    check_size("seed", seed, least=0, most=LARGEST_SEED)
+
+
+def check_path(name: str, path: object) -> Path:
+    """A path, or a string, as a path; an empty one would be the current folder without a word."""
+    check_kind(name, path, (str, os.PathLike), "a path")
+    if path == "":
+        raise InputError(f"{name} is empty; give a path")
+    return Path(path)  # pyright: ignore[reportArgumentType]
 
 
 def check_flag(name: str, value: object) -> None:

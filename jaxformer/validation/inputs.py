@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import LARGEST_SIZE, check_size
 
 C = TypeVar("C")
 
@@ -72,6 +72,13 @@ def cached_blocks(model: Any) -> BlockConfig:
     if not isinstance(config, BlockConfig):
         raise InputError(f"a {type(model).__name__} has no configuration to make a cache by; give a model, or a configuration")
     return config.decoder if isinstance(config, EncoderDecoderConfig) else config
+
+
+def check_cache_size(model: Any, batch: int, capacity: int) -> None:
+    """At least one sequence and one token, and no more tokens than the model has positions for, where it says so."""
+    check_size("batch", batch)
+    context = getattr(getattr(model, "config", model), "context", LARGEST_SIZE)
+    check_size("capacity", capacity, most=context)
 
 
 def check_cache_type(found: Any, wanted: Any) -> None:
@@ -178,6 +185,15 @@ def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
     _check_four_axes(mask, shape, name, _reshaped(tuple(mask.shape), shape))
 
 
+def check_valid(valid: Any) -> None:
+    """Which tokens are no padding: booleans `B S`."""
+    if _kind(valid) != "bool" or len(valid.shape) != 2:
+        raise InputError(
+            f"valid is {_kind(valid)} of shape {tuple(valid.shape)}; give booleans of shape (batch, length), True = no "
+            "padding: `valid == 1` of ones and zeros"
+        )
+
+
 def check_bias(bias: Any, shape: Shape, *, name: str = "bias") -> None:
     """None, or floats of rank 4 where each axis has the size in `shape` (B, N, T, S), or 1."""
     if bias is None:
@@ -226,8 +242,8 @@ def check_several(texts: object, *, name: str) -> None:
         raise InputError(f"{name} is a {type(texts).__name__}; give a list of strings")
 
 
-def check_config(config: object, kind: type[C]) -> C:
-    """The configuration of a model, or ConfigError for that of another kind of model and for anything else."""
+def check_config(config: object, kind: type[C], *, name: str = "config") -> C:
+    """A configuration, or ConfigError for one of another kind and for anything else."""
     if not isinstance(config, kind):
-        raise ConfigError(f"config is a {type(config).__name__}; give a {kind.__name__}")
+        raise ConfigError(f"{name} is a {type(config).__name__}; give a {kind.__name__}")
     return config

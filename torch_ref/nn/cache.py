@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.models import BlockConfig
-from jaxformer.validation.inputs import cached_blocks, check_cache_type
+from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     decoder's.
     """
     blocks = cached_blocks(model)
+    check_cache_size(model, batch, capacity)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
     shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)

@@ -5,6 +5,8 @@ import functools
 import torch
 from torch import Tensor
 
+from jaxformer.validation.inputs import check_valid
+
 
 def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tensor:
     """Query t stands at position t + offset and sees the keys up to it: `1 1 T S`.
@@ -25,6 +27,7 @@ def padding_mask(valid: Tensor) -> Tensor:
     padding_mask([[True, True, False]])
     1 1 .
     """
+    check_valid(valid)
     return valid[:, None, None, :]
 
 

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.validation.inputs import check_config
 from torch_ref.training.schedules import Schedule, make_schedule
 
 Which = Callable[[str, tuple[int, ...]], bool]
@@ -23,6 +24,7 @@ def make_optimizer(
 
     `decayed` says which parameters decay, where `optimizer.decay` cannot. Those without `requires_grad` stay as they are.
     """
+    check_config(optimizer, OptimizerConfig, name="optimizer")
     groups = decay_groups(model, optimizer, decayed or DECAYED[optimizer.decayed])
     made = OPTIMIZERS[optimizer.name](optimizer)(groups, lr=optimizer.learning_rate)
     return made, LambdaLR(made, make_schedule(schedule))

@@ -4,13 +4,17 @@ import math
 from collections.abc import Callable
 
 from jaxformer.config.settings import ScheduleConfig
+from jaxformer.validation.fields import check_function
 
 Schedule = Callable[[int], float]
 
 
 def make_schedule(config: ScheduleConfig | Schedule) -> Schedule:
     """The factor of the learning rate for step 0, 1, 2, ...; a function of the step is one already."""
-    return SCHEDULES[config.name](config) if isinstance(config, ScheduleConfig) else config
+    if isinstance(config, ScheduleConfig):
+        return SCHEDULES[config.name](config)
+    check_function("schedule", config, "a ScheduleConfig, or a function of the step")
+    return config
 
 
 def constant(config: ScheduleConfig) -> Schedule:

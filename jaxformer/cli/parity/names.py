@@ -12,7 +12,7 @@ def load(name: str) -> Any:
     """The object of that name; modules in the current folder are found too."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise InputError(f"{name} names no function; give it as package.module:function")
+        raise InputError(f"{name!r} names no function; give it as package.module:function")
     sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -42,4 +42,8 @@ def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
     from jaxformer.parity.record.reference import apply
 
     found = call(name)
+    if found is None:
+        raise InputError(f"{name} returns None; return the model, or a tuple: the model and a function that calls it")
+    if isinstance(found, tuple) and (len(found) != 2 or not callable(found[1])):
+        raise InputError(f"{name} returns a tuple of {len(found)}; return the model, or the model and a function that calls it")
     return found if isinstance(found, tuple) else (found, apply)

@@ -1,11 +1,11 @@
 """One file for each family of checkpoints; a new file is found by itself."""
 
-import difflib
 import pkgutil
 from importlib import import_module
 
 from jaxformer.convert.family import Family
 from jaxformer.errors import ConfigError, InputError
+from jaxformer.validation.fields import nearest
 
 _FILES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
 
@@ -23,7 +23,7 @@ def find_family(family: Family | str, name: str = "family") -> Family:
     if not isinstance(family, str):
         raise InputError(f"{name} is a {type(family).__name__}; give a Family, or one of {known}")
     if family not in FAMILIES:
-        near = difflib.get_close_matches(family, FAMILIES, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(family, FAMILIES)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
     return FAMILIES[family]

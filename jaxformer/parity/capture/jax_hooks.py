@@ -17,6 +17,7 @@ from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.call_sites import Observer, Visits, public_methods
 from jaxformer.parity.capture.source_lines import line_of
+from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ def tap(path: str, value: T) -> T:
     Inside a module, the path begins there. Modules need no tap; the input and output of a softmax in any model may be tapped
     as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
     """
+    check_kind("the name of a tap", path, str, "tap('layers.0.norm', x): the name, then the array")
     return _running[-1](path, value) if _running else value
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.parity.probe.parameters import SHIFT
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_seed, check_size
 
 
 def probe(
@@ -21,6 +21,7 @@ def probe(
         raise InputError(f"probe has vocab = {vocab} and width = {width}; give one of them: vocab for ids, width for states")
     check_size("batch", batch, least=4)
     check_size("length", length, least=4)
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     valid = np.ones((batch, length), bool)
     valid[1, -(length // 4) :] = False
@@ -32,8 +33,7 @@ def probe(
         states[0] += SHIFT
         return states.astype(np.float32), valid
     check_size("vocab", vocab, least=2)
-    if not 0 <= pad < vocab:
-        raise InputError(f"pad = {pad} is not an id; give one from 0 to {vocab - 1}")
+    check_size("pad", pad, least=0, most=vocab - 1)
     ids = rng.integers(0, vocab, (batch, length)).astype(np.int32)
     ids[:, length // 2] = pad
     ids[:, length // 2 + 1] = ids[:, length // 2 - 1]

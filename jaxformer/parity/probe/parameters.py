@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxformer.errors import InputError
 from jaxformer.pytree import STACKED, path_name
+from jaxformer.validation.fields import check_seed
 
 Kind = Literal["gain", "bias", "table", "matrix"]
 
@@ -30,12 +32,17 @@ def excite(model: Any, seed: int) -> Any:
     All values are float32 numbers, of the parameter's own type. Tied weights stay tied. torch's running statistics become
     means 0.3 n and variances exp(0.3 n). Whatever else is not a float parameter (buffers, random keys, integers)
     stays, and so does a table that torch does not train while it trains others, as of sinusoids: a port may compute it.
+    InputError for what holds no arrays.
     """
+    check_seed(seed)
     rng = np.random.default_rng(seed)
     if is_torch(model):
         return _excite_torch(model, rng)
     if isinstance(model, Mapping) and "params" in model:
         return {**model, "params": excite(model["params"], seed)}
+    leaves = jax.tree.leaves(model)
+    if model is None or (leaves and not any(hasattr(leaf, "dtype") for leaf in leaves)):
+        raise InputError(f"a {type(model).__name__} holds no arrays to draw; give a torch or NNX module, or a tree of arrays")
     done: dict[int, Any] = {}
 
     def fill(path: Any, leaf: Any) -> Any:

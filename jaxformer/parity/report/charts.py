@@ -91,7 +91,7 @@ def position_words(module: Module, tolerance: float) -> str:
     return says + f"{len(over)} of {len(module.positions)} positions are over the tolerance, first position {over[0]}."
 
 
-def course(steps: Sequence[Step]) -> tuple[Markup, Markup]:
+def training_curves(steps: Sequence[Step]) -> tuple[Markup, Markup]:
     """torch's loss, where it is finite; and the errors of the loss and of the parameters."""
     first, span = steps[0].number, max(steps[-1].number - steps[0].number, 1)
     xs = [LEFT + (step.number - first) / span * (WIDTH - LEFT - RIGHT) for step in steps]

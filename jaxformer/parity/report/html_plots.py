@@ -3,7 +3,7 @@
 import math
 
 from jaxformer.parity.numerics.metrics import TOLERANCES, Error
-from jaxformer.parity.report.charts import course, depth, heat_strips, position_words, positions
+from jaxformer.parity.report.charts import depth, heat_strips, position_words, positions, training_curves
 from jaxformer.parity.report.data import ReportData, Step
 from jaxformer.parity.report.format import count, figure, rank, worst_step
 from jaxformer.parity.report.html_elements import Markup, code, legend, scrolling, section, tag, together
@@ -88,7 +88,7 @@ def training(report: ReportData) -> Markup:
     """Loss and errors over steps."""
     if not report.steps:
         return Markup()
-    loss, errors = course(report.steps)
+    loss, errors = training_curves(report.steps)
     return section(
         "training",
         "Training",

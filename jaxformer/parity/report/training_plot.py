@@ -12,13 +12,13 @@ FLOOR = 1e-17
 """An exact zero is drawn here."""
 
 
-def plot_course(steps: Sequence[Step], path: Path) -> None:
+def plot_training(steps: Sequence[Step], path: Path) -> None:
     """Write both losses, and below the errors of jax's loss and parameters, with the tolerances of tier A.
 
     A step knows how far its losses are apart, not which is the larger: JAX's is drawn above torch's.
     """
     if find_spec("matplotlib") is None:
-        raise InputError("plot_course needs matplotlib; pip install 'jaxformer[viz]'")
+        raise InputError("plot_training needs matplotlib; pip install 'jaxformer[viz]'")
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -1,0 +1,158 @@
+"""What models, decoding, optimizers, saved models and taps are given wrongly is refused in one line."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import jaxformer as jf
+import torch_ref.nn.cache
+import torch_ref.nn.masks
+import torch_ref.training.optimizers
+from jaxformer.errors import JaxformerError
+from tests.tiny import quick_key
+
+SIZES = {"vocab_size": 11, "context": 8, "d_model": 4, "n_layers": 1, "n_heads": 2, "d_ff": 3}
+CONFIG, PAIR = jf.GPTConfig(**SIZES), jf.EncoderDecoderConfig(**SIZES)
+GPT, BOTH = jf.GPT(CONFIG, rngs=quick_key(0)), jf.EncoderDecoder(PAIR, rngs=quick_key(0))
+IDS = np.array([[1, 2, 3]])
+KEYS = jax.random.split(jax.random.key(0), 3)
+TORCH_MASK = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+SAMPLING, BEAM, ADAM = jf.SamplingConfig(), jf.BeamConfig(), jf.OptimizerConfig(name="adam", learning_rate=0.1)
+
+NO_KEY = "key = 0 is not a PRNG key; give jax.random.key(0)"
+SHAPES = (
+    "the model has shapes alone, and nothing to compute with; build it with rngs=nnx.Rngs(0), or fill it with "
+    "jaxformer.from_torch"
+)
+VALID = "give booleans of shape (batch, length), True = no padding: `valid == 1` of ones and zeros"
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a number for a key": (lambda: GPT(IDS, key=0), NO_KEY),
+    "a number for an encoder-decoder's key": (lambda: BOTH(IDS, IDS, key=0), NO_KEY),
+    "a number for the key of what is drawn": (lambda: jf.generate(GPT, IDS, 2, key=0), NO_KEY),
+    "several keys": (lambda: GPT(IDS, key=KEYS), "key holds PRNG keys of shape (3,); give one of them"),
+    "several old keys": (
+        lambda: GPT(IDS, key=jax.random.key_data(KEYS)),
+        "key holds PRNG keys of shape (3, 2); give one of them",
+    ),
+    "several keys to draw with": (
+        lambda: jf.generate(GPT, IDS, 2, key=KEYS),
+        "key holds PRNG keys of shape (3,); give one of them",
+    ),
+    "several keys to start from": (lambda: jf.GPT(CONFIG, rngs=KEYS), "rngs holds PRNG keys of shape (3,); give one of them"),
+    "no stream of parameters": (
+        lambda: jf.GPT(CONFIG, rngs=nnx.Rngs(dropout=0)),
+        "GPT: rngs has no stream params, but dropout; give nnx.Rngs(params=0)",
+    ),
+    "a GPT of shapes": (lambda: jf.abstract(CONFIG)(IDS), SHAPES),
+    "an encoder-decoder of shapes": (lambda: jf.abstract(PAIR)(IDS, IDS), SHAPES),
+    "shapes that generate": (lambda: jf.generate(jf.abstract(CONFIG), IDS, 2), SHAPES),
+    "shapes that translate": (lambda: jf.translate(jf.abstract(PAIR), IDS, 2, start=1, eos=2), SHAPES),
+    "a beam by sampling": (lambda: jf.generate_beam(GPT, IDS, 2, SAMPLING), "beam is a SamplingConfig; give a BeamConfig"),
+    "a translation's beam by sampling": (
+        lambda: jf.translate_beam(BOTH, IDS, 2, SAMPLING, start=1, eos=2),
+        "beam is a SamplingConfig; give a BeamConfig",
+    ),
+    "torch's mask": (
+        lambda: GPT(IDS, mask=TORCH_MASK),
+        "mask is a torch.Tensor; give the JAX model a numpy array: mask.numpy()",
+    ),
+    "torch's mask for an encoder": (
+        lambda: BOTH.encode(IDS, mask=TORCH_MASK),
+        "mask is a torch.Tensor; give the JAX model a numpy array: mask.numpy()",
+    ),
+    "torch's bias": (
+        lambda: GPT(IDS, bias=TORCH_MASK.float()),
+        "bias is a torch.Tensor; give the JAX model a numpy array: bias.numpy()",
+    ),
+    "torch's positions": (
+        lambda: GPT(IDS, positions=torch.arange(3)[None]),
+        "positions is a torch.Tensor; give the JAX model a numpy array: positions.numpy()",
+    ),
+    "a mask of strings": (
+        lambda: GPT(IDS, mask=np.array([["a"]])),
+        "mask is of type <U1; give booleans, True = may attend: `mask == 1` of ones and zeros",
+    ),
+    "padding by floats": (lambda: jf.padding_mask(np.ones((1, 3))), f"valid is float64 of shape (1, 3); {VALID}"),
+    "torch's padding by floats": (
+        lambda: torch_ref.nn.masks.padding_mask(torch.ones(1, 3)),
+        f"valid is float32 of shape (1, 3); {VALID}",
+    ),
+    "padding of one row": (lambda: jf.padding_mask(np.ones(3, bool)), f"valid is bool of shape (3,); {VALID}"),
+    "padding by words": (lambda: jf.padding_mask("abc"), f"valid is <U3 of shape (); {VALID}"),
+    "a cache for nobody": (
+        lambda: jf.empty_cache(GPT, 0, 8),
+        "batch = 0 is out of range; give an integer from 1 to 2147483647",
+    ),
+    "a cache beyond the context": (
+        lambda: jf.empty_cache(GPT, 1, 9),
+        "capacity = 9 is out of range; give an integer from 1 to 8",
+    ),
+    "torch's cache beyond the context": (
+        lambda: torch_ref.nn.cache.empty_cache(CONFIG, 1, 9),
+        "capacity = 9 is out of range; give an integer from 1 to 8",
+    ),
+    "an optimizer by name": (lambda: jf.make_optimizer("adamw", 5), "optimizer is a str; give a OptimizerConfig"),
+    "torch's optimizer by name": (
+        lambda: torch_ref.training.optimizers.make_optimizer(torch.nn.Linear(1, 1), "adamw", 5),
+        "optimizer is a str; give a OptimizerConfig",
+    ),
+    "a number for a schedule": (
+        lambda: jf.make_optimizer(ADAM, 5),
+        "schedule = 5 cannot be called; give a ScheduleConfig, or a function of the step",
+    ),
+    "a number for a folder": (lambda: jf.save(GPT, 5), "folder = 5 is a int; give a path"),
+    "the folder first": (
+        lambda: jf.save("folder", GPT),
+        "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder",
+    ),
+    "no folder": (lambda: jf.save(GPT, ""), "folder is empty; give a path"),
+    "a model to load": (lambda: jf.load(GPT), "folder is a GPT; give a path"),
+    "a tokenizer from a number": (lambda: jf.Tokenizer.load(5), "path = 5 is a int; give a path"),
+    "a number for a tokenizer": (
+        lambda: jf.Tokenizer(5),
+        "backend = 5 is a int; give a tokenizers.Tokenizer, or take Tokenizer.load(path)",
+    ),
+    "a seed in letters": (
+        lambda: jf.excite(GPT, seed="a"),
+        "seed = 'a' is not a whole number; give an integer of at least 0",
+    ),
+    "a probe's seed in letters": (
+        lambda: jf.probe(vocab=5, seed="a"),
+        "seed = 'a' is not a whole number; give an integer of at least 0",
+    ),
+    "nothing to excite": (
+        lambda: jf.excite(None, 0),
+        "a NoneType holds no arrays to draw; give a torch or NNX module, or a tree of arrays",
+    ),
+    "a tap without a name": (
+        lambda: jf.tap(5, IDS),
+        "the name of a tap = 5 is a int; give tap('layers.0.norm', x): the name, then the array",
+    ),
+    "a tap with the array first": (
+        lambda: jf.tap(IDS, "norm"),
+        "the name of a tap is a ndarray; give tap('layers.0.norm', x): the name, then the array",
+    ),
+    "a reference by number": (lambda: jf.check(5, GPT), "reference = 5 is a int; give a path"),
+    "a dump to a number": (lambda: jf.dump(torch.nn.Linear(1, 1), (np.ones((1, 1)),), 5), "folder = 5 is a int; give a path"),
+}
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    call, said = REFUSED[case]
+    with pytest.raises(JaxformerError) as caught:
+        call()
+    assert str(caught.value) == said
+
+
+def test_old_keys_and_streams_of_parameters_are_taken():
+    key = jax.random.PRNGKey(0)
+    assert GPT(IDS, key=key).shape == (1, 3, 11)
+    for rngs in (key, nnx.Rngs(params=0), nnx.Rngs(0)):
+        assert jf.GPT(CONFIG, rngs=rngs).config == CONFIG
