@@ -160,7 +160,7 @@ def test_the_wrong_type_of_one_layer(model, state, dtype):
 
 
 def test_a_tensor_without_a_rule(model):
-    said = r"norm\.bias, stack\.blocks\.attention\.key\.bias, stack.* and 6 more have no rule in family twin"
+    said = r"norm\.bias, stack\.blocks\.attention\.key\.bias, stack.* and 6 more of the GPT have no rule in family twin"
     with pytest.raises(ConversionError, match=said):
         to_torch(model, replace(TWIN, rules=TWIN.rules[:-1]))
 

@@ -22,6 +22,7 @@ NO_TWIN = {
     "training/checkpoint.py": "runs are trained on one side",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
+    "training/saved.py": "the weights file is the twin's already",
     "training/trained.py": "the weights file is the twin's already",
     "training/translator.py": "runs are trained on one side",
 }
