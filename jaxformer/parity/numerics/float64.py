@@ -110,5 +110,5 @@ def to_float64(tree: PyTree) -> PyTree:
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Every float leaf in another type; on the host, where nothing is compiled for it."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
+    """Arrays of JAX's, those of floats in another type; cast on the host, where nothing is compiled for it."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype) if is_weight(leaf) else leaf), tree)
