@@ -16,7 +16,7 @@ from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, 
 from jaxformer.parity.judge.comparison import Comparison, Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES
-from jaxformer.parity.record.archive import load, save
+from jaxformer.parity.record.archive import load, refuse_existing, save
 from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch
 from jaxformer.parity.record.rounding_error import measure_rounding
@@ -104,6 +104,7 @@ def dump(
 
     The folder appears whole or not at all. InputError if it exists; ParityError where torch cannot be recorded.
     """
+    refuse_existing(Path(folder))
     reference = record_torch(torch_model, checked_torch(torch_model, inputs), call_torch, tier=tier, checks=checks)
     save(reference, Path(folder))
     return reference

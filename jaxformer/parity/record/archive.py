@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,15 @@ PLAIN = ("tied", "environment", "heads")
 """Of a reference: what JSON holds."""
 
 
-def save(reference: Reference, folder: Path) -> None:
-    """Write it; the folder appears whole or not at all. InputError if there is one already."""
+def refuse_existing(folder: Path) -> None:
+    """InputError if there is one already."""
     if folder.exists():
         raise InputError(f"{folder} exists already; remove it, or give another name")
+
+
+def save(reference: Reference, folder: Path) -> None:
+    """Write it; the folder appears whole or not at all. InputError if there is one already."""
+    refuse_existing(folder)
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -80,15 +85,10 @@ def _arrays(reference: Reference) -> dict[str, np.ndarray]:
     arrays |= {"output": reference.output, "cotangent": reference.cotangent}
     for kind in NAMED:
         arrays |= {f"{kind}/{name}": array for name, array in getattr(reference, kind).items()}
-    for i, record in enumerate(reference.calls.values()):
-        arrays |= {name: array for name, array in _named(i, record) if array is not None}
+    for number, record in enumerate(reference.calls.values()):
+        for part in PARTS:
+            arrays |= {f"call/{number}/{part}/{i}": array for i, array in enumerate(getattr(record, part)) if array is not None}
     return {name: np.array(array, order="C") for name, array in arrays.items()}
-
-
-def _named(call: int, record: Record) -> Iterator[tuple[str, np.ndarray | None]]:
-    for part in PARTS:
-        for i, array in enumerate(getattr(record, part)):
-            yield f"call/{call}/{part}/{i}", array
 
 
 def _manifest(reference: Reference) -> dict[str, Any]:
@@ -119,10 +119,11 @@ def _perturbed(rows: list[list[Any]]) -> Perturbed:
 def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
     calls = {}
     for number, call in enumerate(manifest["calls"]):
-        names = {part: [f"call/{number}/{part}/{i}" for i in range(call[part])] for part in PARTS}
-        values = [tuple(arrays[name] for name in names[part]) for part in PARTS[:2]]
-        gradients = [tuple(arrays.get(name) for name in names[part]) for part in PARTS[2:]]
-        calls[Site(call["path"], call["call"])] = Record(*values, *gradients)
+        held = {}
+        for part in PARTS:
+            array_named = arrays.get if part.endswith("gradients") else arrays.__getitem__
+            held[part] = tuple(array_named(f"call/{number}/{part}/{i}") for i in range(call[part]))
+        calls[Site(call["path"], call["call"])] = Record(**held)
     if CALL not in calls:
         raise KeyError(f"the call {CALL.path}")
     return Reference(

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import below, depth, last, parent
+from jaxformer.parity.capture.module_paths import ancestors, below, depth, last, parent
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 
@@ -89,7 +89,7 @@ def pair_without_parameters(
     Both give much the same in the normal run, else one name may mean two things; but after a call of `paired` modules that
     does not, nothing does, and names alone decide.
     """
-    around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
+    around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
     mine = _without(ours, parameters)
     plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
     its = [site for site in plain if _acts(theirs[site])]
@@ -139,13 +139,13 @@ def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> b
 
 def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
     """The first call of every module in which none of these parameters lies."""
-    holding = _ancestors(names)
+    holding = _modules_around(names)
     return [site for site in calls if not site.call and site.path not in holding and site != CALL]
 
 
-def _ancestors(names: Iterable[str]) -> set[str]:
+def _modules_around(names: Iterable[str]) -> set[str]:
     """The modules around parameters."""
-    return {name[:at] for name in names for at in (0, *(i for i, sign in enumerate(name) if sign == "."))}
+    return {module for name in names for module in ancestors(name)}
 
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
@@ -199,8 +199,4 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 
 def holder(path: str, paths: Container[str]) -> str:
     """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
-    while path:
-        path = parent(path)
-        if path in paths:
-            return path
-    return CALL.path
+    return next((module for module in ancestors(path) if module in paths), CALL.path)

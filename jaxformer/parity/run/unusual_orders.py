@@ -8,22 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.convert.layouts import in_usual_order
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.rules import Axes, Family, Rule, to_jax, weights_of
+from jaxformer.convert.rules import Axes, Family, Rule, weights_of
 from jaxformer.errors import ParityError
 from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.axis_order import CLEAR
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import TOLERANCES, distance
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.parity.report.summarize import LAYER, alike
-from jaxformer.parity.run.load_weights import ready
+from jaxformer.parity.run.load_weights import float64_run
 
 
 @dataclass
@@ -46,8 +44,8 @@ def resolve(found: Identified, given: Family, reference: Callable[[], Reference]
         return noted
     usual = replace(found.family, rules=(*doubts.rules.values(), *found.family.rules))
     try:
-        said = reference()
-        matched, other = (output_off(said, found, family, call) for family in (found.family, usual))
+        recorded = reference()
+        matched, other = (output_off(recorded, found, family, call) for family in (found.family, usual))
     except Exception:  # the run itself will tell why
         return noted
     return replace(noted, family=usual) if matched > TOLERANCES["activation"][0] and other < CLEAR * matched else noted
@@ -56,10 +54,9 @@ def resolve(found: Identified, given: Family, reference: Callable[[], Reference]
 def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:
     """relL2 of the output in float64 with torch's weights; infinite where it cannot be told."""
     with jax_float64(Tables(found.tables)):
-        model = ready(to_float64(to_jax(reference.weights, found.model, family)), training=False)
-        inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
+        model, run = float64_run(found.model, family, reference, call)
         try:
-            return distance(np.asarray(jax.jit(lambda *given: call(*given))(model, *inputs)), reference.output)
+            return distance(run(model), reference.output)
         except (ParityError, TypeError, ValueError):
             return np.inf
 
