@@ -39,10 +39,10 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             return bind_as_it_is(operation, *args, **how)
         except TypeError:
             first = SLICED.get(operation, 0)
-            counts = one_integer(args[first:])
-            if counts is None or has_jaxpr(how):
+            integers = one_integer(args[first:])
+            if integers is None or has_jaxpr(how):
                 raise
-        return bind_as_it_is(operation, *args[:first], *counts, **how)
+        return bind_as_it_is(operation, *args[:first], *integers, **how)
 
     def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:

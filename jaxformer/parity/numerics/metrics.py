@@ -224,10 +224,10 @@ def _check_rounding(tier: str, name: str, arrays: tuple[Any, Any, Any], factor: 
     for those in entry_groups(truth):
         r, j, t = _scaled(*(part(side, those) for side in (truth, ours, theirs)))
         for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
-            error, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
-            if not error <= most:
-                raise ParityError(f"{name}: error {error:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
-            worst = max(worst, float(error / most) if most else 0.0)
+            off, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
+            if not off <= most:
+                raise ParityError(f"{name}: error {off:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
+            worst = max(worst, float(off / most) if most else 0.0)
     return worst
 
 

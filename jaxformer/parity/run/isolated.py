@@ -18,7 +18,7 @@ from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.jax_hooks import run_once, watch_jax
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
-from jaxformer.parity.run.activation_patching import ActivationPatching
+from jaxformer.parity.run.activation_patching import ActivationPatching, Code
 from jaxformer.parity.run.load_weights import joined, parted
 
 MOST_PASSES = 6
@@ -106,10 +106,9 @@ class Isolation:
             (_, found), (back, own) = given if self.gradients else (given, ({}, None))
             (patching,) = last
             mismatches, wrong = _mismatches(patching, list(map(np.asarray, found)))
-            closed = [place for place in back if place in gradients and not opened.get(place)]
-            sent = {place: (np.asarray(back[place]), gradients[place]) for place in closed}
+            sent = {place: np.asarray(array) for place, array in back.items() if not opened.get(place)}
             taken = {each.place: each.order for each in patching.found}
-            return Isolated(mismatches, _gradient_mismatches(patching, sent), own, taken, wrong)
+            return Isolated(mismatches, _gradient_mismatches(patching.senders, sent, gradients), own, taken, wrong)
 
         return one_pass
 
@@ -130,15 +129,16 @@ def _mismatches(patching: ActivationPatching, found: list[np.ndarray]) -> tuple[
     return mismatches, wrong
 
 
-def _gradient_mismatches(patching: ActivationPatching, sent: Mapping[ArrayKey, tuple[np.ndarray, Any]]) -> list[Mismatch]:
+def _gradient_mismatches(
+    senders: Mapping[ArrayKey, Code], sent: Mapping[ArrayKey, np.ndarray], gradients: Mapping[ArrayKey, Any]
+) -> list[Mismatch]:
     """Of what was sent back to where torch's arrays were put in place of jax's."""
     mismatches = []
-    for place, (owner, child) in patching.senders.items():
+    for place, (owner, child) in senders.items():
         if place in sent:
             what = "gradient of its input" if child is None else f"gradient it sends to {child}"
-            ours, theirs = sent[place]
             back = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
-            mismatches.append(Mismatch(owner, child, what, ours, np.asarray(theirs), back))
+            mismatches.append(Mismatch(owner, child, what, sent[place], np.asarray(gradients[place]), back))
     return mismatches
 
 

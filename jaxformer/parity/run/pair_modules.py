@@ -94,13 +94,7 @@ def pair_without_parameters(
     plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
     its = [site for site in plain if _acts(theirs[site])]
     idle = {(parent(site.path), last(site.path)) for site in plain if site not in its}
-    back, pairs = {other: path for path, other in paired.items()}, {}
-    wrong = (
-        n
-        for n, site in enumerate(theirs)
-        if (own := Site(back.get(site.path, "(none)"), site.call)) in ours and not much_the_same(ours[own], theirs[site].output)
-    )
-    behind = set([*theirs][next(wrong, len(theirs)) :])
+    behind, pairs = _from_first_difference(ours, theirs, paired), {}
     for path, other in around.items():
         free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
@@ -117,6 +111,16 @@ def pair_without_parameters(
         alone = len(only) == 1 == len([site for site in free if site not in taken])
         pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
     return pairs
+
+
+def _from_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> set[Site]:
+    """torch's calls from the first of `paired` modules on that gives something else than jax's."""
+    back, sites = {other: path for path, other in paired.items()}, [*theirs]
+    for n, site in enumerate(sites):
+        own = Site(back.get(site.path, "(none)"), site.call)
+        if own in ours and not much_the_same(ours[own], theirs[site].output):
+            return {*sites[n:]}
+    return set()
 
 
 def _acts(record: Record) -> bool:
