@@ -39,11 +39,6 @@ FACTOR = 4.0
 """An error may be this many times torch's own rounding error in L2, and twice as many times in the max norm."""
 
 
-def allowed(kind: Kind, relative: float = 0.0, peak: float = 0.0) -> tuple[float, float]:
-    """The largest relL2 and max/rms in tier A: the tolerances, or what rounding of that size relaxes them to."""
-    return max(TOLERANCES[kind][0], FACTOR * relative), max(TOLERANCES[kind][1], 2 * FACTOR * peak)
-
-
 @dataclass(frozen=True)
 class Error:
     """How far J, an array of JAX's, is from T, torch's: of all entries or of those that are not huge, the larger one."""
@@ -58,8 +53,9 @@ class Error:
     """The same as max/rms."""
 
     def allowed(self, kind: Kind) -> tuple[float, float]:
-        """The largest relL2 and max/rms that count as equal."""
-        return allowed(kind, self.rounding, self.rounding_peak)
+        """The largest relL2 and max/rms in tier A: the tolerances, or what rounding relaxes them to."""
+        relative, peak = TOLERANCES[kind]
+        return max(relative, FACTOR * self.rounding), max(peak, 2 * FACTOR * self.rounding_peak)
 
     def off(self, kind: Kind) -> float:
         """In units of the tolerance: relL2 of values, max/rms of gradients."""

@@ -20,8 +20,7 @@ from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.metrics import Noise
-from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.record.rounding import Perturbed, Rounding
+from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
 
 FORMAT = 4
 OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
@@ -96,11 +95,16 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         {"path": site.path, "call": site.call} | {part: len(getattr(record, part)) for part in PARTS}
         for site, record in reference.calls.items()
     ]
-    names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"not_covered": reference.not_covered}
-    rest |= {"frozen": sorted(reference.frozen)}
-    rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
-    return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
+    return {
+        "format": FORMAT,
+        "inputs": len(reference.inputs),
+        **{kind: list(getattr(reference, kind)) for kind in NAMED},
+        "calls": calls,
+        **{kind: dict(getattr(reference, kind)) for kind in PLAIN},
+        "not_covered": reference.not_covered,
+        "frozen": sorted(reference.frozen),
+        **{kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING},
+    }
 
 
 def _rows(perturbed: Perturbed) -> list[list[Any]]:

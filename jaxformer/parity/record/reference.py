@@ -17,8 +17,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import host
-from jaxformer.parity.record.rounding import Rounding
+from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.record.torch_state import thawed, torch_state
 
 Call = Callable[..., Any]
@@ -51,6 +50,20 @@ HINTS = (
 def apply(module: Any, *inputs: Any) -> Any:
     """module(*inputs)"""
     return module(*inputs)
+
+
+Perturbed = Mapping[ArrayKey, Noise]
+"""How far rounding alone perturbs torch's arrays."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """All arrays of an ill-conditioned model; none where rounding stays far below the tolerances."""
+
+    run: Perturbed = field(default_factory=dict)
+    """Along the normal run."""
+    alone: Perturbed = field(default_factory=dict)
+    """In each module that holds parameters, given torch's own arrays."""
 
 
 @dataclass(frozen=True)

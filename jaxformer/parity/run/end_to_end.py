@@ -64,7 +64,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
         _, shapes = run({}, weights, given)
-    probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
+    probes = {site: list(map(_zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
     ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return NormalRun(
         outputs(found),
@@ -98,5 +98,5 @@ class _Probing:
         return replaced(output, arrays, self.found[site])
 
 
-def _probe(leaf: Any) -> Any:
+def _zeros(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None

@@ -17,8 +17,7 @@ from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_float64, error, over
-from jaxformer.parity.record.reference import Reference, saying
-from jaxformer.parity.record.rounding import Perturbed
+from jaxformer.parity.record.reference import Perturbed, Reference, saying
 from jaxformer.parity.record.rounding_error import holders
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.end_to_end import NormalRun, propagate
