@@ -110,5 +110,10 @@ def to_float64(tree: PyTree) -> PyTree:
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
-    """Arrays of JAX's, those of floats in another type; cast on the host, where nothing is compiled for it."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype) if is_weight(leaf) else leaf), tree)
+    """Every float leaf in another type; on the host, where nothing is compiled for it."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
+
+
+def inputs_float64(inputs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
+    """A model's inputs as arrays of JAX's, floats as float64."""
+    return tuple(to_float64([*map(jnp.asarray, inputs)]))

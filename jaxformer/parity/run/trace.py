@@ -14,7 +14,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_float64, error, over
 from jaxformer.parity.record.reference import Perturbed, Reference, saying
@@ -148,7 +148,7 @@ def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients:
     reference = without_absent(reference, candidate.family)
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying(WHERE):
-        model64, inputs = ready(to_float64(model), training=False), to_float64(reference.inputs)
+        model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
         pairs, valid, reference = paired(ours, reference, parameter_pairs(model, candidate.family))
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
