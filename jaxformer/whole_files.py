@@ -21,11 +21,16 @@ def written_whole(path: Path) -> Iterator[Path]:
         _remove(unfinished)
 
 
+def refuse_existing(folder: Path) -> None:
+    """InputError where there is one of this name already."""
+    if folder.exists():
+        raise InputError(f"{folder} exists already; remove it, or give another name")
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """An empty folder to write into, which gets the name `folder` at the end; InputError where there is one already."""
-    if folder.exists():
-        raise InputError(f"{folder} exists already; remove it, or give another name")
+    refuse_existing(folder)
     with written_whole(folder) as unfinished:
         unfinished.mkdir(parents=True)
         yield unfinished

@@ -143,9 +143,11 @@ def test_a_damaged_dump(reference, tmp_path, how):
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_is_not_overwritten(reference, folder):
+def test_a_folder_is_not_overwritten(reference, sides, folder):
     with pytest.raises(InputError, match="exists already; remove it, or give another name"):
         save(reference, folder)
+    with pytest.raises(InputError, match="exists already; remove it, or give another name"):
+        dump(sides[0], sides[2], folder, call_torch=lambda *_: pytest.fail("torch ran first"))
 
 
 def test_no_room(reference, tmp_path):

@@ -107,7 +107,7 @@ def test_rounding_beside_masks_is_that_of_the_others():
 
 @pytest.mark.parametrize("others", [T64, T64 * 0], ids=["numbers", "zeros"])
 def test_rounding_of_huge_numbers_counts_too(others):
-    """Gradients of 1e25 are no masks: their rounding relaxed_tolerances what it moves, whatever stands beside them."""
+    """Gradients of 1e25 are no masks: their rounding relaxes the tolerance, whatever stands beside them."""
     theirs = spoiled(3, 1e25, others)
     noise = Noise.between(spoiled(3, 1e25 * (1 + 1e-6), others), theirs)
     assert noise.of(theirs) == pytest.approx((1e-6, 1e-6 * np.sqrt(T64.size)), rel=1e-6)

@@ -18,7 +18,7 @@ from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.rounding import Rounding
+from jaxformer.parity.record.reference import Rounding
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch

@@ -1,5 +1,6 @@
 """Compare a PyTorch model with its port to JAX, and say where they differ."""
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family
 from jaxformer.errors import JaxformerError
-from jaxformer.parity.capture.source_lines import line_of, whole
+from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
 from jaxformer.parity.judge.comparison import Comparison, Result, environment
@@ -27,6 +28,7 @@ from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.validate import check_later, checked_jax, checked_torch, evaluating
 from jaxformer.validation.fields import check_path
+from jaxformer.whole_files import refuse_existing
 
 
 def compare(
@@ -105,7 +107,8 @@ def dump(
 
     The folder appears whole or not at all. InputError if it exists; ParityError where torch cannot be recorded.
     """
-    folder, arrays = check_path("folder", folder), checked_torch(torch_model, inputs, call_torch)
+    refuse_existing(folder := check_path("folder", folder))
+    arrays = checked_torch(torch_model, inputs, call_torch)
     reference = record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks)
     save(reference, folder)
     return reference
@@ -158,5 +161,5 @@ def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> 
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
         at = f" (at {place})" if (place := line_of(error)) else ""
         failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
-        report = replace(report, stages=[*report.stages, failed], traceback=whole(error))
+        report = replace(report, stages=[*report.stages, failed], traceback="".join(traceback.format_exception(error)))
     return report

@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import ATTENTION, Site
-from jaxformer.parity.capture.module_paths import last
+from jaxformer.parity.capture.module_paths import join, last, parent
 from jaxformer.parity.numerics.axis_order import order_of, to_torch_axes
 from jaxformer.parity.numerics.float_masks import MASKED
 
@@ -27,9 +27,9 @@ def valid_entries(site: Site, theirs: Trace, ours: np.ndarray) -> np.ndarray:
     if last(site.path) != ATTENTION[0]:
         return np.broadcast_to(keys.any(-1, keepdims=True), keys.shape)
     order = order_of(scores, ours, valid=keys)
-    return (
-        keys if order is None else keys & ~(without_weight(scores) & without_weight(to_torch_axes(ours, order, scores.shape)))
-    )
+    if order is None:
+        return keys
+    return keys & ~(without_weight(scores) & without_weight(to_torch_axes(ours, order, scores.shape)))
 
 
 def without_weight(scores: np.ndarray) -> np.ndarray:
@@ -39,4 +39,4 @@ def without_weight(scores: np.ndarray) -> np.ndarray:
 
 def scores_of(site: Site) -> Site:
     """The scores beside a call that is scores or weights."""
-    return Site(f"{site.path.removesuffix(last(site.path))}{ATTENTION[0]}", site.call)
+    return Site(join(parent(site.path), ATTENTION[0]), site.call)

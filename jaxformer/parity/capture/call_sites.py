@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from jaxformer.parity.capture.module_paths import join
+
 
 class Site(NamedTuple):
     """One call of one module."""
@@ -65,6 +67,10 @@ class Visits:
         self.open: list[tuple[Any, str]] = []
         self.calls: Counter[str] = Counter()
 
+    def is_open(self, module: Any) -> bool:
+        """Whether a call of this module is running: what it calls of its own is part of that call."""
+        return any(module is caller for caller, _ in self.open)
+
     def run(self, module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call itself, between `enter` and `leave` of the observer."""
         site = Site(path, self.calls[path])
@@ -79,14 +85,18 @@ class Visits:
 
     def record(self, name: str, value: Any) -> Any:
         """A value inside of the innermost call, as if a module of that name returned it."""
-        path = ".".join(filter(None, (self.open[-1][1] if self.open else "", name)))
-        return self.run(None, path, lambda: value, (), {})
+        return self.run(None, join(self.open[-1][1] if self.open else "", name), lambda: value, (), {})
 
 
-def public_methods(kind: type, base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Methods that a class or its parents below `base` define, `__call__` among them."""
-    for owner in reversed(kind.__mro__):
+def public_methods(kind: type, base: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:
+    """(class, name, function) of the methods that a class or its parents below `base` define, `__call__` among them."""
+    for owner in kind.__mro__:
         if issubclass(owner, base) and owner is not base:
             for name, value in vars(owner).items():
-                if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
-                    yield name, value
+                if inspect.isfunction(value) and is_public(name):
+                    yield owner, name, value
+
+
+def is_public(name: str) -> bool:
+    """Whether a user calls a method of this name."""
+    return name == "__call__" or not name.startswith("_")

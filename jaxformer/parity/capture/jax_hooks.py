@@ -15,7 +15,8 @@ import jax
 from flax import linen, nnx
 from flax.core.tracers import current_trace
 
-from jaxformer.parity.capture.call_sites import Observer, Visits, public_methods
+from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
+from jaxformer.parity.capture.module_paths import join
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.validation.fields import check_kind
 
@@ -86,10 +87,10 @@ def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]
     """An interceptor of Linen's: the outermost public method of each bound module is its call."""
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
-        path = ".".join(context.module.path) if context.module.scope is not None else None
-        public = context.method_name == "__call__" or not context.method_name.startswith("_")
+        name, bound = context.method_name, context.module.scope is not None
+        path = ".".join(context.module.path) if bound else ""
         inside = any(path == caller for _, caller in visits.open)
-        if path is None or not public or context.method_name == "setup" or inside or not here():
+        if not bound or not is_public(name) or name == "setup" or inside or not here():
             return method(*args, **kwargs)
         return visits.run(context.module, path, method, args, kwargs)
 
@@ -101,61 +102,65 @@ def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> I
     """Calls on `model` and on what lies in it; a layer cut out of a stack is found again by its shape."""
     slices: Counter[tuple[str, int]] = Counter()
 
+    def known() -> Iterator[tuple[str, nnx.Module]]:
+        """The modules in those that are running, the innermost first, and in the model."""
+        for owner, path in (*reversed(visits.open), (model, "")):
+            yield from modules(owner, path)
+
     def find(module: Any) -> str | None:
-        """The path of a module: in what is running, or in the model."""
-        for owner, path in [*reversed(visits.open), (model, "")]:
-            for below, found in modules(owner):
-                if found is module:
-                    return join(path, below)
+        for path, found in known():
+            if found is module:
+                return path
         if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
             return ""  # a copy of it, as a cast gives
-        for owner, path in [*reversed(visits.open), (model, "")]:
-            for below, found in modules(owner):
-                if n := layers(module, found):
-                    stacked, number = join(path, below), (join(path, below), len(visits.open))
-                    slices[number] += 1
-                    return f"{stacked}.{(slices[number] - 1) % n}"
+        for path, found in known():
+            if n := layers(module, found):
+                number = slices[path, len(visits.open)] % n
+                slices[path, len(visits.open)] += 1
+                return f"{path}.{number}"
         return None
 
     def watched(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            inside = any(module is caller for caller, _ in visits.open)
-            path = find(module) if here() and not inside else None
+            path = find(module) if here() and not visits.is_open(module) else None
             bound = method.__get__(module)
             return bound(*args, **kwargs) if path is None else visits.run(module, path, bound, args, kwargs)
 
         return run
 
     with ExitStack() as stack:
-        for kind in {type(module) for _, module in modules(model)}:
-            for owner in kind.__mro__:
-                if issubclass(owner, nnx.Module) and not owner.__module__.startswith("flax."):
-                    for name, method in public_methods(owner, nnx.Module):
-                        if vars(owner).get(name) is method:
-                            stack.enter_context(mock.patch.object(owner, name, watched(method)))
-            if kind.__module__.startswith("flax.") and "__call__" in vars(kind):
-                stack.enter_context(mock.patch.object(kind, "__call__", watched(vars(kind)["__call__"])))
+        for (owner, name), method in methods_of(model).items():
+            stack.enter_context(mock.patch.object(owner, name, watched(method)))
         yield
 
 
-def modules(model: nnx.Module) -> Iterator[tuple[str, nnx.Module]]:
-    """A module and all that lie in it, by path."""
-    yield "", model
-    for name, value in vars(model).items():
-        yield from _modules(str(name), value)
+def methods_of(model: nnx.Module) -> dict[tuple[type, str], Callable[..., Any]]:
+    """(class, name) -> the function: public methods of the user's modules, and `__call__` of those that are flax's."""
+    return {
+        (owner, name): method
+        for kind in {type(module) for _, module in modules(model)}
+        for owner, name, method in public_methods(kind, nnx.Module)
+        if not is_flax(owner) or (owner is kind and name == "__call__")
+    }
 
 
-def _modules(path: str, value: Any) -> Iterator[tuple[str, nnx.Module]]:
+def is_flax(kind: type) -> bool:
+    """Whether a class is the library's own."""
+    return kind.__module__.startswith("flax.")
+
+
+def modules(value: Any, path: str = "") -> Iterator[tuple[str, nnx.Module]]:
+    """All modules in a value, itself first, by path."""
     if isinstance(value, nnx.Module):
-        for below, module in modules(value):
-            yield join(path, below), module
+        yield path, value
+        items = vars(value)
     elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _modules(f"{path}.{i}", item)
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _modules(f"{path}.{name}", item)
+        items = dict(enumerate(value))
+    else:
+        items = value if isinstance(value, dict) else {}
+    for name, item in items.items():
+        yield from modules(item, join(path, str(name)))
 
 
 def layers(module: Any, stacked: Any) -> int:
@@ -163,14 +168,5 @@ def layers(module: Any, stacked: Any) -> int:
     if type(module) is not type(stacked):
         return 0
     one, many = jax.tree.leaves(module), jax.tree.leaves(stacked)
-    fits = (
-        one
-        and len(one) == len(many)
-        and all(m.shape[1:] == o.shape and m.ndim > o.ndim for o, m in zip(one, many, strict=True))
-    )
+    fits = len(one) == len(many) > 0 and all(m.shape[1:] == o.shape and m.ndim > o.ndim for o, m in zip(one, many, strict=True))
     return many[0].shape[0] if fits else 0
-
-
-def join(path: str, below: str) -> str:
-    """Both parts of a path."""
-    return ".".join(part for part in (path, below) if part)

@@ -3,6 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 
+def join(*parts: str) -> str:
+    """One path of parts, of which some may be empty."""
+    return ".".join(filter(None, parts))
+
+
 def parent(name: str) -> str:
     """The module that a tensor lies in."""
     return name.rpartition(".")[0]
@@ -35,5 +40,5 @@ def below(name: str, path: str) -> bool:
 
 
 def depth(path: str) -> tuple[int, str]:
-    """The model itself first, then its children, then theirs."""
+    """For sorting: the model itself first, then its children, then the children of those."""
     return (path.count(".") + 1 if path else 0), path

@@ -6,6 +6,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ TYPED_IN = ("<stdin>", "<ipython")
 
 def line_of(error: BaseException) -> str:
     """'port.py:12': the innermost line that no library has, or else none of `LIBRARIES`; '' where there is none."""
-    frames = [[(frame.filename, frame.lineno or 0) for frame in frames_of(each)] for each in chain(error)]
-    ours = (*libraries(), *standard())
-    for known in (is_users, lambda name: not is_below(name, ours)):
+    frames = [traceback.extract_tb(each.__traceback__) for each in chain(error)]
+    for known in (is_users, lambda name: not is_library(name)):
         for found in frames:
-            if lines := [line for line in found if known(line[0])]:
-                return shown(*lines[-1])
+            if lines := [frame for frame in found if known(frame.filename)]:
+                return shown(lines[-1].filename, lines[-1].lineno or 0)
     return ""
 
 
@@ -32,11 +32,6 @@ def definition_of(f: Callable[..., Any]) -> str:
     return shown(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
 
 
-def whole(error: BaseException) -> str:
-    """The traceback, with those of its causes."""
-    return "".join(traceback.format_exception(error))
-
-
 def chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error and its causes."""
     while error is not None:
@@ -44,37 +39,32 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def frames_of(error: BaseException) -> traceback.StackSummary:
-    """The outermost first."""
-    return traceback.extract_tb(error.__traceback__)
-
-
 def is_users(name: str) -> bool:
-    """Whether a file of code is in no library."""
-    if name.startswith("<"):
-        return name.startswith(TYPED_IN)
-    return not any(part in INSTALLED for part in Path(name).parts) and not is_below(name, (*libraries(), *standard()))
+    """Whether a file of code is in no library, not even in one that is not known."""
+    return not is_library(name) and not any(part in INSTALLED for part in Path(name).parts)
 
 
-def is_below(name: str, folders: tuple[str, ...]) -> bool:
-    """Whether a file lies in one of these; generated code counts as if it did."""
+def is_library(name: str) -> bool:
+    """Whether a file of code is one of `LIBRARIES` or Python's; generated code counts as if it was."""
     if name.startswith("<"):
         return not name.startswith(TYPED_IN)
-    return any(os.path.abspath(name).startswith(folder + os.sep) for folder in folders)
+    return any(is_below(name, folder) for folder in library_folders())
 
 
-def libraries() -> tuple[str, ...]:
-    """Folders of the libraries, wherever they are installed."""
+@cache
+def library_folders() -> tuple[str, ...]:
+    """Of `LIBRARIES`, wherever they are installed, and of Python."""
     found = (importlib.util.find_spec(name) for name in LIBRARIES)
-    return tuple(os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin)
+    folders = (os.path.dirname(spec.origin) for spec in found if spec is not None and spec.origin)
+    return (*folders, *map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
 
-def standard() -> tuple[str, ...]:
-    """Python's own folders."""
-    return tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+def is_below(name: str, folder: str) -> bool:
+    """Whether a file lies in a folder."""
+    return os.path.abspath(name).startswith(folder + os.sep)
 
 
 def shown(name: str, line: int) -> str:
     """A path relative to this folder, where it lies inside."""
-    inside = is_below(name, (os.getcwd(),)) and not name.startswith("<")
+    inside = not name.startswith("<") and is_below(name, os.getcwd())
     return f"{os.path.relpath(name) if inside else name}:{line}"

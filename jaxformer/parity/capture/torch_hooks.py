@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
+from unittest import mock
 
 from jaxformer.parity.capture.call_sites import ATTENTION, Observer, Visits, public_methods
 from jaxformer.parity.capture.torch_softmax import watch_softmax
@@ -20,8 +21,7 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
     def watched(module: Any, path: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
-            inside = any(module is caller for caller, _ in visits.open)
-            return method(*args, **kwargs) if inside else visits.run(module, path, method, args, kwargs)
+            return method(*args, **kwargs) if visits.is_open(module) else visits.run(module, path, method, args, kwargs)
 
         return run
 
@@ -36,9 +36,9 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
         stack.enter_context(watch_softmax(record))
         for path, module in model.named_modules():
             own = not type(module).__module__.startswith("torch.")
-            names = dict(public_methods(type(module), torch.nn.Module)) if own else ()
+            names = {name for _, name, _ in public_methods(type(module), torch.nn.Module)} if own else set()
             for name in {"forward", *names}:
-                stack.enter_context(_attribute(module, name, watched(module, path, getattr(module, name))))
+                stack.enter_context(mock.patch.object(module, name, watched(module, path, getattr(module, name))))
         yield
 
 
@@ -53,12 +53,3 @@ def without_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-@contextmanager
-def _attribute(module: Any, name: str, value: Any) -> Iterator[None]:
-    vars(module)[name] = value
-    try:
-        yield
-    finally:
-        del vars(module)[name]

@@ -64,12 +64,12 @@ class Difference:
 
 def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Difference:
     """What is known about a mismatch; `gradient` if its arrays are gradients."""
-    both, owner, calls = (mismatch.ours, mismatch.theirs), traced.pairs[mismatch.owner], traced.reference.calls
+    both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
         return Difference(*both, "gradient")
-    if mismatch.owner in traced.counted:
+    if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
-        return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.counted)
+        return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.valid)
     return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints)
 
 
@@ -84,7 +84,7 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     modules: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     for name, array in traced.weights.items():
         modules[name.rpartition(".")[0]][name.rpartition(".")[2]] = array
-    rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.theirs)
+    rows_in = rows_are_inputs(modules.get(owner.path, {}), list(before.values()), mismatch.torch)
     roles = {path: roles_of(own, rows_in=rows_in) for path, own in modules.items()}
     own, shown = roles.pop(owner.path, {}), {traced.names.get(path, path): each for path, each in roles.items()}
     softmaxes = [site for site in inside if is_attention(site, calls[site]) and last(site.path) == SCORES]

@@ -13,9 +13,9 @@ OWN_FACTORS = 1e-2
 def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
     """Whether a constant that one side rounds to float32 may be why, whichever of the module's biases is added behind it."""
     own = traced.weights.items() if mismatch.child is None else ()
-    path, width = traced.pairs[mismatch.owner].path, mismatch.theirs.shape[-1:]
+    path, width = traced.pairs[mismatch.owner].path, mismatch.torch.shape[-1:]
     biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
-    return all(is_rounded_constant(mismatch.ours, mismatch.theirs, bias) for bias in (0.0, *biases))
+    return all(is_rounded_constant(mismatch.jax, mismatch.torch, bias) for bias in (0.0, *biases))
 
 
 def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:

@@ -10,14 +10,14 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
 from jaxformer.parity.numerics.axis_order import orders_for, repeated
-from jaxformer.parity.numerics.metrics import EXACT, Error, Noise, check_gradients
+from jaxformer.parity.numerics.metrics import EXACT, Error, Noise, check_gradients, over
 from jaxformer.parity.report.data import Module
-from jaxformer.parity.run.trace import Traced, over
+from jaxformer.parity.run.trace import Traced
 
 
 def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
     """The table's rows, in which only differences that change a result are diverging."""
-    ours, theirs = traced.ours.outputs[CALL][0], traced.reference.output
+    ours, theirs = traced.normal_run.outputs[CALL][0], traced.reference.output
     if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
         unlike = other_shapes(traced)
         return [replace(row, **unlike.get(row.torch, {})) for row in rows]
@@ -34,7 +34,7 @@ def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
     calls = Counter(site.path for site in traced.reference.calls)
     found = {}
     for mine, other in ((mine, other) for mine, other in traced.pairs.items() if calls[other.path] == 1):
-        ours, theirs = traced.ours.outputs[mine][0], traced.reference.calls[other].output[0]
+        ours, theirs = traced.normal_run.outputs[mine][0], traced.reference.calls[other].output[0]
         if not orders_for(theirs.shape, ours.shape) and not repeated(ours, theirs):
             says = f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
             found[str(other)] = {"local": Error(np.inf, np.inf), "diverging": True, "cause": says}
@@ -43,7 +43,7 @@ def other_shapes(traced: Traced) -> dict[str, dict[str, Any]]:
 
 def wrong_gradients(traced: Traced) -> tuple[list[str], str]:
     """Names of the null gradients of weights and inputs; and how the first other one differs, '' if none does."""
-    if traced.ours.weights is None:
+    if traced.normal_run.weights is None:
         return [], ""
     try:
         return check_gradients(traced.gradients, traced.reference.gradients, roundings(traced)), ""

@@ -12,8 +12,9 @@ from functools import cached_property
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.judge.blame import wrong_gradients
 from jaxformer.parity.judge.module_table import noise_of, returned
+from jaxformer.parity.numerics.metrics import over
 from jaxformer.parity.run.isolated import Isolated, Mismatch
-from jaxformer.parity.run.trace import Traced, over
+from jaxformer.parity.run.trace import Traced
 
 MOST_ROUNDS = 16
 """So many rounds of borders are tried at most."""

@@ -6,9 +6,8 @@ from jaxformer.parity.judge.blame import roundings, wrong_gradients
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerances
 from jaxformer.parity.judge.words import count_diverging, first_diverging
-from jaxformer.parity.numerics.metrics import TOLERANCES
+from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.run.trace import error, over
 
 
 def gradients(comparison: Comparison) -> Result:

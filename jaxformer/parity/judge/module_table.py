@@ -14,11 +14,11 @@ from jaxformer.parity.explain.explainers import cause_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, rms
+from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
-from jaxformer.parity.run.trace import EQUAL, Traced, error, over
+from jaxformer.parity.run.trace import Traced
 
 Worst = dict[Site, tuple[Error, Mismatch]]
 
@@ -30,7 +30,7 @@ def table(traced: Traced) -> list[Module]:
     forwards, shared = worst_values(traced)
     backwards = worst_gradients(traced, noise)
     paths = {site.path for site in traced.pairs}
-    behind = {holder(site.path, paths) for site in traced.counted if over(forwards.get(site, (EQUAL, None))[0], "activation")}
+    behind = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
     for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
         local, mismatch = forwards.get(site, (EQUAL, None))
@@ -41,7 +41,7 @@ def table(traced: Traced) -> list[Module]:
         blamed, cause = mismatch, cause_of(traced, mismatch) if forward and mismatch else ""
         if backward and not forward and sent:
             blamed, cause = sent, cause_of(traced, sent, gradient=True)
-        spread = (over(along, "activation") and site not in traced.counted) or not site.path
+        spread = (over(along, "activation") and site not in traced.valid) or not site.path
         rows.append(
             Module(
                 jax=str(site) if site.path or site.call else "",
@@ -83,7 +83,7 @@ def worst_gradients(traced: Traced, noise: float) -> Worst:
     """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
     worst: Worst = {}
     found = [
-        (error(mismatch.ours, mismatch.theirs, noise, traced.moved(mismatch)), mismatch)
+        (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
     ]
     for one, mismatch in found + weight_gradients(traced):
@@ -114,7 +114,7 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Mismatch]]:
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
         mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
-        mismatches.append((error(mismatch.ours, mismatch.theirs, noise, moved), mismatch))
+        mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))
     return mismatches
 
 
@@ -125,7 +125,7 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     given = enumerate(zip(record.output_gradients, record.output, strict=False))
     floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
     orders, found = traced.isolated.orders, []
-    for ours, (i, theirs) in zip(traced.ours.gradients.get(site, []), floats, strict=False):
+    for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
         if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
             laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
             if ours.shape != laid_out.shape:
@@ -140,30 +140,30 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
 def by_head(traced: Traced, site: Site) -> list[float]:
     """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
     and weights `B N T S`, their own."""
-    if site in traced.counted:
+    if site in traced.valid:
         mismatches = [
-            mismatch for mismatch in traced.isolated.mismatches if mismatch.owner == site and mismatch.theirs.ndim == 4
+            mismatch for mismatch in traced.isolated.mismatches if mismatch.owner == site and mismatch.torch.ndim == 4
         ]
         return [
-            error(mismatch.ours[:, n], mismatch.theirs[:, n]).relative
+            error(mismatch.jax[:, n], mismatch.torch[:, n]).relative
             for mismatch in mismatches
-            for n in range(mismatch.theirs.shape[1])
+            for n in range(mismatch.torch.shape[1])
         ]
     n = traced.reference.heads.get(traced.pairs[site].path, 0)
     handed = [
         mismatch
         for mismatch in traced.isolated.mismatches
-        if mismatch.owner == site and mismatch.child is not None and mismatch.theirs.ndim == 3
+        if mismatch.owner == site and mismatch.child is not None and mismatch.torch.ndim == 3
     ]
-    if not n or not handed or handed[-1].theirs.shape[-1] % n:
+    if not n or not handed or handed[-1].torch.shape[-1] % n:
         return []
-    ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].ours, handed[-1].theirs))
+    ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].jax, handed[-1].torch))
     return [error(ours[:, :, head], theirs[:, :, head]).relative for head in range(n)]
 
 
 def by_position(traced: Traced, site: Site) -> list[float]:
     """relL2 along axis 1 of ours, where both sides have one in the middle."""
-    ours, theirs = traced.ours.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
+    ours, theirs = traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
     theirs = aligned(theirs, ours, traced.isolated.orders.get(ArrayKey(site, "output", 0)))
     if ours.shape != theirs.shape or ours.ndim < 3:
         return []

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from jaxformer.parity.numerics.metrics import TOLERANCES, Error, Kind
-from jaxformer.parity.run.trace import over
+from jaxformer.parity.numerics.metrics import TOLERANCES, Error, Kind, over
 
 INCONCLUSIVE = 1e-6
 """An array that rounding moves by more than that is not judged by float64."""

@@ -11,15 +11,15 @@ def unpaired_calls(traced: Traced) -> dict[str, list[str]]:
     """Calls that only one side has, by the report's fields."""
     paired, calls = set(traced.pairs.values()), traced.reference.calls
     return {
-        "jax_only": [str(site) for site in traced.ours.outputs if site not in traced.pairs],
+        "jax_only": [str(site) for site in traced.normal_run.outputs if site not in traced.pairs],
         "torch_only": [str(site) for site, record in calls.items() if site not in paired and not is_attention(site, record)],
     }
 
 
 def unpaired_taps(traced: Traced) -> list[str]:
     """jax's taps without a pair, in words; if some are of attention, torch's softmaxes without a pair too."""
-    paired, taps = set(traced.pairs.values()), [site for site in traced.ours.taps if site not in traced.pairs]
-    said = say_names([str(site) for site in taps], [str(site) for site in traced.ours.taps])
+    paired, taps = set(traced.pairs.values()), [site for site in traced.normal_run.taps if site not in traced.pairs]
+    said = say_names([str(site) for site in taps], [str(site) for site in traced.normal_run.taps])
     if any(last(site.path) in ATTENTION for site in taps):
         shown = [str(site) for site, record in traced.reference.calls.items() if is_attention(site, record)]
         free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in paired]

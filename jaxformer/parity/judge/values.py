@@ -6,9 +6,9 @@ from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxed, note, relaxed_tolerances
 from jaxformer.parity.judge.words import count_diverging, first_diverging
-from jaxformer.parity.numerics.metrics import TOLERANCES
+from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.run.trace import Traced, over
+from jaxformer.parity.run.trace import Traced
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
 
@@ -17,7 +17,7 @@ def forward(comparison: Comparison) -> Result:
     """The output of the normal run, and the module where the first difference begins."""
     traced, rows = comparison.traced, comparison.rows
     output = next(row for row in rows if row.jax == CALL.path).propagated
-    (ours,), (theirs,) = traced.ours.outputs[CALL], traced.reference.calls[CALL].output
+    (ours,), (theirs,) = traced.normal_run.outputs[CALL], traced.reference.calls[CALL].output
     if ours.shape != theirs.shape:
         says = f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
         return Result(Stage("forward", "different", says))
@@ -31,7 +31,7 @@ def forward(comparison: Comparison) -> Result:
         return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))
     relaxed = relaxed_tolerances(((row.name, row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (tolerance {TOLERANCES['activation'][0]:.0e}){note(relaxed)}"
-    stage = Stage("forward", "equal", "; ".join((says, *traced.tables, *untraced(traced))))
+    stage = Stage("forward", "equal", "; ".join((says, *traced.tables.says(), *untraced(traced))))
     return Result(stage, inconclusive=inconclusive(relaxed))
 
 
@@ -51,4 +51,4 @@ def local(comparison: Comparison) -> Result:
 
 def untraced(traced: Traced) -> list[str]:
     """That the JAX model ran without jit, where it did."""
-    return [f"jit cannot trace {traced.ours.untraced}, so it ran without"] if traced.ours.untraced else []
+    return [f"jit cannot trace {traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []

@@ -1,8 +1,8 @@
 """What several checks say of modules."""
 
 from jaxformer.parity.capture.call_sites import CALL
+from jaxformer.parity.numerics.metrics import over
 from jaxformer.parity.report.data import Module
-from jaxformer.parity.run.trace import over
 
 
 def count_diverging(diverging: list[Module], rows: list[Module]) -> str:

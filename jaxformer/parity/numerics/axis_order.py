@@ -62,9 +62,9 @@ def order_of(theirs: np.ndarray, ours: np.ndarray, known: Order | None = None, v
     Only the entries of torch's array that are True in `valid` are compared.
     """
     orders = orders_for(theirs.shape, ours.shape)
-    if len(orders) < 2 or known in orders:
-        return known if known in orders else next(iter(orders), None)
-    return nearer_order(theirs, ours, orders[0], valid)
+    if known in orders:
+        return known
+    return nearer_order(theirs, ours, orders[0], valid) if orders else None
 
 
 def nearer_order(theirs: np.ndarray, ours: np.ndarray, usual: Order, valid: np.ndarray | None = None) -> Order:
@@ -127,18 +127,18 @@ def distances(
         found = np.unravel_index(places, [theirs.shape[axis] for axis in order])
         return array[tuple(found[order.index(axis)] for axis in range(theirs.ndim))]
 
+    def real(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which entries are finite, and all clipped, with zeros for the others."""
+        array = (np.stack([np.real(array), np.imag(array)]) if np.iscomplexobj(array) else array).astype(np.float64)
+        finite = np.isfinite(array)
+        return finite, np.where(finite, np.clip(array, -SQUARABLE, SQUARABLE), 0.0)
+
     def gap(order: Order) -> float:
-        t, compared = real(here(theirs, order)), True if valid is None else here(valid, order)
-        both = np.isfinite(j) & np.isfinite(t)
-        apart = np.where(both & compared, np.clip(j, -SQUARABLE, SQUARABLE) - np.clip(t, -SQUARABLE, SQUARABLE), 0.0)
-        odd = (np.isfinite(j) != np.isfinite(t)) & compared
-        return float(np.sqrt((apart**2).mean()) + size * odd.mean())
+        (finite, t), compared = real(here(theirs, order)), True if valid is None else here(valid, order)
+        apart = np.where(finite & finite_j & compared, j - t, 0.0)
+        return float(np.sqrt((apart**2).mean()) + size * ((finite != finite_j) & compared).mean())
 
-    def real(array: np.ndarray) -> np.ndarray:
-        return (np.stack([np.real(array), np.imag(array)]) if np.iscomplexobj(array) else array).astype(np.float64)
-
-    j = real(ours if places is None else ours.reshape(-1)[places])
-    known = real(here(theirs, orders[0]))
-    size = np.sqrt((np.where(np.isfinite(known), np.clip(known, -SQUARABLE, SQUARABLE), 0.0) ** 2).mean())
+    finite_j, j = real(ours if places is None else ours.reshape(-1)[places])
+    size = np.sqrt((real(here(theirs, orders[0]))[1] ** 2).mean())
     with np.errstate(invalid="ignore"):
         return np.array([gap(order) for order in orders])

@@ -39,10 +39,10 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             return bind_as_it_is(operation, *args, **how)
         except TypeError:
             first = SLICED.get(operation, 0)
-            counts = one_integer(args[first:])
-            if counts is None or has_jaxpr(how):
+            integers = one_integer(args[first:])
+            if integers is None or has_jaxpr(how):
                 raise
-        return bind_as_it_is(operation, *args[:first], *counts, **how)
+        return bind_as_it_is(operation, *args[:first], *integers, **how)
 
     def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
         if operation in TYPED:
@@ -112,3 +112,8 @@ def to_float64(tree: PyTree) -> PyTree:
 def cast(tree: PyTree, dtype: Any) -> PyTree:
     """Every float leaf in another type; on the host, where nothing is compiled for it."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
+
+
+def inputs_float64(inputs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
+    """A model's inputs as arrays of JAX's, floats as float64."""
+    return tuple(to_float64([*map(jnp.asarray, inputs)]))

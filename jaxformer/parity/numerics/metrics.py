@@ -39,11 +39,6 @@ FACTOR = 4.0
 """An error may be this many times torch's own rounding error in L2, and twice as many times in the max norm."""
 
 
-def allowed(kind: Kind, relative: float = 0.0, peak: float = 0.0) -> tuple[float, float]:
-    """The largest relL2 and max/rms in tier A: the tolerances, or what rounding of that size relaxes them to."""
-    return max(TOLERANCES[kind][0], FACTOR * relative), max(TOLERANCES[kind][1], 2 * FACTOR * peak)
-
-
 @dataclass(frozen=True)
 class Error:
     """How far J, an array of JAX's, is from T, torch's: of all entries or of those that are not huge, the larger one."""
@@ -58,8 +53,9 @@ class Error:
     """The same as max/rms."""
 
     def allowed(self, kind: Kind) -> tuple[float, float]:
-        """The largest relL2 and max/rms that count as equal."""
-        return allowed(kind, self.rounding, self.rounding_peak)
+        """The largest relL2 and max/rms in tier A: the tolerances, or what rounding relaxes them to."""
+        relative, peak = TOLERANCES[kind]
+        return max(relative, FACTOR * self.rounding), max(peak, 2 * FACTOR * self.rounding_peak)
 
     def off(self, kind: Kind) -> float:
         """In units of the tolerance: relL2 of values, max/rms of gradients."""
@@ -68,6 +64,15 @@ class Error:
 
     def __str__(self) -> str:
         return f"relL2 {self.relative:.1e}, max/rms {self.peak:.1e}"
+
+
+EQUAL, DIFFERENT = Error(0.0, 0.0), Error(math.inf, math.inf)
+
+
+def over(found: Error, kind: Kind) -> bool:
+    """Whether an error is over its tolerance: tier A's, or the one that torch's own rounding relaxes."""
+    relative, peak = found.allowed(kind)
+    return not (found.relative <= relative and found.peak <= peak)
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,8 @@ class Noise:
 
     def of(self, reference: np.ndarray) -> tuple[float, float]:
         """relL2 and max/rms, relative to the array or to a part of it; (0, 0) where it is 0, or too large to be squared."""
+        if self == EXACT:
+            return 0.0, 0.0
         usual = part(reference, usual_entries(reference))
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(usual))
@@ -135,7 +142,7 @@ def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
     return array if those.all() else array[those]
 
 
-def difference(name: str, ours: Any, reference: Any) -> Error:
+def difference(name: str, ours: Any, reference: Any, rounding: Noise = EXACT) -> Error:
     """The error of the finite entries; ParityError where shapes or NaN and infinity patterns differ."""
     j, t = host(ours), host(reference)
     if j.shape != t.shape:
@@ -148,15 +155,22 @@ def difference(name: str, ours: Any, reference: Any) -> Error:
         )
     with np.errstate(over="ignore"):
         relative, peak = zip(*(_apart(*_scaled(part(t, those), part(j, those))) for those in entry_groups(t)), strict=True)
-    return Error(max(relative), max(peak))
+    return Error(max(relative), max(peak), *rounding.of(t))
+
+
+def error(ours: Any, theirs: Any, noise: float = 0.0, rounding: Noise = EXACT) -> Error:
+    """Infinite where shapes, NaN or infinities do not agree; nothing where both sides are no more than noise."""
+    if (noise and is_null(ours, theirs, noise)) or (rounding != EXACT and rounding.explains(ours, theirs)):
+        return EQUAL
+    try:
+        return difference("", ours, theirs, rounding)
+    except ParityError:
+        return DIFFERENT
 
 
 def distance(ours: Any, reference: Any) -> float:
     """relL2; infinite where shapes, or NaN and infinities, do not agree."""
-    try:
-        return difference("", ours, reference).relative
-    except ParityError:
-        return math.inf
+    return error(ours, reference).relative
 
 
 def _scaled(reference: np.ndarray, *others: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -178,9 +192,9 @@ def check_float64(name: str, ours: Any, reference: Any, kind: Kind = "activation
     for side, array in (("jax", host(ours)), ("torch", host(reference))):
         if array.dtype != np.float64:
             raise ParityError(f"{name}: {side} gave {array.dtype}, tier A compares float64")
-    found = difference(name, ours, reference)
-    relative, peak = allowed(kind, *noise.of(host(reference)))
-    if not (found.relative <= relative and found.peak <= peak):
+    found = difference(name, ours, reference, noise)
+    if over(found, kind):
+        relative, peak = found.allowed(kind)
         both = f"{peak:.0e}" if relative == np.inf else f"{relative:.0e} and {peak:.0e}"
         raise ParityError(f"{name}: {found}; tier A allows {both}")
     return found
@@ -206,10 +220,10 @@ def _check_rounding(tier: str, name: str, arrays: tuple[Any, Any, Any], factor: 
     for those in entry_groups(truth):
         r, j, t = _scaled(*(part(side, those) for side in (truth, ours, theirs)))
         for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
-            error, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
-            if not error <= most:
-                raise ParityError(f"{name}: error {error:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
-            worst = max(worst, float(error / most) if most else 0.0)
+            off, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
+            if not off <= most:
+                raise ParityError(f"{name}: error {off:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
+            worst = max(worst, float(off / most) if most else 0.0)
     return worst
 
 

@@ -20,9 +20,6 @@ from jaxformer.validation.fields import check_seed
 
 Kind = Literal["gain", "bias", "table", "matrix"]
 
-SHIFT = 50.0
-"""The mean of one row of hidden states: a variance that is computed as E[x^2] - E[x]^2 loses its digits there."""
-
 
 def excite(model: Any, seed: int) -> Any:
     """A copy with gains 1 + 0.3 n, biases 0.3 n, embeddings 0.5 n and matrices n / sqrt(fan_in), n from a normal distribution.

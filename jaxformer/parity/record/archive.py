@@ -6,7 +6,7 @@ reference.safetensors   every array, by the name that the manifest gives
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.metrics import Noise
-from jaxformer.parity.record.reference import Reference
-from jaxformer.parity.record.rounding import Perturbed, Rounding
+from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
 from jaxformer.whole_files import new_folder
 
 FORMAT = 4
@@ -73,15 +72,10 @@ def _arrays(reference: Reference) -> dict[str, np.ndarray]:
     arrays |= {"output": reference.output, "cotangent": reference.cotangent}
     for kind in NAMED:
         arrays |= {f"{kind}/{name}": array for name, array in getattr(reference, kind).items()}
-    for i, record in enumerate(reference.calls.values()):
-        arrays |= {name: array for name, array in _named(i, record) if array is not None}
+    for number, record in enumerate(reference.calls.values()):
+        for part in PARTS:
+            arrays |= {f"call/{number}/{part}/{i}": array for i, array in enumerate(getattr(record, part)) if array is not None}
     return {name: np.array(array, order="C") for name, array in arrays.items()}
-
-
-def _named(call: int, record: Record) -> Iterator[tuple[str, np.ndarray | None]]:
-    for part in PARTS:
-        for i, array in enumerate(getattr(record, part)):
-            yield f"call/{call}/{part}/{i}", array
 
 
 def _manifest(reference: Reference) -> dict[str, Any]:
@@ -89,11 +83,16 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         {"path": site.path, "call": site.call} | {part: len(getattr(record, part)) for part in PARTS}
         for site, record in reference.calls.items()
     ]
-    names = {kind: list(getattr(reference, kind)) for kind in NAMED}
-    rest = {kind: dict(getattr(reference, kind)) for kind in PLAIN} | {"not_covered": reference.not_covered}
-    rest |= {"frozen": sorted(reference.frozen)}
-    rest |= {kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING}
-    return {"format": FORMAT, "inputs": len(reference.inputs), **names, "calls": calls, **rest}
+    return {
+        "format": FORMAT,
+        "inputs": len(reference.inputs),
+        **{kind: list(getattr(reference, kind)) for kind in NAMED},
+        "calls": calls,
+        **{kind: dict(getattr(reference, kind)) for kind in PLAIN},
+        "not_covered": reference.not_covered,
+        "frozen": sorted(reference.frozen),
+        **{kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING},
+    }
 
 
 def _rows(perturbed: Perturbed) -> list[list[Any]]:
@@ -112,10 +111,11 @@ def _perturbed(rows: list[list[Any]]) -> Perturbed:
 def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Reference:
     calls = {}
     for number, call in enumerate(manifest["calls"]):
-        names = {part: [f"call/{number}/{part}/{i}" for i in range(call[part])] for part in PARTS}
-        values = [tuple(arrays[name] for name in names[part]) for part in PARTS[:2]]
-        gradients = [tuple(arrays.get(name) for name in names[part]) for part in PARTS[2:]]
-        calls[Site(call["path"], call["call"])] = Record(*values, *gradients)
+        held = {}
+        for part in PARTS:
+            array_named = arrays.get if part.endswith("gradients") else arrays.__getitem__
+            held[part] = tuple(array_named(f"call/{number}/{part}/{i}") for i in range(call[part]))
+        calls[Site(call["path"], call["call"])] = Record(**held)
     if CALL not in calls:
         raise KeyError(f"the call {CALL.path}")
     return Reference(

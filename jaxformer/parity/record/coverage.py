@@ -103,12 +103,12 @@ def uncovered_positions(base: Unperturbed, i: int, covered: np.ndarray) -> np.nd
 
 def covered_alone(base: Unperturbed, i: int, positions: np.ndarray, axis: int, independent: bool) -> np.ndarray:
     """Those that change the output, each column (`axis` 1) or row (0) by itself; where rows are independent, in each row."""
-    noticed = np.zeros_like(positions)
+    covered = np.zeros_like(positions)
     for number in np.flatnonzero(positions.any(1 - axis)):
         entries = positions & (np.indices(positions.shape)[axis] == number)
         rows = base.changed_rows(changed(base, i, entries))
-        noticed |= entries & (rows[:, None] if independent else rows.any())
-    return noticed
+        covered |= entries & (rows[:, None] if independent else rows.any())
+    return covered
 
 
 def rows_independent(base: Unperturbed, i: int) -> bool:
@@ -149,11 +149,11 @@ def order_counts(base: Unperturbed, i: int, not_covered: np.ndarray) -> bool:
             swapped[row] = base.inputs[i][row, places[row]]
     tried = (places != np.arange(ids.shape[1])).any(1)
     inputs, shape = [swapped if j == i else given for j, given in enumerate(base.inputs)], base.reference.shape
-    noticed = base.changed_rows(inputs)
+    rows = base.changed_rows(inputs)
     if shape[:2] == ids.shape:
         back = places.reshape(*ids.shape, *[1] * (len(shape) - 2))
-        noticed &= base.changed_rows(inputs, lambda output: np.take_along_axis(output, back, 1))
-    return not tried.any() or bool(noticed[tried].all() if len(noticed) == len(tried) else noticed.any())
+        rows &= base.changed_rows(inputs, lambda output: np.take_along_axis(output, back, 1))
+    return not tried.any() or bool(rows[tried].all() if len(rows) == len(tried) else rows.any())
 
 
 def hidden_by(base: Unperturbed, i: int, not_covered: np.ndarray) -> tuple[np.ndarray, str]:

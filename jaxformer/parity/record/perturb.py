@@ -35,10 +35,6 @@ class Unperturbed:
         usual = part(self.reference, entry_groups(self.reference)[-1])
         self.tolerance = TOLERANCES["activation"][0] * float(np.linalg.norm(usual))
 
-    def output(self, inputs: list[Any]) -> np.ndarray:
-        """Of the model."""
-        return self._given(inputs, self.widening)
-
     def casts_nowhere(self) -> bool:
         """Whether the model is in float64 by itself: a run is a third faster then."""
         try:
@@ -56,7 +52,7 @@ class Unperturbed:
         """Which rows (axis 0) of `back(output)` differ; all of them where the model refuses the inputs."""
         every = np.ones(len(self.reference), bool)
         try:
-            output = self.output(inputs)
+            output = self._given(inputs, self.widening)
         except REFUSALS:
             return every
         if output.shape != self.reference.shape:

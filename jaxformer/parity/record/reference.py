@@ -6,18 +6,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, replaced
-from jaxformer.parity.capture.call_sites import CALL, Observer, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import host
-from jaxformer.parity.record.rounding import Rounding
+from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.record.torch_state import thawed, torch_state
 
 Call = Callable[..., Any]
@@ -50,6 +50,20 @@ HINTS = (
 def apply(module: Any, *inputs: Any) -> Any:
     """module(*inputs)"""
     return module(*inputs)
+
+
+Perturbed = Mapping[ArrayKey, Noise]
+"""How far rounding alone perturbs torch's arrays."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """All arrays of an ill-conditioned model; none where rounding stays far below the tolerances."""
+
+    run: Perturbed = field(default_factory=dict)
+    """Along the normal run."""
+    alone: Perturbed = field(default_factory=dict)
+    """In each module that holds parameters, given torch's own arrays."""
 
 
 @dataclass(frozen=True)
@@ -137,20 +151,28 @@ def _in_low_precision(module: Any, inputs: tuple[np.ndarray, ...], call: Call, n
 def run_float64(
     module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, gradients: bool
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """One run of a copy of the module in float64: the output, its cotangent, and the gradients."""
+    """One run of a copy of the module in float64: the output, its cotangent, and the gradients: zeros for what the
+    output does not depend on."""
     import torch
 
     copied, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
-        leaves = _leaves(copied, tensors) if gradients else {}
+        floats = {f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
+        leaves = floats | {name: tensor for name, tensor in copied.named_parameters() if tensor.requires_grad}
+        for tensor in floats.values():
+            tensor.requires_grad_(gradients)
         output = one_array(call(copied, *tensors), "call_torch", call)
-        if gradients and (output.is_complex() or not output.requires_grad):
+        cotangent = np.random.default_rng(0).standard_normal(output.shape)
+        if not gradients:
+            return host(output), cotangent, {}
+        if output.is_complex() or not output.requires_grad:
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"
             )
-        cotangent = np.random.default_rng(0).standard_normal(output.shape)
-        return host(output), cotangent, _gradients(output, cotangent, leaves) if gradients else {}
+        total = (output * torch.from_numpy(cotangent)).sum()
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return host(output), cotangent, dict(zip(leaves, map(host, found), strict=True))
 
 
 def _heads(module: Any) -> int | None:
@@ -178,21 +200,6 @@ def _tensors(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
     return [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
-def _leaves(model: Any, tensors: list[Any]) -> dict[str, Any]:
-    """What is differentiated."""
-    floats = {f"input {i}": tensor.requires_grad_() for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
-    return floats | {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
-
-
-def _gradients(output: Any, cotangent: np.ndarray, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Zeros for what the output does not depend on."""
-    import torch
-
-    total = (output * torch.from_numpy(cotangent)).sum()
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(leaves, map(host, found), strict=True))
-
-
 @contextmanager
 def saying(where: str) -> Iterator[None]:
     """Any error inside becomes a ParityError of one line that says where."""
@@ -210,32 +217,30 @@ class Recorder:
     """Records the inputs, outputs and gradients of torch's calls."""
 
     def __init__(self) -> None:
-        self.running: dict[Site, list[np.ndarray]] = {}
-        self.calls: dict[Site, tuple[list[np.ndarray], list[np.ndarray]]] = {}
-        self.gradients: dict[tuple[Site, bool, int], np.ndarray] = {}
+        self.arrays: dict[tuple[Site, str], list[np.ndarray]] = {}
+        """The inputs and outputs."""
+        self.gradients: dict[ArrayKey, np.ndarray] = {}
+        """By the array that they are of."""
         self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A call gets copies, so that the gradients of these are its own."""
-        arguments, self.running[site] = self._note(site, arguments, is_input=True)
-        return arguments
+        return self._note(site, "inputs", arguments)
 
     def leave(self, site: Site, output: Any) -> Any:
-        """A call without an array in its output is not part of the forward pass."""
-        given = self.running.pop(site)
-        output, arrays = self._note(site, output, is_input=False)
-        if arrays:
-            self.calls[site] = given, arrays
-        return output
+        return self._note(site, "output", output)
 
-    def _note(self, site: Site, value: Any, *, is_input: bool) -> tuple[Any, list[np.ndarray]]:
+    def _note(self, site: Site, part: str, value: Any) -> Any:
+        """A call gets copies of what is differentiated, so that the gradients of these are its own."""
         tensors = arrays_in(value)
         copies = [tensor.clone() if getattr(tensor, "requires_grad", False) else tensor for tensor in tensors]
         for i, tensor in enumerate(copies):
             if getattr(tensor, "requires_grad", False):
-                key = site, is_input, i
-                tensor.register_hook(lambda gradient, key=key: self.gradients.__setitem__(key, host(gradient).copy()))
-        return replaced(value, tensors, copies), [self._kept(host(tensor)) for tensor in copies]
+                tensor.register_hook(partial(self._returned, ArrayKey(site, part, i)))
+        self.arrays[site, part] = [self._kept(host(tensor)) for tensor in copies]
+        return replaced(value, tensors, copies)
+
+    def _returned(self, key: ArrayKey, gradient: Any) -> None:
+        self.gradients[key] = host(gradient).copy()
 
     def _kept(self, array: np.ndarray) -> np.ndarray:
         """A copy, or an equal array that is kept already: the output of a module is the input of the next."""
@@ -245,13 +250,18 @@ class Recorder:
         self.recent.append(array.copy())
         return self.recent[-1]
 
+    def _gradients(self, site: Site, part: str) -> tuple[np.ndarray | None, ...]:
+        return tuple(self.gradients.get(ArrayKey(site, part, i)) for i in range(len(self.arrays[site, part])))
+
     def records(self) -> dict[Site, Record]:
-        """In the order in which calls end."""
-
-        def gradients(site: Site, arrays: list[np.ndarray], is_input: bool) -> tuple[np.ndarray | None, ...]:
-            return tuple(self.gradients.get((site, is_input, i)) for i in range(len(arrays)))
-
+        """In the order in which calls end; a call without an array in its output is not part of the forward pass."""
+        ended = [site for (site, part), output in self.arrays.items() if part == "output" and output]
         return {
-            site: Record(tuple(given), tuple(output), gradients(site, given, True), gradients(site, output, False))
-            for site, (given, output) in self.calls.items()
+            site: Record(
+                tuple(self.arrays[site, "inputs"]),
+                tuple(self.arrays[site, "output"]),
+                self._gradients(site, "inputs"),
+                self._gradients(site, "output"),
+            )
+            for site in ended
         }

@@ -14,9 +14,8 @@ from jaxformer.parity.capture.attention_calls import is_attention, valid_entries
 from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
-from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Kind, Noise, allowed, host, is_null, rms
-from jaxformer.parity.record.reference import REFUSALS, Call, Reference, run_float64
-from jaxformer.parity.record.rounding import Perturbed, Rounding
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, TOLERANCES, Error, Kind, Noise, host, is_null, rms
+from jaxformer.parity.record.reference import REFUSALS, Call, Perturbed, Reference, Rounding, run_float64
 
 DRAWS = 4
 """How many runs. In one alone two close scores may be perturbed alike, and what depends on their difference not at all."""
@@ -55,7 +54,7 @@ def _matters(reference: Reference, perturbed: Perturbed) -> Iterable[bool]:
     for key, noise in perturbed.items():
         array, kind = _array(reference, key)
         null = kind == "gradient" and is_null(array, array, nulls[key.part != "gradient"])
-        yield not null and allowed(kind, *noise.of(array)) != allowed(kind)
+        yield not null and Error(0.0, 0.0, *noise.of(array)).allowed(kind) != TOLERANCES[kind]
 
 
 def _array(reference: Reference, key: ArrayKey) -> tuple[np.ndarray, Kind]:

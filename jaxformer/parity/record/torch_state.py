@@ -11,6 +11,7 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import frozen_in
 
 Arrays = Mapping[str, np.ndarray]
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ def torch_state(model: Any) -> TorchState:
     """Of a torch module."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     names = model.named_parameters(remove_duplicate=False)
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point() and b.element_size() <= FLOAT32_BYTES}
     return TorchState(
         {name: host(parameter) for parameter, name in first.items()},
-        {name: host(buffer.float()) for name, buffer in model.named_buffers() if is_low_precision(buffer)},
+        {name: host(buffer.float()) for name, buffer in buffers.items()},
         {name: first[parameter] for name, parameter in names if name != first[parameter]},
         frozen_in(model),
     )
@@ -49,8 +51,3 @@ def torch_state(model: Any) -> TorchState:
 def thawed(model: Any) -> Any:
     """The model, in place, to be trained: where all of it is frozen, nothing is."""
     return model if any(parameter.requires_grad for parameter in model.parameters()) else model.requires_grad_()
-
-
-def is_low_precision(tensor: Any) -> bool:
-    """Whether it holds floats that have no more digits than float32's."""
-    return tensor.is_floating_point() and tensor.element_size() <= np.dtype(np.float32).itemsize

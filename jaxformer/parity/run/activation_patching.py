@@ -4,7 +4,7 @@ What a module makes of torch's arrays is then its own doing. On the way back, to
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from jaxformer.parity.capture.call_records import Record, arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.axis_order import Order, orders_for, to_jax_axes
 from jaxformer.parity.numerics.float_masks import is_left, kind_of
-from jaxformer.parity.run.fit_arrays import first_fitting
+from jaxformer.parity.run.fit_arrays import fit
 
 Code = tuple[Site, Site | None]
 """Whose code makes or uses an array: a module's, and the child that it calls, if one is meant."""
@@ -28,17 +28,17 @@ class Patched(NamedTuple):
     sender: Code
     """Whose code goes on with it, and sends a gradient back."""
     place: ArrayKey
-    theirs: np.ndarray
+    torch: np.ndarray
     order: Order
     """The order of torch's axes in jax's array that was taken."""
     fixed: bool
     """Whether no other order is possible."""
-    ours: Any
+    jax: Any
 
 
-@dataclass(frozen=True)
-class Patches:
-    """What is put in place of jax's arrays."""
+@dataclass
+class ActivationPatching:
+    """An observer of a run of the JAX model."""
 
     records: Mapping[Site, Record]
     """torch's, by jax's calls."""
@@ -48,26 +48,23 @@ class Patches:
     """torch's gradients of them; empty if none are asked for."""
     opened: Mapping[ArrayKey, Any]
     """Where True, jax's own array stays."""
+    valid: Mapping[Site, np.ndarray]
+    """Which entries of attention's scores and weights are compared."""
+    known: Mapping[ArrayKey, Order]
+    """Orders of torch's axes."""
+    running: list[Site] = field(default_factory=list)
+    """The paired calls that have begun and not ended."""
+    without_input: set[Site] = field(default_factory=set)
+    """Calls without an array: it cannot be told whose code uses what they give."""
+    found: list[Patched] = field(default_factory=list)
+    senders: dict[ArrayKey, Code] = field(default_factory=dict)
+    """Whose code sends a gradient back to a place, and to which child's output."""
+    total: jax.Array = field(default_factory=lambda: jnp.zeros(()))
+    """Its gradient is torch's, wherever jax's ends."""
 
-
-class ActivationPatching:
-    """An observer of a run of the JAX model."""
-
-    def __init__(self, patches: Patches, counted: Mapping[Site, np.ndarray], known: Mapping[ArrayKey, Order]):
-        """`counted`: which entries of attention's scores and weights count. `known`: orders of torch's axes."""
-        self.patches, self.records, self.opened = patches, patches.records, patches.opened
-        self.counted, self.known = counted, known
-        self.running: list[Site] = []
-        """The paired calls that have begun and not ended."""
-        self.without_input: set[Site] = set()
-        """Calls without an array: it cannot be told whose code uses what they give."""
-        self.found: list[Patched] = []
-        self.orders = {self._kind(place.site, len(order)): order for place, order in reversed([*known.items()])}
+    def __post_init__(self) -> None:
+        self.orders = {self._kind(place.site, len(order)): order for place, order in reversed([*self.known.items()])}
         """The last known order of each kind of array; before there is one, the first that is known of later arrays."""
-        self.senders: dict[ArrayKey, Code] = {}
-        """Whose code sends a gradient back to a place, and to which child's output."""
-        self.total = jnp.zeros(())
-        """Its gradient is torch's, wherever jax's ends."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The user calls the model itself, so those inputs stay; what a module hands to another is the module's, and what the
@@ -93,38 +90,38 @@ class ActivationPatching:
 
     def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
         """The value with torch's arrays in place of those that fit, in their order."""
-        left, ours, put = list(enumerate(getattr(self.records[site], part))), arrays_in(value), []
-        for array in ours:
-            fitting = first_fitting(left, array, any_kind=site == CALL)
-            if fitting is None:
-                put.append(array)
-                continue
-            number, theirs = fitting
-            left = [(i, other) for i, other in left if i > number]
-            place = ArrayKey(site, part, number)
-            order, fixed = self._order(place, theirs, array.shape)
-            instead = to_jax_axes(jnp.asarray(self.patches.values.get(place, theirs)), order, array.shape).astype(array.dtype)
-            shown = array
-            if part == "inputs" and (kind := kind_of(theirs)):
-                same = is_left(kind, instead, array)
-                instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
-            self.found.append(Patched(maker, sender, place, theirs, order, fixed, shown))
-            instead = self._with_gradient(array, instead, place, order, sender)
-            put.append(jnp.where(self.opened[place], array, instead) if place in self.opened else instead)
-        return replaced(value, ours, put)
+        recorded, given = getattr(self.records[site], part), arrays_in(value)
+        numbers = fit(recorded, given, any_kind=site == CALL)
+        put = [
+            array if i is None else self._patched(array, recorded[i], ArrayKey(site, part, i), maker, sender)
+            for array, i in zip(given, numbers, strict=True)
+        ]
+        return replaced(value, given, put)
+
+    def _patched(self, array: jax.Array, theirs: np.ndarray, place: ArrayKey, maker: Code, sender: Code) -> jax.Array:
+        """torch's array; a mask of jax's that means the same stays."""
+        order, fixed = self._order(place, theirs, array.shape)
+        instead = to_jax_axes(jnp.asarray(self.values.get(place, theirs)), order, array.shape).astype(array.dtype)
+        shown = array
+        if place.part == "inputs" and (kind := kind_of(theirs)):
+            same = is_left(kind, instead, array)
+            instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
+        self.found.append(Patched(maker, sender, place, theirs, order, fixed, shown))
+        instead = self._with_gradient(array, instead, place, order, sender)
+        return jnp.where(self.opened[place], array, instead) if place in self.opened else instead
 
     def _with_gradient(self, array: jax.Array, instead: jax.Array, place: ArrayKey, order: Order, sender: Code) -> jax.Array:
         """torch's array, which sends torch's gradient back into jax's code; where torch has none, jax's passes through."""
-        if place in self.patches.cotangents:
-            cotangent = to_jax_axes(jnp.asarray(self.patches.cotangents[place]), order, array.shape)
+        if place in self.cotangents:
+            cotangent = to_jax_axes(jnp.asarray(self.cotangents[place]), order, array.shape)
             product = (array * cotangent).sum()
             self.total += jnp.where(self.opened[place], 0.0, product) if place in self.opened else product
             if place.site != CALL and place.site not in self.without_input:
                 self.senders[place] = sender
         elif jnp.issubdtype(array.dtype, jnp.inexact):
-            if (counts := self.counted.get(place.site)) is not None:
-                counts = to_jax_axes(jnp.asarray(counts), order, array.shape)
-                instead = jnp.where(counts, instead, jax.lax.stop_gradient(array))
+            if (valid := self.valid.get(place.site)) is not None:
+                compared = to_jax_axes(jnp.asarray(valid), order, array.shape)
+                instead = jnp.where(compared, instead, jax.lax.stop_gradient(array))
             instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
         return instead
 
@@ -146,4 +143,4 @@ class ActivationPatching:
 
     def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
         """Arrays with equally many axes have them in one order; attention's scores and weights are kinds of their own."""
-        return n_axes, site.path.rpartition(".")[2] if site in self.counted else ""
+        return n_axes, site.path.rpartition(".")[2] if site in self.valid else ""

@@ -54,17 +54,20 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         weight = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
         return (output * weight).sum(), list(found.values())
 
+    def outputs(found: list[Any]) -> dict[Site, Arrays]:
+        return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}
+
     if cotangent is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return NormalRun(_by_site(order, found), taps=taps, untraced=untraced)
+        return NormalRun(outputs(found), taps=taps, untraced=untraced)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
         _, shapes = run({}, weights, given)
-    probes = {site: [_probe(leaf) for leaf in leaves] for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
+    probes = {site: list(map(_zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
     ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return NormalRun(
-        _by_site(order, found),
+        outputs(found),
         {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()},
         back[1],
         jax.tree.map(np.asarray, back[2]),
@@ -95,9 +98,5 @@ class _Probing:
         return replaced(output, arrays, self.found[site])
 
 
-def _probe(leaf: Any) -> Any:
+def _zeros(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
-
-
-def _by_site(order: list[Site], found: list[Any]) -> dict[Site, Arrays]:
-    return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}

@@ -18,14 +18,13 @@ from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.jax_hooks import run_once, watch_jax
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
-from jaxformer.parity.run.activation_patching import ActivationPatching, Patches
+from jaxformer.parity.run.activation_patching import ActivationPatching, Code
 from jaxformer.parity.run.load_weights import joined, parted
 
 MOST_PASSES = 6
 """So often at most a pass is done again with other orders of axes."""
-Pass = Callable[[Mapping[ArrayKey, bool]], tuple["Isolated", dict[ArrayKey, Order]]]
-"""A compiled pass: where its argument is True, jax's arrays stay. It gives what it found, and the first order of axes that was
-taken wrongly: another order is by far nearer."""
+Pass = Callable[[Mapping[ArrayKey, bool]], "Isolated"]
+"""A compiled pass: where its argument is True, jax's arrays stay."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class Mismatch:
     """jax's call, if the array is on its way into one of the owner's children; None for the owner's output."""
     what: str
     """Which array it is: its output, the input of a child, the gradient of a weight."""
-    ours: np.ndarray
+    jax: np.ndarray
     """In torch's order of axes."""
-    theirs: np.ndarray
+    torch: np.ndarray
     place: ArrayKey | None = None
     """Where it is, the part being one of a record; None for the gradient of a weight."""
     reader: Site = CALL
@@ -57,6 +56,8 @@ class Isolated:
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
     orders: Mapping[ArrayKey, Order] = field(default_factory=dict)
     """Of torch's axes in jax's arrays."""
+    wrong: Mapping[ArrayKey, Order] = field(default_factory=dict)
+    """The first of these that was taken wrongly: another order, given here, is by far nearer."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,17 @@ class Isolation:
     """torch's."""
     pairs: Mapping[Site, Site]
     """jax's calls -> torch's."""
-    counted: Mapping[Site, np.ndarray]
-    """Of attention's scores and weights, which entries count."""
+    valid: Mapping[Site, np.ndarray]
+    """Which entries of attention's scores and weights are compared."""
     gradients: bool
 
     def run(self, orders: Mapping[ArrayKey, Order], *, corrected: bool = True) -> Isolated:
         """A pass with these orders of torch's axes; if they are to be `corrected`, it is done again where one was wrong."""
-        isolated, wrong = self.compiled(orders)({})
+        isolated = self.compiled(orders)({})
         for _ in range(MOST_PASSES if corrected else 0):
-            if not wrong:
-                break
-            orders = {**orders, **wrong}
-            isolated, wrong = self.compiled(orders)({})
+            if isolated.wrong:
+                orders = {**orders, **isolated.wrong}
+                isolated = self.compiled(orders)({})
         return isolated
 
     def compiled(self, orders: Mapping[ArrayKey, Order]) -> Pass:
@@ -93,24 +93,22 @@ class Isolation:
         last: list[ActivationPatching] = []
 
         def run(values: Any, weights: Any, gradients: Any, opened: Any) -> tuple[Any, Any]:
-            patching = ActivationPatching(Patches(records, values, gradients, opened), self.counted, orders)
-            last[:] = [patching]
+            last[:] = [patching := ActivationPatching(records, values, gradients, opened, self.valid, orders)]
             model = joined(weights, rest)
             with watch_jax(model, patching), jax.disable_jit():
                 patching.leave(CALL, self.call(model, *self.inputs))
-            return patching.total, [each.ours for each in patching.found]
+            return patching.total, [each.jax for each in patching.found]
 
         program = jax.value_and_grad(run, (0, 1), has_aux=True) if self.gradients else run
 
-        def one_pass(opened: Mapping[ArrayKey, bool]) -> tuple[Isolated, dict[ArrayKey, Order]]:
+        def one_pass(opened: Mapping[ArrayKey, bool]) -> Isolated:
             given, _ = run_once(program, values, weights, gradients, opened)
             (_, found), (back, own) = given if self.gradients else (given, ({}, None))
             (patching,) = last
             mismatches, wrong = _mismatches(patching, list(map(np.asarray, found)))
-            closed = [place for place in back if place in gradients and not opened.get(place)]
-            sent = {place: (np.asarray(back[place]), gradients[place]) for place in closed}
+            sent = {place: np.asarray(array) for place, array in back.items() if not opened.get(place)}
             taken = {each.place: each.order for each in patching.found}
-            return Isolated(mismatches, _gradient_mismatches(patching, sent), own, taken), wrong
+            return Isolated(mismatches, _gradient_mismatches(patching.senders, sent, gradients), own, taken, wrong)
 
         return one_pass
 
@@ -119,28 +117,28 @@ def _mismatches(patching: ActivationPatching, found: list[np.ndarray]) -> tuple[
     """Of values; and the first order that was taken wrongly."""
     mismatches, wrong = [], {}
     for pair, ours in zip(patching.found, found, strict=True):
-        counts, array = patching.counted.get(pair.place.site), pair.theirs
-        if not wrong and not pair.fixed and (order := nearer_order(array, ours, pair.order, counts)) != pair.order:
+        valid, theirs = patching.valid.get(pair.place.site), pair.torch
+        if not wrong and not pair.fixed and (order := nearer_order(theirs, ours, pair.order, valid)) != pair.order:
             wrong = {pair.place: order}
-        mine = to_torch_axes(ours, pair.order, array.shape)
-        if counts is not None:
-            mine, array = (np.where(counts, side, 0) for side in (mine, array))
+        ours = to_torch_axes(ours, pair.order, theirs.shape)
+        if valid is not None:
+            ours, theirs = (np.where(valid, side, 0) for side in (ours, theirs))
         (owner, child), (reader, _) = pair.maker, pair.sender
-        mismatches.append(
-            Mismatch(owner, child, "output" if child is None else f"input of {child}", mine, array, pair.place, reader)
-        )
+        what = "output" if child is None else f"input of {child}"
+        mismatches.append(Mismatch(owner, child, what, ours, theirs, pair.place, reader))
     return mismatches, wrong
 
 
-def _gradient_mismatches(patching: ActivationPatching, sent: Mapping[ArrayKey, tuple[np.ndarray, Any]]) -> list[Mismatch]:
+def _gradient_mismatches(
+    senders: Mapping[ArrayKey, Code], sent: Mapping[ArrayKey, np.ndarray], gradients: Mapping[ArrayKey, Any]
+) -> list[Mismatch]:
     """Of what was sent back to where torch's arrays were put in place of jax's."""
     mismatches = []
-    for place, (owner, child) in patching.senders.items():
+    for place, (owner, child) in senders.items():
         if place in sent:
             what = "gradient of its input" if child is None else f"gradient it sends to {child}"
-            ours, theirs = sent[place]
             back = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
-            mismatches.append(Mismatch(owner, child, what, ours, np.asarray(theirs), back))
+            mismatches.append(Mismatch(owner, child, what, sent[place], np.asarray(gradients[place]), back))
     return mismatches
 
 

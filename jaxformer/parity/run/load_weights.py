@@ -1,6 +1,6 @@
 """A JAX model with torch's weights, in the mode and precision of a comparison: torch's `.train()` and `.double()`."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import jax
@@ -10,7 +10,8 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_jax
-from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, to_float64
+from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.pytree import is_weight, map_named
 
 
@@ -36,6 +37,15 @@ def load_jax(
     `joined` makes one tree of both."""
     loaded = to_jax(weights, model, rules)
     return parted(to_float64(loaded) if float64 else loaded, held)
+
+
+def float64_run(
+    model: PyTree, rules: Family, reference: Reference, call: Call
+) -> tuple[PyTree, Callable[[PyTree], np.ndarray]]:
+    """The model with torch's weights, and a function that runs it, or a copy, on torch's inputs; for use in `jax_float64`."""
+    loaded = ready(to_float64(to_jax(reference.weights, model, rules)), training=False)
+    inputs, compiled = inputs_float64(reference.inputs), jax.jit(lambda *given: call(*given))
+    return loaded, lambda model: np.asarray(compiled(model, *inputs))
 
 
 def ready(model: PyTree, *, training: bool) -> PyTree:

@@ -11,11 +11,8 @@ import numpy as np
 from jaxformer.parity.capture.attention_calls import is_attention
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import ATTENTION, Site
-from jaxformer.parity.capture.module_paths import below, last
+from jaxformer.parity.capture.module_paths import ancestors, below, last
 from jaxformer.parity.numerics.axis_order import orders_for
-
-EXPLAINED = 1e-12
-"""The largest relL2 at which a formula gives an array."""
 
 
 def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, parameters: Mapping[str, str]) -> dict[Site, Site]:
@@ -49,8 +46,5 @@ def pair_attention(ours: Mapping[Site, Sequence[np.ndarray]], theirs: Trace, par
 
 def around(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     """torch's names of the tensors in the innermost module around a path that has some."""
-    while path:
-        path = path.rpartition(".")[0]
-        if found := frozenset(theirs for name, theirs in parameters.items() if below(name, path)):
-            return found
-    return frozenset()
+    held = (frozenset(theirs for name, theirs in parameters.items() if below(name, module)) for module in ancestors(path))
+    return next(filter(None, held), frozenset())

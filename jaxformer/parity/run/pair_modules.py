@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import below, depth, last, parent
+from jaxformer.parity.capture.module_paths import ancestors, below, depth, last, parent
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 
@@ -89,18 +89,12 @@ def pair_without_parameters(
     Both give much the same in the normal run, else one name may mean two things; but after a call of `paired` modules that
     does not, nothing does, and names alone decide.
     """
-    around = {"": ""} | pair_modules(_ancestors(parameters), _ancestors(parameters.values()), parameters)
+    around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
     mine = _without(ours, parameters)
     plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
     its = [site for site in plain if _acts(theirs[site])]
     idle = {(parent(site.path), last(site.path)) for site in plain if site not in its}
-    back, pairs = {other: path for path, other in paired.items()}, {}
-    wrong = (
-        n
-        for n, site in enumerate(theirs)
-        if (own := Site(back.get(site.path, "(none)"), site.call)) in ours and not much_the_same(ours[own], theirs[site].output)
-    )
-    behind = set([*theirs][next(wrong, len(theirs)) :])
+    behind, pairs = _from_first_difference(ours, theirs, paired), {}
     for path, other in around.items():
         free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
@@ -117,6 +111,16 @@ def pair_without_parameters(
         alone = len(only) == 1 == len([site for site in free if site not in taken])
         pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
     return pairs
+
+
+def _from_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> set[Site]:
+    """torch's calls from the first of `paired` modules on that gives something else than jax's."""
+    back, sites = {other: path for path, other in paired.items()}, [*theirs]
+    for n, site in enumerate(sites):
+        own = Site(back.get(site.path, "(none)"), site.call)
+        if own in ours and not much_the_same(ours[own], theirs[site].output):
+            return {*sites[n:]}
+    return set()
 
 
 def _acts(record: Record) -> bool:
@@ -139,13 +143,13 @@ def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> b
 
 def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
     """The first call of every module in which none of these parameters lies."""
-    holding = _ancestors(names)
+    holding = _modules_around(names)
     return [site for site in calls if not site.call and site.path not in holding and site != CALL]
 
 
-def _ancestors(names: Iterable[str]) -> set[str]:
+def _modules_around(names: Iterable[str]) -> set[str]:
     """The modules around parameters."""
-    return {name[:at] for name in names for at in (0, *(i for i, sign in enumerate(name) if sign == "."))}
+    return {module for name in names for module in ancestors(name)}
 
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
@@ -199,8 +203,4 @@ def without_uneven_gradients(theirs: Trace, ours: Iterable[Site], pairs: Mapping
 
 def holder(path: str, paths: Container[str]) -> str:
     """The innermost module around a tap: in what that one sends back, a wrong tap shows too."""
-    while path:
-        path = parent(path)
-        if path in paths:
-            return path
-    return CALL.path
+    return next((module for module in ancestors(path) if module in paths), CALL.path)

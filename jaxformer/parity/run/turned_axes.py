@@ -4,12 +4,30 @@ Wherever axes have one size, an array may be torch's in more than one order. The
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.numerics.axis_order import Order
+from jaxformer.parity.numerics.metrics import error, over
 from jaxformer.parity.report.summarize import alike
-from jaxformer.parity.run.isolated import Isolated
+from jaxformer.parity.run.isolated import Isolated, Isolation
+
+
+def in_usual_orders(isolated: Isolated, isolation: Isolation) -> Isolated:
+    """The pass again, in the usual orders of axes, if then a maker of arrays in other orders diverges, and fewer other modules
+    than before, and none anew; else the pass as it was."""
+    odd = odd_orders(isolated, isolation.valid)
+    if not odd:
+        return isolated
+    usual = isolation.run({**isolated.orders, **odd}, corrected=False)
+    before, after = wrong_owners(isolated), wrong_owners(usual)
+    makers = {mismatch.owner for mismatch in usual.mismatches if mismatch.place in odd}
+    return usual if after & makers and after - makers < before else isolated
+
+
+def wrong_owners(isolated: Isolated) -> set[Site]:
+    """Modules whose own code gives other values, rounding set aside."""
+    return {mismatch.owner for mismatch in isolated.mismatches if over(error(mismatch.jax, mismatch.torch), "activation")}
 
 
 def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[ArrayKey, Order]:
@@ -18,7 +36,7 @@ def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[ArrayKey, 
     Usual is what most other modules have for as many axes; torch's own order, where no other module has as many.
     """
     orders = {key: order for key, order in isolated.orders.items() if key.site != CALL and key.site not in left_out}
-    shapes = {mismatch.place: mismatch.theirs.shape for mismatch in isolated.mismatches if mismatch.place is not None}
+    shapes = {mismatch.place: mismatch.torch.shape for mismatch in isolated.mismatches if mismatch.place is not None}
     found = {}
     for key, shape in shapes.items():
         if (order := orders.get(key)) is None:
@@ -29,10 +47,3 @@ def odd_orders(isolated: Isolated, left_out: Container[Site]) -> dict[ArrayKey, 
         if usual != order and [shape[axis] for axis in usual] == [shape[axis] for axis in order]:
             found[key] = usual
     return found
-
-
-def clearer(once: Isolated, again: Isolated, odd: Mapping[ArrayKey, Order], diverging: Callable[[Isolated], set[Site]]) -> bool:
-    """Whether makers of the odd arrays diverge `again`, in the usual orders, and fewer others than before, and none anew."""
-    before, after = diverging(once), diverging(again)
-    makers = {mismatch.owner for mismatch in again.mismatches if mismatch.place in odd}
-    return bool(after & makers) and after - makers < before

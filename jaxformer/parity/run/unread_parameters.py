@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.convert.rules import to_jax
+from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.record.reference import Call, Reference
-from jaxformer.parity.run.load_weights import ready
+from jaxformer.parity.run.load_weights import float64_run
 from jaxformer.pytree import map_named
 
 
@@ -23,13 +22,15 @@ def with_idle(found: Identified, reference: Callable[[], Reference], call: Call)
     if not open_ones:
         return found
     try:
-        said = reference()
-        idle = {each.key for each in open_ones if each.side == "torch" and not said.gradients.get(each.name, np.ones(1)).any()}
-        own = [each.name for each in open_ones if each.side == "jax"]
-        idle |= {each.key for each in open_ones if each.side == "jax" and each.name in {*_unread(own, found, said, call)}}
+        recorded = reference()
+        unread = {*_unread([each.name for each in open_ones if each.side == "jax"], found, recorded, call)}
     except Exception:  # the run itself will tell why
         return found
-    return replace(found, alone=tuple(replace(each, idle=each.key in idle) for each in found.alone))
+
+    def is_idle(each: OneSided) -> bool:
+        return each.name in unread if each.side == "jax" else not recorded.gradients.get(each.name, np.ones(1)).any()
+
+    return replace(found, alone=tuple(replace(each, idle=not each.is_neutral and is_idle(each)) for each in found.alone))
 
 
 def _unread(names: list[str], found: Identified, reference: Reference, call: Call) -> Iterator[str]:
@@ -37,11 +38,9 @@ def _unread(names: list[str], found: Identified, reference: Reference, call: Cal
     if not names:
         return
     with jax_float64(Tables(found.tables)):
-        model = ready(to_float64(to_jax(reference.weights, found.model, found.family)), training=False)
-        inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
-        run = jax.jit(lambda *given: call(*given))
-        usual = np.asarray(run(model, *inputs))
+        model, run = float64_run(found.model, found.family, reference, call)
+        usual = run(model)
         for name in names:
             blind = map_named(lambda at, leaf, name=name: jnp.full_like(leaf, jnp.nan) if at == name else leaf, model)
-            if np.array_equal(usual, np.asarray(run(blind, *inputs)), equal_nan=True):
+            if np.array_equal(usual, run(blind), equal_nan=True):
                 yield name

@@ -5,49 +5,36 @@ That may be a port's own way, or its bug: then the numbers are all there, and on
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.convert.layouts import in_usual_order
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.rules import Axes, Family, Rule, to_jax, weights_of
+from jaxformer.convert.rules import Axes, Family, Rule, weights_of
 from jaxformer.errors import ParityError
 from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.axis_order import CLEAR
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import cast, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import TOLERANCES, distance
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.parity.report.summarize import LAYER, alike
-from jaxformer.parity.run.load_weights import ready
-
-
-@dataclass
-class Doubts:
-    """What of a matching is not usual."""
-
-    rules: dict[str, Rule] = field(default_factory=dict)
-    """Of these JAX tensors, what would be."""
-    says: list[str] = field(default_factory=list)
+from jaxformer.parity.run.load_weights import float64_run
 
 
 def resolve(found: Identified, given: Family, reference: Callable[[], Reference], call: Call) -> Identified:
     """The same with what is doubtful noted; and in the usual order, where the output then is by far nearer to torch's. What
     rules that are `given` say is not doubted. `reference` is asked for only where there are doubts."""
-    doubts = doubtful(found, given)
-    if not doubts.says:
-        return found
-    noted = replace(found, notes=(*found.notes, *doubts.says))
-    if not doubts.rules:
+    rules, says = doubtful(found, given)
+    noted = replace(found, notes=(*found.notes, *says))
+    if not rules:
         return noted
-    usual = replace(found.family, rules=(*doubts.rules.values(), *found.family.rules))
+    usual = replace(found.family, rules=(*rules.values(), *found.family.rules))
     try:
-        said = reference()
-        matched, other = (output_off(said, found, family, call) for family in (found.family, usual))
+        recorded = reference()
+        matched, other = (output_off(recorded, found, family, call) for family in (found.family, usual))
     except Exception:  # the run itself will tell why
         return noted
     return replace(noted, family=usual) if matched > TOLERANCES["activation"][0] and other < CLEAR * matched else noted
@@ -56,17 +43,16 @@ def resolve(found: Identified, given: Family, reference: Callable[[], Reference]
 def output_off(reference: Reference, found: Identified, family: Family, call: Call) -> float:
     """relL2 of the output in float64 with torch's weights; infinite where it cannot be told."""
     with jax_float64(Tables(found.tables)):
-        model = ready(to_float64(to_jax(reference.weights, found.model, family)), training=False)
-        inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.float64)
+        model, run = float64_run(found.model, family, reference, call)
         try:
-            return distance(np.asarray(jax.jit(lambda *given: call(*given))(model, *inputs)), reference.output)
+            return distance(run(model), reference.output)
         except (ParityError, TypeError, ValueError):
             return np.inf
 
 
-def doubtful(found: Identified, given: Family) -> Doubts:
-    """Kernels, and layers."""
-    doubts, family = Doubts(), found.family
+def doubtful(found: Identified, given: Family) -> tuple[dict[str, Rule], list[str]]:
+    """The JAX tensors of which kernels or layers are not in the usual order, with the rules that would be; and what is said."""
+    rules, family = {}, found.family
     leaves = {name: leaf for name, leaf in weights_of(found.model, family).items() if family.rule(name) not in given.rules}
     names = {name: family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1) for name, leaf in leaves.items()}
     turned, crossed = [], []
@@ -75,16 +61,13 @@ def doubtful(found: Identified, given: Family) -> Doubts:
         if isinstance(rule.layout, Axes) and (usual := in_usual_order(rule.layout)) != rule.layout:
             turned.append(name)
             if usual is not None:
-                doubts.rules[name] = Rule(name, _torch(names[name], family.stacked(name)), usual, rule.part)
+                rules[name] = Rule(name, _torch(names[name], family.stacked(name)), usual, rule.part)
     for name, its in in_layer_order(names).items():
-        rule = doubts.rules.get(name, family.rule(name))
+        rule = rules.get(name, family.rule(name))
         crossed += [f"{name} holds what torch has in {mine}" for mine, it in zip(names[name], its, strict=True) if mine != it]
-        doubts.rules[name] = Rule(name, _torch(its, family.stacked(name)), rule.layout, rule.part)
-    if turned:
-        doubts.says.append(f"with inner axes in another order than torch's: {listed(turned)}")
-    if crossed:
-        doubts.says.append(f"in another layer than torch's: {listed(crossed)}")
-    return doubts
+        rules[name] = Rule(name, _torch(its, family.stacked(name)), rule.layout, rule.part)
+    says = {"with inner axes in another order than torch's": turned, "in another layer than torch's": crossed}
+    return rules, [f"{what}: {listed(which)}" for what, which in says.items() if which]
 
 
 def in_layer_order(names: Mapping[str, list[str]]) -> dict[str, list[str]]:
