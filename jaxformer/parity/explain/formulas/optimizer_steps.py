@@ -55,15 +55,16 @@ def explain_step(
     `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and jax's, in learning rates,
     of the entries of each parameter that are True in `kept`, in its order.
     """
-
-    def flat(arrays: Mapping[str, Any]) -> np.ndarray:
-        return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
-
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each in gradients]
-    past, weights = [flat(each) for each in gradients], flat(before)
-    choices = step_choices(settings, norms, flat(settings.decays))
+    past, weights = [flat(each, kept) for each in gradients], flat(before, kept)
+    choices = step_choices(settings, norms, flat(settings.decays, kept))
     found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
     return apart(choices, *found) if found else ""
+
+
+def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The kept entries of all arrays as one vector; a number counts for each entry."""
+    return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
 def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray) -> Choices:
