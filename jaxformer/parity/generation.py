@@ -13,6 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.format import count
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
 
 
@@ -54,7 +55,7 @@ def compare_written(theirs: Written, ours: Written) -> Stage:
         return Stage("generate", "different", f"torch wrote ids {list(shapes[0])}, jax {list(shapes[1])}")
     differing = np.argwhere(theirs.ids != ours.ids)
     if not len(differing):
-        return Stage("generate", "equal", f"{shapes[0][0]} rows of {shapes[0][1]} tokens, all the same")
+        return Stage("generate", "equal", f"{count(shapes[0][0], 'row')} of {count(shapes[0][1], 'token')}, all the same")
     row, step = differing[0]
     says = f"row {row}, step {step}: torch wrote {theirs.ids[row, step]}, jax {ours.ids[row, step]}"
     if theirs.logits is not None:

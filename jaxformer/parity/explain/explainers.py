@@ -75,7 +75,7 @@ def explain(difference: Difference) -> str:
 
 def attempt(name: str, explanation: Callable[..., str], *given: Any) -> str:
     """What an explanation says, '' where it fails: a comparison goes on without a cause. What no array explains is a bug of
-    ours, and warned of."""
+    the explanation, and warned of."""
     with np.errstate(all="ignore"):
         try:
             return explanation(*given)

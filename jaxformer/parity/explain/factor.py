@@ -6,6 +6,6 @@ from jaxformer.parity.numerics.metrics import distance
 
 
 def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """c for which c * theirs is nearest to ours, by least squares, and how far the two are then apart: relL2."""
+    """c for which c times torch's array is nearest to jax's, by least squares, and how far the two are apart then: relL2."""
     factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
     return factor, distance(ours, factor * theirs)

@@ -7,6 +7,7 @@ from jaxformer.parity.explain.evidence import SCORES, Difference
 from jaxformer.parity.explain.factor import factor_between
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.parity.report.format import count
 
 
 def explain_attention(difference: Difference) -> str:
@@ -34,7 +35,7 @@ def explain_masked_keys(difference: Difference) -> str:
     ours, theirs, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
     more = int(((ours != 0) & masked).sum())
     fewer = int(((ours == 0) & (theirs > TINY) & ~masked).sum()) if difference.forced else 0
-    counted = [f"{n} keys {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
+    counted = [f"{count(n, 'key')} {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
     return f"jax attends to {' and '.join(counted)}" if counted else ""
 
 

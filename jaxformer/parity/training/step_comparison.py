@@ -10,6 +10,7 @@ from jaxformer.parity.explain.explainers import attempt
 from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step, flat
 from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
+from jaxformer.parity.report.format import count
 from jaxformer.parity.training.trainers import StepSnapshot
 
 Arrays = Mapping[str, np.ndarray]
@@ -95,7 +96,8 @@ class StepComparison:
         no_move = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
         loss, error = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
         errors = f"loss {loss:.1e} (tolerance {LOSS:.0e}), parameters {error:.1e} (tolerance {PARAMETER:.0e})"
-        equal = Stage("train", "equal", f"{len(self.steps)} steps: {errors}, {len(nulls)} tensors with null gradients")
+        steps, tensors = count(len(self.steps), "step"), count(len(nulls), "tensor")
+        equal = Stage("train", "equal", f"{steps}: {errors}, {tensors} with null gradients")
         optimizer, train = self.found.get("optimizer", no_move), self.found.get("train", equal)
         if optimizer.status == "equal" and train.status == "different" and self.cause:
             optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.cause}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxformer.parity.explain.evidence import Evidence
 from jaxformer.parity.explain.search import Choices, Hypothesis
+from jaxformer.parity.report.format import count
 
 
 def attention_choices(evidence: Evidence) -> Choices:
@@ -61,7 +62,7 @@ def packed(evidence: Evidence) -> dict[str, list[np.ndarray]]:
     for n in (*HEADS, 1):
         if last[0].shape[-1] % (3 * n) == 0:
             parts = last[0].reshape(*last[0].shape[:-1], n, 3, -1)
-            found[f"{n} heads, each with its own three"] = [
+            found[f"{count(n, 'head')}, each with its own three"] = [
                 parts[..., i, :].reshape(found["in blocks"][0].shape) for i in range(3)
             ]
     return found
@@ -91,11 +92,9 @@ def attend(**chosen: Any) -> np.ndarray:
 
 def split(x: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
     """`B T D` as `B N T H`."""
-    return (
-        x.reshape(*x.shape[:2], -1, heads).transpose(0, 3, 1, 2)
-        if interleaved
-        else (x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3))
-    )
+    if interleaved:
+        return x.reshape(*x.shape[:2], -1, heads).transpose(0, 3, 1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def masks(given: Sequence[np.ndarray]) -> dict[str, Callable[[tuple[int, ...]], np.ndarray]]:
