@@ -8,6 +8,7 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -142,3 +143,41 @@ def test_values_come_before_gradients():
     report = compared(Late)
     assert "first at the model (local 1.2e+00, tolerance 1e-13)" in said(report, "forward")
     assert report.verdict.startswith("DIFFERENT: the model: input of out: ")
+
+
+LAYERS = ("one", "two", "three")
+
+
+class TorchThree(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (torch.nn.Linear(WIDTH, WIDTH) for _ in LAYERS)
+
+    def forward(self, x):
+        return self.three(self.two(self.one(x).tanh()).tanh())
+
+
+@pytest.mark.parametrize(
+    ("stopped", "says"),
+    [
+        ("one", "gradients are equal down to what one gives"),
+        ("two", "gradients are equal down to what two gives, and differ at what one gives (max/rms "),
+    ],
+)
+def test_gradients_that_stop_in_a_tapped_function_are_placed_between_two(stopped, says):
+    theirs = excite(TorchThree(), seed=1)
+    weights = {name: array.numpy() for name, array in theirs.state_dict().items()}
+    params = {name: {"kernel": weights[f"{name}.weight"].T, "bias": weights[f"{name}.bias"]} for name in LAYERS}
+
+    def call(params, x):
+        for name in LAYERS:
+            x = jax.lax.stop_gradient(x) if name == stopped else x
+            x = tap(name, x @ params[name]["kernel"] + params[name]["bias"])
+            x = x if name == "three" else jnp.tanh(x)
+        return x
+
+    x = np.random.default_rng(0).standard_normal((4, WIDTH)).astype(np.float32)
+    with jax.numpy_rank_promotion("allow"):
+        report = compare(theirs, params, (x,), call_jax=call, checks=("gradients",), tier="A")
+    assert says in report.verdict, str(report)
+    assert report.exit_code == 1

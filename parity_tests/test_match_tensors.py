@@ -112,7 +112,8 @@ def test_what_is_left_of_both_sides_and_may_be_the_same_is_refused():
     weights, tree = blocks()
     tree["norm"] = {"bias": noise(F, seed=99)}
     with pytest.raises(
-        ConversionError, match=r"1 JAX tensors hold values .* first norm.bias \[20\] \(nearest: t.bias \[24\]\)"
+        ConversionError,
+        match=r"1 JAX tensor with values that the other side has not, first norm.bias \[20\] \(nearest: t.bias \[24\]\)",
     ):
         identify(TorchState(weights | {"t.bias": noise(D, seed=98)}), tree, NO_RULES)
 

@@ -32,9 +32,9 @@ def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     padding_mask([[True, True, False]])
     1 1 .
     """
-    valid = as_array(valid)
-    check_valid(valid)
-    return jnp.asarray(valid)[:, None, None, :]
+    given = as_array(valid)
+    check_valid(given)
+    return jnp.asarray(given)[:, None, None, :]
 
 
 def lengths_to_valid(lengths: Int[Array, " B"], size: int) -> Bool[Array, "B S"]:

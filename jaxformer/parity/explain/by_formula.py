@@ -13,11 +13,12 @@ def explain_by(hypothesis: Hypothesis, difference: Difference) -> str:
     whole = difference.made
     real = {name: array for name, array in whole.before.items() if array.ndim and array.size and not np.iscomplexobj(array)}
     whole = replace(whole, before=real)
-    if not (choices := hypothesis.choices(whole)):
+    if not difference.torch.ndim or not (choices := hypothesis.choices(whole)):
         return ""
     row = fullest(difference.torch)
     of_row = hypothesis.choices(only(row, whole, len(difference.torch)))
-    grounds = [(of_row, row)] * (names_of(of_row) == names_of(choices)) + [(choices, ALL)]
+    same = [{what: [*options] for what, options in each.items()} for each in (of_row, choices)]
+    grounds = [(of_row, row)] * (same[0] == same[1]) + [(choices, ALL)]
     torch_hint, jax_hint = (offered(hint, choices) for hint in difference.hints.get(hypothesis, ({}, {})))
     arrays = difference.torch, difference.jax
     found = search_both(hypothesis.formula, grounds, arrays, (FAR, NEAR), (torch_hint, jax_hint))
@@ -47,8 +48,3 @@ def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
 
     before = {name: cut(array) for name, array in evidence.before.items()}
     return replace(evidence, before=before, masks=tuple(map(cut, evidence.masks)))
-
-
-def names_of(choices: Choices) -> dict[str, list[str]]:
-    """What may be chosen."""
-    return {what: list(options) for what, options in choices.items()}

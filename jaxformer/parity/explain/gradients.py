@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxformer.parity.explain.evidence import Difference
+from jaxformer.parity.explain.factor import factor_between
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.summarize import part_of
 
@@ -14,8 +15,7 @@ def explain_gradient(difference: Difference) -> str:
         return ""
     if wrong := int((~np.isfinite(ours)).sum()):
         return f"jax's gradient is NaN or infinite in {wrong} of {ours.size} entries, torch's in none"
-    factor = float((ours * theirs).sum() / max(float(np.square(theirs).sum()), np.finfo(np.float64).tiny))
-    residual = distance(ours, factor * theirs)
+    factor, residual = factor_between(ours, theirs)
     if residual <= EXPLAINED < abs(factor - 1):
         return f"jax's gradient is {factor:.9g} times torch's (residual {residual:.0e})"
     rows = tuple(range(1, ours.ndim))

@@ -3,16 +3,26 @@
 import numpy as np
 
 from jaxformer.parity.capture.attention_calls import TINY
-from jaxformer.parity.explain.evidence import Difference
+from jaxformer.parity.explain.evidence import SCORES, Difference
+from jaxformer.parity.explain.factor import factor_between
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.parity.report.format import count
+
+
+def explain_attention(difference: Difference) -> str:
+    """Of finite arrays beside torch's scores: a factor, or other masked keys."""
+    arrays = difference.jax, difference.torch
+    if difference.evidence.scores[-1].shape != arrays[1].shape or not all(np.isfinite(array).all() for array in arrays):
+        return ""
+    if difference.kind == SCORES:
+        return explain_scores(difference)
+    return explain_masked_keys(difference) or explain_weights(difference)
 
 
 def explain_scores(difference: Difference) -> str:
     """A factor between jax's scores and torch's; both are 0 where no entry is valid."""
-    ours, theirs = difference.jax, difference.torch
-    factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
-    residual = distance(ours, factor * theirs)
+    factor, residual = factor_between(difference.jax, difference.torch)
     return f"jax's scores are {factor:.6g} times torch's (residual {residual:.0e})" if residual <= EXPLAINED else ""
 
 
@@ -25,7 +35,7 @@ def explain_masked_keys(difference: Difference) -> str:
     ours, theirs, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
     more = int(((ours != 0) & masked).sum())
     fewer = int(((ours == 0) & (theirs > TINY) & ~masked).sum()) if difference.forced else 0
-    counted = [f"{n} keys {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
+    counted = [f"{count(n, 'key')} {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
     return f"jax attends to {' and '.join(counted)}" if counted else ""
 
 
@@ -37,7 +47,7 @@ def explain_weights(difference: Difference) -> str:
     logs = np.log(ours, where=some, out=np.zeros_like(ours)), np.where(some, scores, 0.0)
     count = np.maximum(some.sum(-1, keepdims=True), 1)
     jax_logs, torch_logs = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
-    factor = float((jax_logs * torch_logs).sum() / (np.square(torch_logs).sum() or 1.0))
+    factor, _ = factor_between(jax_logs, torch_logs)
     scaled = np.where(keys, factor * np.where(keys, scores, 0.0), -np.inf)
     highest = scaled.max(-1, keepdims=True)
     exp_scores = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))

@@ -1,4 +1,4 @@
-"""The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a line here."""
+"""The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a row here."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

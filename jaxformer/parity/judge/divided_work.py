@@ -66,32 +66,23 @@ class _BorderSearch:
     def __init__(self, traced: Traced):
         self.traced = traced
         self.isolated = traced.isolated
-        self.places = [
-            mismatch.place for mismatch in traced.isolated.mismatches if mismatch.place and mismatch.place.site != CALL
-        ]
-        mismatches = [mismatch for mismatch in traced.isolated.mismatches if mismatch.place]
-        self.around = {
-            mismatch.place.site: mismatch.owner if mismatch.child else mismatch.reader
-            for mismatch in mismatches
-            if mismatch.place
-        }
-        self.giving = {mismatch.place.site for mismatch in mismatches if mismatch.place and mismatch.child is None}
+        located = [(mismatch.place, mismatch) for mismatch in traced.isolated.mismatches if mismatch.place]
+        self.places = [place for place, _ in located if place.site != CALL]
+        self.around = {place.site: each.owner if each.child else each.reader for place, each in located}
+        self.giving = {place.site for place, each in located if each.child is None}
         """Calls in the place of whose output torch's stands."""
-        self.wrong = {
-            mismatch.place: mismatch for found, mismatch in traced.values if mismatch.place and over(found, "activation")
-        }
+        self.wrong = {each.place: each for found, each in traced.values if each.place and over(found, "activation")}
         """What is not explained."""
         self.opened: set[ArrayKey] = set()
         self.owners: set[Site] = set()
 
     def seeds(self) -> list[ArrayKey]:
         """Differences that another one follows, of the code that goes on with the first or of what is around it."""
-        places = list(self.wrong)
-        owners = [self.wrong[place].owner for place in places]
+        owners = [each.owner for each in self.wrong.values()]
         return [
             place
-            for i, place in enumerate(places)
-            if place.site != CALL and not self._holders(self.wrong[place].reader).isdisjoint(owners[i + 1 :])
+            for i, (place, each) in enumerate(self.wrong.items())
+            if place.site != CALL and not self._holders(each.reader).isdisjoint(owners[i + 1 :])
         ]
 
     def _holders(self, site: Site) -> set[Site]:
@@ -137,7 +128,9 @@ class _BorderSearch:
         tried = self._grow(trials)
         for trial in tried:
             if trial.gone and not trial.failed and (len(trial.seeds) == 1 or self._needs_all(trial)):
-                self._accept(trial)
+                self.opened |= trial.opened
+                done = (trial.gone | trial.opened) & self.wrong.keys()
+                self.owners |= {self.wrong.pop(place).owner for place in done}
         return [trial.seeds for trial in tried]
 
     def _grow(self, trials: list[_Trial]) -> list[_Trial]:
@@ -168,11 +161,6 @@ class _BorderSearch:
     def _needs_all(self, trial: _Trial) -> bool:
         """Whether what is gone comes back with each of the seeds closed."""
         return all(trial.gone & self._differences(self.opened | trial.opened - {place}).keys() for place in trial.seeds)
-
-    def _accept(self, trial: _Trial) -> None:
-        self.opened |= trial.opened
-        done = {place: self.wrong.pop(place) for place in (trial.gone | trial.opened) & self.wrong.keys()}
-        self.owners |= {mismatch.owner for mismatch in done.values()}
 
     def _differences(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
         """Where jax's arrays differ with these borders open."""

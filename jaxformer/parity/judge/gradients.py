@@ -8,6 +8,7 @@ from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerance
 from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.format import count
 
 
 def gradients(comparison: Comparison) -> Result:
@@ -22,12 +23,12 @@ def gradients(comparison: Comparison) -> Result:
     if wrong:
         return Result(Stage("gradients", "different", "; ".join((*alone, wrong, first_diverging(rows)))), [])
     if alone:
-        return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {len(ours)} others, equal"), nulls)
+        return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {count(len(ours), 'other')}, equal"), nulls)
     rounding = roundings(traced)
     judged = {name: array for name, array in theirs.items() if name not in nulls}
     errors = ((name, error(ours[name], array, rounding=rounding[name])) for name, array in judged.items())
     relaxed = relaxed_tolerances(errors, "gradient")
-    stage = Stage("gradients", "equal", f"{len(ours)} tensors, {len(nulls)} null{note(relaxed)}")
+    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}")
     return Result(stage, nulls, inconclusive(relaxed))
 
 

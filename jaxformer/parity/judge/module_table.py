@@ -12,6 +12,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.explainers import cause_of
 from jaxformer.parity.explain.float32 import may_be_float32
+from jaxformer.parity.explain.formulas.attention import split
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
@@ -140,29 +141,19 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
 def by_head(traced: Traced, site: Site) -> list[float]:
     """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
     and weights `B N T S`, their own."""
+    own = [each for each in traced.isolated.mismatches if each.owner == site]
     if site in traced.valid:
-        mismatches = [
-            mismatch for mismatch in traced.isolated.mismatches if mismatch.owner == site and mismatch.torch.ndim == 4
-        ]
-        return [
-            error(mismatch.jax[:, n], mismatch.torch[:, n]).relative
-            for mismatch in mismatches
-            for n in range(mismatch.torch.shape[1])
-        ]
-    n = traced.reference.heads.get(traced.pairs[site].path, 0)
-    handed = [
-        mismatch
-        for mismatch in traced.isolated.mismatches
-        if mismatch.owner == site and mismatch.child is not None and mismatch.torch.ndim == 3
-    ]
-    if not n or not handed or handed[-1].torch.shape[-1] % n:
-        return []
-    ours, theirs = (array.reshape(*array.shape[:2], n, -1) for array in (handed[-1].jax, handed[-1].torch))
-    return [error(ours[:, :, head], theirs[:, :, head]).relative for head in range(n)]
+        both = [(each.jax, each.torch) for each in own if each.torch.ndim == 4]
+    else:
+        n = traced.reference.heads.get(traced.pairs[site].path, 0)
+        handed = [each for each in own if each.child is not None and each.torch.ndim == 3][-1:]
+        whole = [each for each in handed if n and each.torch.shape[-1] % n == 0]
+        both = [[split(array, n, interleaved=False) for array in (each.jax, each.torch)] for each in whole]
+    return [error(ours[:, n], theirs[:, n]).relative for ours, theirs in both for n in range(theirs.shape[1])]
 
 
 def by_position(traced: Traced, site: Site) -> list[float]:
-    """relL2 along axis 1 of ours, where both sides have one in the middle."""
+    """relL2 along axis 1 of jax's array, where both sides have one in the middle."""
     ours, theirs = traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
     theirs = aligned(theirs, ours, traced.isolated.orders.get(ArrayKey(site, "output", 0)))
     if ours.shape != theirs.shape or ours.ndim < 3:

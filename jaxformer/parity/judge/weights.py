@@ -13,6 +13,7 @@ from jaxformer.parity.match.one_sided import Side, told
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import difference, same_bits
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.format import count
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.pytree import named_weights
 
@@ -39,7 +40,7 @@ def bitwise(comparison: Comparison) -> Stage:
         if comparison.needs <= {"coverage"}:  # nothing else will be judged
             says = "the JAX model has shapes alone; give one with weights, or check more than weights"
             return Stage("weights", "failed", says)
-        return Stage("weights", "equal", f"{used} tensors, each used once; the JAX model had none of its own")
+        return Stage("weights", "equal", f"{count(used, 'tensor')}, each used once; the JAX model had none of its own")
     ours = tensors_to_torch(like, family)
     theirs = {name: state.weights[family.tied.get(name, name)] for name in ours}
     other = [name for name, array in theirs.items() if not same_bits(ours[name], array)]

@@ -19,6 +19,7 @@ from jaxformer.parity.match.names import ModuleMap, nearest_pairs, only_pair, sa
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import distance
 from jaxformer.parity.record.torch_state import Arrays
+from jaxformer.parity.report.format import count
 from jaxformer.pytree import map_named, path_name
 
 MASK_VALUES = 2
@@ -108,9 +109,9 @@ class Constants:
         return map_named(lambda name, leaf: jnp.asarray(self.values[name]) if name in self.values else leaf, tree)
 
     def notes(self, rules: Family) -> list[str]:
-        """In words, for the line of the weights."""
+        """In words, for the check of weights."""
         same = len(set(self.equal))
-        lines = [f"{same} buffer{'s' if same > 1 else ''} equal"] if same else []
+        lines = [f"{count(same, 'buffer')} equal"] if same else []
         lines += [f"{note}; torch's is used below" for note in dict.fromkeys((*self.rounded, *self.wrong))]
         lines += [f"the JAX model's own constants, left as they are: {listed(self.own)}"] if self.own else []
         ignored: dict[str, list[str]] = {}

@@ -10,8 +10,6 @@ import numpy as np
 from jaxformer.parity.capture.module_paths import ancestors, below, common_start
 
 DIGITS = re.compile(r"\d+")
-NEAREST = 3
-"""How many names are suggested."""
 
 
 class ModuleMap:
@@ -93,11 +91,6 @@ def by_rank(names: Iterable[str]) -> dict[str, str]:
             ranks = iter(str(column.index(int(n))) for column, n in zip(columns, DIGITS.findall(name), strict=True))
             ranked[name] = DIGITS.sub(lambda _, ranks=ranks: next(ranks), name)
     return ranked
-
-
-def nearest_names(name: str, others: Iterable[str]) -> tuple[str, ...]:
-    """The names most like it."""
-    return tuple(difflib.get_close_matches(name, list(others), NEAREST, cutoff=0.3))
 
 
 def stack_start(name: str, layers: Mapping[str, tuple[str, ...]], others: Iterable[str]) -> str:

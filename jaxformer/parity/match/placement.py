@@ -117,7 +117,7 @@ def _majority(votes: Counter[Any]) -> Any:
 
 
 def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Kind, Counter[Layout]]) -> Layout | None:
-    """From torch's tensor to ours: as others of its names have it, or else the only one that fits; None if it cannot be."""
+    """From torch's tensor to jax's: as others of its names have it, or else the only one that fits; None if it cannot be."""
     theirs, names = known.array(other), (blank(mine.label), blank(other.name))
     same: list[Layout] = [
         layout

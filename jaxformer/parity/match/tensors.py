@@ -4,6 +4,7 @@ The values may differ all the same. What is a weight, a copy of one that torch t
 resolved, so that everything else can be compared on torch's values.
 """
 
+import difflib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +19,11 @@ from jaxformer.errors import ConversionError
 from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.match.buffers import Constants, typed_constants
 from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece, as_family, on_host, torch_names
-from jaxformer.parity.match.names import nearest_names, same_word
+from jaxformer.parity.match.names import same_word
 from jaxformer.parity.match.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.match.placement import correct_layouts, pair_by_place, swapped
 from jaxformer.parity.record.torch_state import Arrays, TorchState
+from jaxformer.parity.report.format import count
 from jaxformer.pytree import named_weights
 
 Names = Mapping[str, tuple[str, ...]]
@@ -37,7 +39,7 @@ class Identified:
     model: PyTree
     """With torch's buffers."""
     notes: tuple[str, ...]
-    """For the line of the weights in the report."""
+    """For the check of weights in the report."""
     wrong: bool
     """Whether buffers differ."""
     tables: Arrays
@@ -104,7 +106,7 @@ def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Iden
 
 def unused(state: TorchState, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
     """torch's weights that JAX has none of, but for those that the rules ignore; and apart, those that torch does not train:
-    our code may compute them."""
+    JAX code may compute them."""
     free = [name for name in state.weights if name not in used and rules.why_ignored(name) is None]
     still = {name: state.weights[name] for name in free if name in state.frozen}
     return [name for name in free if name not in still], still
@@ -211,39 +213,29 @@ def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapp
 
 def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str]) -> list[str]:
     """Which copies train apart."""
-    names = {**ruled, **{name: torch_names(rule) for name, rule in found.items()}}
-    holds = {
-        first: [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
-        for first in tied.values()
-    }
-    return [
-        f"torch has one tensor, {first}, where JAX has {len(ours)}, {listed(ours)}: trained, they part"
-        for first, ours in holds.items()
-        if len(ours) > 1
-    ]
+    names, notes = {**ruled, **{name: torch_names(rule) for name, rule in found.items()}}, []
+    for first in dict.fromkeys(tied.values()):
+        ours = [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
+        if len(ours) > 1:
+            notes.append(f"torch has one tensor, {first}, where JAX has {len(ours)}, {listed(ours)}: trained, they part")
+    return notes
 
 
 def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list[str]) -> list[str]:
-    notes = []
-    if rules.rules and found:
-        notes += [
-            f"{len(found)} JAX tensors without a rule were matched by values"
-            if ruled
-            else "no rule fits; all matched by values"
-        ]
+    some = f"{count(len(found), 'JAX tensor')} without a rule {'was' if len(found) == 1 else 'were'} matched by values"
+    notes = [some if ruled else "no rule fits; all matched by values"] if rules.rules and found else []
     return notes + ([f"matched by value against their names: {listed(against)}"] if against else [])
 
 
 def _refusal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str:
     """What is left, with the nearest name and the shapes."""
-    if not theirs:
-        name = next(iter(ours))
-        return f"torch has no tensor for {len(ours)} JAX tensors, first {_shaped(name, ours)}; leave them out of the tree"
     side, left, others = ("JAX", ours, theirs) if ours else ("torch", theirs, ours)
-    name = next(iter(left))
-    near = ", ".join(_shaped(it, others) for it in nearest_names(name, others))
+    tensors, name = count(len(left), f"{side} tensor"), next(iter(left))
+    if not theirs:
+        return f"torch has no tensor for {tensors}, first {_shaped(name, ours)}; leave them out of the tree"
+    near = ", ".join(_shaped(it, others) for it in difflib.get_close_matches(name, list(others), cutoff=0.3))
     return (
-        f"{len(left)} {side} tensors hold values that the other side has not, first {_shaped(name, left)}"
+        f"{tensors} with values that the other side has not, first {_shaped(name, left)}"
         + (f" (nearest: {near})" if near else "")
         + "; convert the weights before you compare, or give rules"
     )

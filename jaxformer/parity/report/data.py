@@ -8,7 +8,8 @@ from typing import Literal
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.summarize import alike, say_alike
 
-Status = Literal["equal", "different", "failed"]
+Status = Literal["equal", "different", "failed", "n/a"]
+"""'n/a': there is nothing that the check applies to."""
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
 
 
@@ -149,8 +150,8 @@ class ReportData:
 
     @property
     def status(self) -> Status:
-        """The worst of the stages."""
-        found = {stage.status for stage in self.stages}
+        """The worst of the stages that apply."""
+        found = {stage.status for stage in self.stages} - {"n/a"}
         return "equal" if found == {"equal"} else "different" if found <= {"equal", "different"} and found else "failed"
 
     @property
@@ -161,10 +162,11 @@ class ReportData:
     @property
     def verdict(self) -> str:
         """One line."""
-        if not self.stages:
+        names = [stage.name for stage in self.stages if stage.status != "n/a"]
+        if not names:
             return "COULD NOT COMPARE: nothing was checked"
         if self.status == "equal":
-            return f"EQUAL: {', '.join(stage.name for stage in self.stages)} (tier {self.tier})"
+            return f"EQUAL: {', '.join(names)} (tier {self.tier})"
         if self.diverging and self.status == "different":
             first, others = self.diverging[0], len(self.diverging) - 1
             more = f", and {others} more" if others else ""

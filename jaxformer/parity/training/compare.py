@@ -25,7 +25,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, host, rms
+from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import frozen_in
 from jaxformer.parity.training.shared_dropout import check_masks
 from jaxformer.parity.training.spec import TrainingSpec
@@ -66,8 +66,7 @@ def compare_training(
             if spec.jax_schedule is not None:
                 comparison.schedule.append((next(iter(rates.values())), float(spec.jax_schedule(jnp.int64(number)))))
         result = comparison.result(theirs.changed_buffers())
-        noise = NULL_GRADIENT * rms(largest for largest, _ in comparison.largest.values())
-        return result._replace(stages=trained_alone.added_to(result.stages, noise))
+        return result._replace(stages=trained_alone.added_to(result.stages, comparison.noise))
 
 
 @contextmanager

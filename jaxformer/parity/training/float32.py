@@ -1,29 +1,20 @@
 """Training in float32, judged by torch's own rounding error (tier B): the losses, the first step, and all steps together."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
+from jaxformer.parity.explain.formulas.optimizer_steps import flat
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, check_float32, host, rms
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer
 
 MOST_STEPS = 50
 """After more steps, rounding has grown so far that it tells little."""
-
-
-class Changes(NamedTuple):
-    """What training did on one side."""
-
-    losses: np.ndarray
-    first: np.ndarray
-    """What the first step added to the parameters, joined to one vector."""
-    last: np.ndarray
-    """What all steps added."""
 
 
 def check_training32(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, rules: Family = TWIN) -> float:
@@ -39,15 +30,13 @@ def check_training32(torch_model: Any, jax_model: PyTree, spec: TrainingSpec, ru
     for precise, low, number in both:
         masks = ours.masks(number, low)
         snapshots.append((sides[0].step(precise, masks), sides[1].step(low, masks), ours.step(number, low)))
-    reference, theirs, mine = (list(side) for side in zip(*snapshots, strict=True))
-    kept = not_null(reference)
-    truth, torch_changes, jax_changes = (changes(side, weights, kept) for side in (reference, theirs, mine))
-    said = ("losses", "first step", f"{len(snapshots)} steps")
-    arrays = zip(said, jax_changes, torch_changes, truth, strict=True)
-    return max(check_float32(f"{what} in float32", *three) for what, *three in arrays)
+    truth, theirs, mine = zip(*snapshots, strict=True)
+    kept = not_null(truth)
+    truth, theirs, mine = (changes(side, weights, kept) for side in (truth, theirs, mine))
+    return max(check_float32(f"{what} in float32", mine[what], theirs[what], truth[what]) for what in truth)
 
 
-def not_null(snapshots: list[StepSnapshot]) -> dict[str, np.ndarray]:
+def not_null(snapshots: Sequence[StepSnapshot]) -> dict[str, np.ndarray]:
     """The entries whose gradient in float64 was once more than rounding noise around zero."""
     names = snapshots[0].gradients
     largest = {name: np.max([np.abs(snapshot.gradients[name]) for snapshot in snapshots], 0) for name in names}
@@ -55,11 +44,11 @@ def not_null(snapshots: list[StepSnapshot]) -> dict[str, np.ndarray]:
     return {name: array > noise for name, array in largest.items()}
 
 
-def changes(snapshots: list[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]) -> Changes:
-    """Since the weights before the first step."""
-
-    def moves(after: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.concatenate([(after[name].astype(np.float64) - weights[name])[own] for name, own in kept.items()])
-
-    losses = np.array([snapshot.loss for snapshot in snapshots])
-    return Changes(losses, moves(snapshots[0].parameters), moves(snapshots[-1].parameters))
+def changes(
+    snapshots: Sequence[StepSnapshot], weights: Mapping[str, np.ndarray], kept: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """What training did on one side: the losses, and what the first step and all steps added to the kept entries."""
+    found = {"losses": np.array([snapshot.loss for snapshot in snapshots])}
+    for what, after in (("first step", snapshots[0].parameters), (f"{len(snapshots)} steps", snapshots[-1].parameters)):
+        found[what] = flat(after, kept).astype(np.float64) - flat(weights, kept)
+    return found

@@ -7,15 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.parity.explain.explainers import attempt
-from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step
-from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES
+from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step, flat
+from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
+from jaxformer.parity.report.format import count
 from jaxformer.parity.training.trainers import StepSnapshot
 
 Arrays = Mapping[str, np.ndarray]
 """By torch's names."""
-Moves = tuple[np.ndarray, np.ndarray]
-"""What a step adds to the parameters in torch and in jax, as multiples of the learning rate."""
 
 ONE_STEP = 1e-9
 """Tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
@@ -57,7 +56,10 @@ class StepComparison:
         """The learning rates of torch and jax."""
         self.largest: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         """The largest gradient of each single entry so far, in absolute value, of torch and of jax."""
+        self.noise = 0.0
+        """Gradients up to this are rounding noise around zero."""
         self.null: dict[str, np.ndarray] = {}
+        """True where an entry's gradient was never more than that on both sides."""
         self.found: dict[str, Stage] = {}
         self.cause = ""
         """In which setting of the optimizer the first steps differ, where formulas tell, however small the difference is."""
@@ -67,7 +69,9 @@ class StepComparison:
         for name, gradient in theirs.gradients.items():
             before = self.largest.get(name, (0.0, 0.0))
             self.largest[name] = np.maximum(before[0], np.abs(gradient)), np.maximum(before[1], np.abs(ours.gradients[name]))
-        self.null = self._null_entries()
+        self.noise = NULL_GRADIENT * rms(gradient for gradient, _ in self.largest.values())
+        largest = {name: np.maximum(*both) for name, both in self.largest.items()}
+        self.null = {name: (array > 0) & (array <= self.noise) for name, array in largest.items()}
         gaps = self._largest_gaps(ours.parameters, theirs.parameters)
         name, error = largest_of({name: over_rms(gap, theirs.parameters[name]) for name, gap in gaps.items()})
         loss_error = over_rms(abs(ours.loss - theirs.loss), np.array(theirs.loss))
@@ -92,19 +96,13 @@ class StepComparison:
         no_move = Stage("optimizer", "failed", "torch's learning rate is 0 at every step: nothing moves")
         loss, error = (max(values) for values in zip(*((s.loss_error, s.parameter_error) for s in self.steps), strict=True))
         errors = f"loss {loss:.1e} (tolerance {LOSS:.0e}), parameters {error:.1e} (tolerance {PARAMETER:.0e})"
-        equal = Stage("train", "equal", f"{len(self.steps)} steps: {errors}, {len(nulls)} tensors with null gradients")
+        steps, tensors = count(len(self.steps), "step"), count(len(nulls), "tensor")
+        equal = Stage("train", "equal", f"{steps}: {errors}, {tensors} with null gradients")
         optimizer, train = self.found.get("optimizer", no_move), self.found.get("train", equal)
         if optimizer.status == "equal" and train.status == "different" and self.cause:
             optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.cause}")
         schedule = [self._schedule_stage()] if self.schedule else []
         return TrainingResult([self.found["loss"], optimizer, *schedule, train], self.steps, nulls, buffers)
-
-    def _null_entries(self) -> dict[str, np.ndarray]:
-        """True where the gradient was never more than rounding noise around zero, on both sides."""
-        squares = sum(float(np.square(theirs).sum()) for theirs, _ in self.largest.values())
-        noise = NULL_GRADIENT * np.sqrt(squares / sum(theirs.size for theirs, _ in self.largest.values()))
-        largest = {name: np.maximum(*both) for name, both in self.largest.items()}
-        return {name: (array > 0) & (array <= noise) for name, array in largest.items()}
 
     def _largest_gaps(self, ours: Arrays, theirs: Arrays) -> dict[str, float]:
         """The largest |J - T| in each tensor, null entries left out."""
@@ -117,41 +115,20 @@ class StepComparison:
         highest = max(rates.values())
         name, error = largest_of({name: gap / (rates.get(name) or highest) for name, gap in gaps.items()})
         stage = stage_of("optimizer", f"{step}: {name} differs, in learning rates, by", error, ONE_STEP)
-        moves = self._moves(rates, theirs, ours)
-        self.cause = self._setting(rates, moves)
+        kept = {name: ~self.null[name] for name, rate in rates.items() if rate}
+        before, steps = flat(self.before, kept), flat(rates, kept)
+        moves = tuple((flat(side.parameters, kept) - before) / steps for side in (theirs, ours))
+        if self.settings is not None:
+            known = self.settings, self.gradients, self.before, moves, kept
+            self.cause = attempt("an optimizer's setting", explain_step, *known)
         if stage.status == "equal":
             return stage
         gaps = self._largest_gaps(ours.gradients, theirs.gradients)
         name, error = largest_of({name: over_rms(gap, theirs.gradients[name]) for name, gap in gaps.items()})
         if not error <= TOLERANCES["gradient"][1]:
             return replace(stage, says=f"{stage.says}; the gradient differs already: {name}, max/rms {error:.1e}")
-        return replace(stage, says=f"{stage.says}; {EQUAL_GRADIENTS}{self._explanation(rates, moves)}")
-
-    def _compared(self, rates: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """True at the entries of each moving parameter that are not null."""
-        return {name: ~self.null[name] for name, rate in rates.items() if rate}
-
-    def _moves(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> Moves:
-        compared, before = self._compared(rates), self.before
-
-        def moves(after: Arrays) -> np.ndarray:
-            return np.concatenate([((after[name] - before[name]) / rates[name])[own] for name, own in compared.items()])
-
-        return moves(theirs.parameters), moves(ours.parameters)
-
-    def _setting(self, rates: Mapping[str, float], moves: Moves) -> str:
-        """In which setting of a known optimizer the steps differ."""
-        if self.settings is None:
-            return ""
-        return attempt(
-            "an optimizer's setting", explain_step, self.settings, self.gradients, self.before, moves, self._compared(rates)
-        )
-
-    def _explanation(self, rates: Mapping[str, float], moves: Moves) -> str:
-        """What explains another step from the same gradient, in words; '' where nothing simple does."""
-        weights = np.concatenate([self.before[name][own] for name, own in self._compared(rates).items()])
-        cause = self.cause or attempt("a multiple", explain_moves, moves, weights)
-        return f"; {cause}" if cause else ""
+        cause = self.cause or attempt("a multiple", explain_moves, moves, before)
+        return replace(stage, says="; ".join(filter(None, (stage.says, EQUAL_GRADIENTS, cause))))
 
     def _schedule_stage(self) -> Stage:
         """The learning rates of all steps: the first that differs, or the largest difference."""
@@ -171,8 +148,8 @@ def stage_of(name: str, says: str, error: float, tolerance: float) -> Stage:
 
 def over_rms(gap: float, array: np.ndarray) -> float:
     """A difference as a multiple of an array's rms."""
-    rms = np.sqrt(np.mean(np.square(array)))
-    return float(gap / rms) if rms else (np.inf if gap else 0.0)
+    size = float(np.sqrt(np.mean(np.square(array))))
+    return gap / size if size else (np.inf if gap else 0.0)
 
 
 def largest_of(values: Mapping[str, float]) -> tuple[str, float]:

@@ -47,6 +47,7 @@ class TorchTrainer:
         self.model = own.double() if float64 else own.float()
         self.optimizer = spec.torch_optimizer(self.model)
         self.scheduler = spec.torch_schedule(self.optimizer) if spec.torch_schedule else None
+        self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
 
     def changed_buffers(self) -> list[str]:
@@ -56,15 +57,13 @@ class TorchTrainer:
 
     def rates(self) -> dict[str, float]:
         """The learning rate of each parameter that the optimizer has, for the step to come."""
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
         groups = self.optimizer.param_groups
         trained = ((group, parameter) for group in groups for parameter in group["params"] if parameter.requires_grad)
-        return {names[parameter]: float(group["lr"]) for group, parameter in trained}
+        return {self.names[parameter]: float(group["lr"]) for group, parameter in trained}
 
     def settings(self) -> Settings | None:
         """What its first step does, if that is known."""
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        return settings_of(self.optimizer, names, self.spec.clip_norm)
+        return settings_of(self.optimizer, self.names, self.spec.clip_norm)
 
     def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> StepSnapshot:
         """One step down the gradient of the mean loss of these batches."""
@@ -73,22 +72,18 @@ class TorchTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         values = []
         for batch, drawn in zip(batches, masks, strict=True):
-            tensors = [torch.from_numpy(array) for array in batch]
-            integers = (torch.int8, torch.int16, torch.int32)
+            wide = [array.astype(np.int64) if array.dtype in (np.int8, np.int16, np.int32) else array for array in batch]
             with torch_float64() if self.float64 else nullcontext(), feed_masks(drawn):
-                value = self.spec.torch_loss(
-                    self.model, *(tensor.long() if tensor.dtype in integers else tensor for tensor in tensors)
-                )
+                value = self.spec.torch_loss(self.model, *map(torch.from_numpy, wide))
                 (value / len(batches)).backward()
             values.append(_scalar("torch", value, float64=self.float64))
-        parameters = dict(self.model.named_parameters())
-        gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for name, p in parameters.items()}
+        gradients = {name: host(torch.zeros_like(p) if p.grad is None else p.grad).copy() for p, name in self.names.items()}
         if self.spec.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()
-        return StepSnapshot(float(np.mean(values)), gradients, {name: host(p).copy() for name, p in parameters.items()})
+        return StepSnapshot(float(np.mean(values)), gradients, {name: host(p).copy() for p, name in self.names.items()})
 
 
 class JaxTrainer:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxformer.parity.explain.evidence import Evidence
 from jaxformer.parity.explain.search import Choices, Hypothesis
+from jaxformer.parity.report.format import count
 
 
 def attention_choices(evidence: Evidence) -> Choices:
@@ -61,7 +62,7 @@ def packed(evidence: Evidence) -> dict[str, list[np.ndarray]]:
     for n in (*HEADS, 1):
         if last[0].shape[-1] % (3 * n) == 0:
             parts = last[0].reshape(*last[0].shape[:-1], n, 3, -1)
-            found[f"{n} heads, each with its own three"] = [
+            found[f"{count(n, 'head')}, each with its own three"] = [
                 parts[..., i, :].reshape(found["in blocks"][0].shape) for i in range(3)
             ]
     return found
@@ -91,31 +92,29 @@ def attend(**chosen: Any) -> np.ndarray:
 
 def split(x: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
     """`B T D` as `B N T H`."""
-    return (
-        x.reshape(*x.shape[:2], -1, heads).transpose(0, 3, 1, 2)
-        if interleaved
-        else (x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3))
-    )
+    if interleaved:
+        return x.reshape(*x.shape[:2], -1, heads).transpose(0, 3, 1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
 
 def masks(given: Sequence[np.ndarray]) -> dict[str, Callable[[tuple[int, ...]], np.ndarray]]:
     """What may be attended to, as functions of the scores' shape."""
-    causal = {"causal": 0, "causal and one more": 1, "causal and one fewer": -1}
-    ready = {"none": partial(_allowed, None, None)} | {name: partial(_allowed, None, shift) for name, shift in causal.items()}
-    found: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {}
+    variants: dict[str, np.ndarray] = {}
     for mask in (mask for mask in given if mask.ndim == 4):
         padding = np.asarray(mask.any((-3, -2), keepdims=True))
-        variants = {"as given": mask, "inverted": ~mask, "padding alone": padding, "padding inverted": ~padding}
-        for name, variant in variants.items():
-            found[name] = partial(_allowed, variant, None)
-            found |= {f"{name}, {more}": partial(_allowed, variant, shift) for more, shift in causal.items()}
-    return found | ready
+        variants |= {"as given": mask, "inverted": ~mask, "padding alone": padding, "padding inverted": ~padding}
+    every = np.ones((1, 1, 1, 1), bool)
+    causal = {"": None, "causal": 0, "causal and one more": 1, "causal and one fewer": -1}
+    return {
+        ", ".join(filter(None, (name, more))) or "none": partial(_allowed, mask, shift)
+        for name, mask in {**variants, "": every}.items()
+        for more, shift in causal.items()
+    }
 
 
-def _allowed(mask: np.ndarray | None, shift: int | None, shape: tuple[int, ...]) -> np.ndarray:
-    """A mask, under a causal one that is moved by `shift`; None leaves either out."""
-    allowed = np.ones((1, 1, 1, 1), bool) if mask is None else mask
-    return allowed if shift is None else allowed & np.tri(shape[-2], shape[-1], shift).astype(bool)
+def _allowed(mask: np.ndarray, shift: int | None, shape: tuple[int, ...]) -> np.ndarray:
+    """A mask, under a causal one that is moved by `shift`; None leaves that out."""
+    return mask if shift is None else mask & np.tri(shape[-2], shape[-1], shift).astype(bool)
 
 
 HYPOTHESES = (Hypothesis("attention", attention_choices, attend),)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.parity.explain.factor import factor_between
 from jaxformer.parity.explain.search import ALL, Choices, apart, search_both
 
 FAR, NEAR = 0, 2
@@ -55,15 +56,16 @@ def explain_step(
     `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and jax's, in learning rates,
     of the entries of each parameter that are True in `kept`, in its order.
     """
-
-    def flat(arrays: Mapping[str, Any]) -> np.ndarray:
-        return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
-
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each in gradients]
-    past, weights = [flat(each) for each in gradients], flat(before)
-    choices = step_choices(settings, norms, flat(settings.decays))
+    past, weights = [flat(each, kept) for each in gradients], flat(before, kept)
+    choices = step_choices(settings, norms, flat(settings.decays, kept))
     found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
     return apart(choices, *found) if found else ""
+
+
+def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The kept entries of all arrays as one vector; a number counts for each entry."""
+    return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
 def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray) -> Choices:
@@ -106,15 +108,8 @@ def averaged(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
 def explain_moves(moves: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> str:
     """Where jax decays weights otherwise, or moves by a multiple; `moves` are torch's and jax's, in learning rates."""
     torch_moves, jax_moves = moves
-    decay = multiple(jax_moves - torch_moves, weights)
-    if decay is not None:
+    decay, residual = factor_between(jax_moves - torch_moves, weights)
+    if residual <= MULTIPLE:
         return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
-    further = multiple(jax_moves - torch_moves, torch_moves)
-    return "" if further is None else f"jax moves {1 + further:.9g} times as far"
-
-
-def multiple(array: np.ndarray, of: np.ndarray) -> float | None:
-    """c where array = c * of, but for a part in a million; None elsewhere."""
-    size = np.linalg.norm(of)
-    c = float(array @ of / size**2) if size else 0.0
-    return c if np.linalg.norm(array - c * of) <= MULTIPLE * np.linalg.norm(array) else None
+    further, residual = factor_between(jax_moves - torch_moves, torch_moves)
+    return f"jax moves {1 + further:.9g} times as far" if residual <= MULTIPLE else ""
