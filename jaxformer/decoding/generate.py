@@ -27,6 +27,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import GPT, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.nn.stack import take_layers_apart
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
 
@@ -128,7 +129,7 @@ def read(
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         positions = places(cache.length, 1, rows)
-        states, after = model.last_hidden_state(tokens[:, None], cache, mask=behind(rows, capacity), positions=positions)
+        states, after = model.last_hidden_state(tokens[:, None], cache, mask=behind(rows, cache.capacity), positions=positions)
         return last(model, states, 0), after
 
     unread = (longest - start + padding)[:, None]
@@ -149,7 +150,9 @@ def _generate(
 ) -> tuple[Int[Array, "B X"], Int[Array, ""], Int[Array, ""]]:
     """At most `size` tokens behind text[:, :start], whose first `padding` are none; where logits broke, and rules left none."""
     context = model.config.context
-    step, logits, cache, history = read(model, text, start, padding, context, width=1)
+    model = jax.lax.optimization_barrier(take_layers_apart(model))
+    capacity = min(text.shape[1] + size, context)
+    step, logits, cache, history = read(model, text, start, padding, capacity, width=1)
 
     def with_window(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         seen, padding = jnp.concatenate([window[0][:, 1:], chosen[:, None]], 1), jnp.maximum(window[1] - 1, 0)
@@ -178,6 +181,7 @@ def _generate_beam(
     size: int,
     shape: BeamShape,
 ) -> tuple[Int[Array, "B n X"], Float[Array, "B n"], Int[Array, ""]]:
+    model = jax.lax.optimization_barrier(take_layers_apart(model))
     capacity = min(text.shape[1] + size, model.config.context)
     step, logits, cache, history = read(model, text, start, padding, capacity, shape.width)
     return beam_search(step, logits, cache, history, numbers, end, size, shape)

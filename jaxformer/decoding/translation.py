@@ -25,6 +25,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.nn.stack import take_layers_apart
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
 
@@ -95,6 +96,7 @@ def read(
     model: EncoderDecoder, source: Int[Array, "B S"], valid: Bool[Array, "B S"], start: Int[Array, ""], size: int, width: int
 ) -> tuple[Step, Float[Array, "B V"], KVCache | None, Int[Array, "B 1"]]:
     """A step for `width` rows a source, the first token's logits, the cache, and the start: the source is encoded once."""
+    model = jax.lax.optimization_barrier(take_layers_apart(model))
     batch, mask = source.shape[0], padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)
@@ -102,7 +104,7 @@ def read(
     started = jnp.full((batch, 1), start)
     logits, cache = model.extend(started, cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
-    remembered = jax.tree.map(lambda leaf: leaf[:, rows], remembered)
+    remembered = remembered.take(rows)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
