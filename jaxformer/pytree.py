@@ -49,6 +49,11 @@ def layer_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     return {name: leaf.shape[1:] if is_stacked(name) else leaf.shape for name, leaf in leaves}
 
 
+def n_bytes(tree: PyTree) -> int:
+    """Bytes of all arrays, or of what has their shape and type."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def count_parameters(tree: PyTree, *, embeddings: bool = True) -> int:
     """Number of parameters; without `embeddings`, the token and position tables are left out."""
     leaves = named_leaves(tree).items()

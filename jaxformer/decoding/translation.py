@@ -96,7 +96,6 @@ def read(
     model: EncoderDecoder, source: Int[Array, "B S"], valid: Bool[Array, "B S"], start: Int[Array, ""], size: int, width: int
 ) -> tuple[Step, Float[Array, "B V"], KVCache | None, Int[Array, "B 1"]]:
     """A step for `width` rows a source, the first token's logits, the cache, and the start: the source is encoded once."""
-    model = jax.lax.optimization_barrier(take_layers_apart(model))
     batch, mask = source.shape[0], padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)
@@ -104,10 +103,10 @@ def read(
     started = jnp.full((batch, 1), start)
     logits, cache = model.extend(started, cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
-    remembered = remembered.take(rows)
+    remembered, apart = remembered.take(rows), take_layers_apart(model)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
-        logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
+        logits, after = apart.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
         return logits[:, 0], after
 
     return step, logits[:, 0], cache, started

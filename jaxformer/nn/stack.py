@@ -27,7 +27,8 @@ def is_apart(leaf: Any) -> bool:
 
 def take_layers_apart(tree: PyTree) -> PyTree:
     """A model whose layers have arrays of their own: what reads them in a loop would copy a slice of a stack each time."""
-    return map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
+    apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
+    return jax.lax.optimization_barrier(apart)
 
 
 @partial(jax.jit, static_argnames=("step", "unroll", "remat"))
@@ -137,7 +138,7 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers, unroll = [self.blocks, keys, remembered, held], self.n_layers if self.unrolled else 1
+        layers, unroll = [self.blocks, keys, remembered, held], self.n_layers if self.unrolled and cache is None else 1
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
         if cache is None:
             return after, None
