@@ -100,6 +100,10 @@ class KVCache:
         """Layers and sequences."""
         return len(self.layers.keys), self.layers.keys[0].shape[0] // self.layers.heads
 
+    def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
+        """Once every layer has written its n tokens: they count as held."""
+        return replace(self, layers=layers, length=self.length + n_tokens)
+
     def take(self, rows: Array) -> "KVCache":
         """The sequences of these rows, in this order; a row may be taken more than once."""
         return replace(self, layers=self.layers.take(rows))

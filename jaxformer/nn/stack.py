@@ -25,6 +25,11 @@ def is_apart(leaf: Any) -> bool:
     return isinstance(leaf, tuple)
 
 
+def layer_of(tree: PyTree, i: int) -> PyTree:
+    """What layer i has of its own."""
+    return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
+
+
 def take_layers_apart(tree: PyTree) -> PyTree:
     """A model whose layers have arrays of their own: what reads them in a loop would copy a slice of a stack each time."""
     apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
@@ -50,7 +55,7 @@ def scan_layers(
         return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
     outputs = []
     for i in range(len(first)):
-        carry, output = run(carry, jax.tree.map(lambda leaf: leaf[i], layers, is_leaf=is_apart))
+        carry, output = run(carry, layer_of(layers, i))
         outputs.append(output)
     return carry, jax.tree.map(lambda *each: each, *outputs)
 
@@ -93,7 +98,7 @@ class Stack(nnx.Module):
     def __getitem__(self, i: int) -> Block:
         if not -self.n_layers <= i < self.n_layers:
             raise IndexError(f"layer {i} of a stack of {self.n_layers}")
-        return jax.tree.map(lambda leaf: leaf[i], self.blocks, is_leaf=is_apart)
+        return layer_of(self.blocks, i)
 
     def __len__(self) -> int:
         return self.n_layers
@@ -142,7 +147,7 @@ class Stack(nnx.Module):
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
         if cache is None:
             return after, None
-        return after, KVCache(jax.tree.map(tuple, held, is_leaf=is_apart), cache.length + x.shape[1])
+        return after, cache.advance(jax.tree.map(tuple, held, is_leaf=is_apart), x.shape[1])
 
     def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
