@@ -38,10 +38,20 @@ def map_named(f: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(lambda path, *leaves: f(path_name(path), *leaves), tree, *rest)
 
 
+def is_stacked(name: str) -> bool:
+    """Whether a leaf of this name carries a leading layer axis, which a list of blocks, 'blocks.0', has not."""
+    return re.search(rf"\b{STACKED}(?!\d)", name) is not None
+
+
 def layer_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-    """Every leaf's shape without the layer axis, which a list of blocks, 'blocks.0', has not."""
+    """Every leaf's shape without the layer axis."""
     leaves = named_leaves(tree).items()
-    return {name: leaf.shape[1:] if re.search(rf"\b{STACKED}(?!\d)", name) else leaf.shape for name, leaf in leaves}
+    return {name: leaf.shape[1:] if is_stacked(name) else leaf.shape for name, leaf in leaves}
+
+
+def n_bytes(tree: PyTree) -> int:
+    """Bytes of all arrays, or of what has their shape and type."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def count_parameters(tree: PyTree, *, embeddings: bool = True) -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from jaxformer.config.models import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.nn.cache import KeysValues
 from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients
 from jaxformer.parity.probe.parameters import excite
@@ -21,6 +22,13 @@ B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
 
 
 checks = pytest.mark.parametrize("check", LADDER.values(), ids=LADDER)
+
+
+def check_held(found: KeysValues, reference: Any) -> None:
+    """The keys and values of every layer."""
+    for name in ("keys", "values"):
+        for i, (ours, theirs) in enumerate(zip(getattr(found, name), getattr(reference, name), strict=True)):
+            check_float64(f"{name} of layer {i}", ours, theirs)
 
 
 def block_config(**changes: Any) -> BlockConfig:

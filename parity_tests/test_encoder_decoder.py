@@ -23,7 +23,20 @@ from jaxformer.parity.run.candidate import Candidate
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
-from parity_tests.helpers import B, D, K, V, bias_per_head, checks, noise, per_head, run_check, seq2seq_config, twins
+from parity_tests.helpers import (
+    B,
+    D,
+    K,
+    V,
+    bias_per_head,
+    check_held,
+    checks,
+    noise,
+    per_head,
+    run_check,
+    seq2seq_config,
+    twins,
+)
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.cache import empty_cache as torch_cache
@@ -229,8 +242,7 @@ def test_the_remembered_keys_and_values_are_the_same(as_float64):
     ours = compiled(EncoderDecoder.remember)(model, compiled(EncoderDecoder.encode)(model, source))
     with torch.no_grad():
         theirs = twin.remember(twin.encode(torch.from_numpy(source)))
-    check_float64("keys", ours.keys, theirs.keys)
-    check_float64("values", ours.values, theirs.values)
+    check_held(ours, theirs)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
-from parity_tests.helpers import B, D, K, V, bias_per_head, checks, gpt_config, noise, run_check, twins
+from parity_tests.helpers import B, D, K, V, bias_per_head, check_held, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.cache import empty_cache as torch_cache
 
 RICH = gpt_config(
@@ -159,6 +159,5 @@ def test_the_cache_holds_the_same_keys_and_values(cached):
     _, ours = model.extend(tokens, empty_cache(model, B, CAPACITY))
     with torch.no_grad():
         _, theirs = twin.extend(torch.from_numpy(tokens), torch_cache(twin, B, CAPACITY))
-    check_float64("keys", ours.keys, theirs.keys)
-    check_float64("values", ours.values, theirs.values)
-    assert (int(ours.length), int(ours.layer)) == (theirs.length, theirs.layer) == (11, 0)
+    check_held(ours.layers, theirs.layers)
+    assert int(ours.length) == theirs.length == 11

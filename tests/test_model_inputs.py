@@ -217,8 +217,8 @@ def narrowed(model):
 @pytest.mark.parametrize("config", [GPT, SEQUENCES], ids=["gpt", "encoder-decoder"])
 @sides
 def test_a_cache_has_the_models_type(of, array, empty, config):
-    cache = empty(narrowed(of(config)), 2, CONTEXT)
-    assert str(cache.keys.dtype).removeprefix("torch.") == str(cache.values.dtype).removeprefix("torch.") == "bfloat16"
+    layers = empty(narrowed(of(config)), 2, CONTEXT).layers
+    assert {str(store.dtype).removeprefix("torch.") for store in layers.keys + layers.values} == {"bfloat16"}
 
 
 @sides

@@ -65,6 +65,7 @@ DIFFERENT = {
     "nn/attention.py: MultiHeadAttention: dropout_rate | dropout": RATE,
     "nn/attention.py: attention: dropout_rate | dropout": RATE,
     "nn/blocks.py: Block: dropout_rate | dropout": RATE,
+    "nn/cache.py: only jax has KVCache.grow": "a smaller cache is quicker to read where masked places are read too",
     "nn/embeddings.py: Embedding: padding_idx table | nothing": OWN,
     "nn/embeddings.py: InputEmbedding: dropout_rate | dropout": RATE,
     "nn/embeddings.py: only jax has Embedding.__init__": OWN,

@@ -27,9 +27,15 @@ from jaxformer.errors import InputError
 from jaxformer.models import GPT, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.nn.stack import take_layers_apart
+from jaxformer.pytree import n_bytes
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
+
+CHEAP = 4
+"""A cache of a quarter of the weights is cheap to read."""
+SMALLEST_CAPACITY = 64
 
 
 def generate(
@@ -56,7 +62,8 @@ def generate(
     check_length(n_tokens)
     size, vocab_size = bucket(n_tokens), model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
-    tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram)
+    slides = int(start) + n_tokens > model.config.context
+    tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
@@ -127,18 +134,19 @@ def read(
     positions = places(jnp.int32(0), longest, padding)
     states, cache = model.last_hidden_state(text, cache, mask=behind(padding, capacity), positions=positions)
     rows = jnp.repeat(padding, width)
+    apart = take_layers_apart(model)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         positions = places(cache.length, 1, rows)
-        states, after = model.last_hidden_state(tokens[:, None], cache, mask=behind(rows, capacity), positions=positions)
-        return last(model, states, 0), after
+        states, after = apart.last_hidden_state(tokens[:, None], cache, mask=behind(rows, cache.capacity), positions=positions)
+        return last(apart, states, 0), after
 
     unread = (longest - start + padding)[:, None]
     history = jnp.where(jnp.arange(longest, dtype=jnp.int32)[None] >= unread, jnp.roll(text, longest - start, axis=1), NONE)
     return step, last(model, states, start - 1), replace(cast(KVCache, cache), length=start), history
 
 
-@partial(jax.jit, static_argnames=("size", "ngram"))
+@partial(jax.jit, static_argnames=("size", "ngram", "slides"))
 def _generate(
     model: GPT,
     text: Int[Array, "B P"],
@@ -148,25 +156,49 @@ def _generate(
     choice: Choice,
     size: int,
     ngram: int,
+    slides: bool,
 ) -> tuple[Int[Array, "B X"], Int[Array, ""], Int[Array, ""]]:
-    """At most `size` tokens behind text[:, :start], whose first `padding` are none; where logits broke, and rules left none."""
+    """At most `size` tokens after text[:, :start], whose first `padding` are none; where logits broke, and rules left none."""
     context = model.config.context
-    step, logits, cache, history = read(model, text, start, padding, context, width=1)
-
-    def with_window(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        seen, padding = jnp.concatenate([window[0][:, 1:], chosen[:, None]], 1), jnp.maximum(window[1] - 1, 0)
-        positions = places(jnp.int32(0), context, padding)
-        states, _ = model.last_hidden_state(seen, None, mask=behind(padding, context), positions=positions)
-        return last(model, states, context - 1), (seen, padding)
-
+    rooms = capacities(model, text.shape[0], text.shape[1], min(text.shape[1] + size, context))
+    step, logits, cache, history = read(model, text, start, padding, rooms[0], width=1)
     progress = begin(logits, cache, history, size, choice.rules)
-    progress = advance(step, progress, jnp.minimum(end, context - start), choice, ngram)
-    if text.shape[1] + size > context:
+    for room in rooms:
+        progress = replace(progress, cache=progress.cache.grow(room))
+        progress = advance(step, progress, jnp.minimum(end, room - start), choice, ngram)
+    if slides:
         whole = jnp.concatenate([text, jnp.zeros_like(progress.tokens)], 1)
         whole = jax.lax.dynamic_update_slice_in_dim(whole, progress.tokens, start, axis=1)
         window = jax.lax.dynamic_slice_in_dim(whole, start + progress.length - context, context, axis=1)
-        progress = advance(with_window, replace(progress, cache=(window, padding)), end, choice, ngram)
+        progress = advance(with_window(model), replace(progress, cache=(window, padding)), end, choice, ngram)
     return progress.tokens, progress.broken, progress.stuck
+
+
+def capacities(model: GPT, batch: int, least: int, most: int) -> list[int]:
+    """How far a cache grows while it is filled, in the end to `most`.
+
+    A token reads all the cache's capacity. While that is little beside the weights, which it reads too, a smaller cache gains
+    nothing, and each one costs a compilation.
+    """
+    token = n_bytes(jax.eval_shape(partial(empty_cache, model, batch, 1)))
+    cheap = n_bytes(model) // (CHEAP * token)
+    rooms = [most]
+    while rooms[0] > max(cheap, least, SMALLEST_CAPACITY):
+        rooms.insert(0, max(rooms[0] // 2, least))
+    return rooms
+
+
+def with_window(model: GPT) -> Step:
+    """A step beyond the context: it looks at the `context` tokens before, whose positions are new, and costs a full pass."""
+    context, apart = model.config.context, take_layers_apart(model)
+
+    def step(chosen: Array, window: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        seen, padding = jnp.concatenate([window[0][:, 1:], chosen[:, None]], 1), jnp.maximum(window[1] - 1, 0)
+        positions = places(jnp.int32(0), context, padding)
+        states, _ = apart.last_hidden_state(seen, None, mask=behind(padding, context), positions=positions)
+        return last(apart, states, context - 1), (seen, padding)
+
+    return step
 
 
 @partial(jax.jit, static_argnames=("size", "shape"))

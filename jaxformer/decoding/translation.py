@@ -25,6 +25,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
+from jaxformer.nn.stack import take_layers_apart
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
@@ -104,10 +105,10 @@ def read(
     started = jnp.full((batch, 1), start)
     logits, cache = model.extend(started, cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
-    remembered = jax.tree.map(lambda leaf: leaf[:, rows], remembered)
+    remembered, apart = remembered.take(rows), take_layers_apart(model)
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
-        logits, after = model.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
+        logits, after = apart.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
         return logits[:, 0], after
 
     return step, logits[:, 0], cache, started

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.precision import wide_dtype
@@ -37,8 +37,8 @@ def attention_weights(
     batch, queries, heads, width = q.shape
     kv_heads, keys = k.shape[2], k.shape[1]
     check_scored((batch, heads, queries, keys), mask, bias)
-    grouped = (q * width**-0.5).reshape(batch, queries, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=wide_dtype(q.dtype))
+    grouped = fold_heads(q * width**-0.5).reshape(batch * kv_heads, -1, width)
+    scores = jnp.einsum("xrh,xsh->xrs", grouped, fold_heads(k), preferred_element_type=wide_dtype(q.dtype))
     scores = scores.reshape(batch, heads, queries, keys)
     return masked_softmax(scores if bias is None else scores + bias.astype(scores.dtype), mask)
 
@@ -46,9 +46,9 @@ def attention_weights(
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
     """The values, averaged by the attention weights."""
     batch, heads, queries, keys = weights.shape
-    kv_heads = v.shape[2]
-    grouped = weights.astype(v.dtype).reshape(batch, kv_heads, heads // kv_heads, queries, keys)
-    return jnp.einsum("bkgts,bskh->btkgh", grouped, v).reshape(batch, queries, heads, -1)
+    grouped = weights.astype(v.dtype).reshape(batch * v.shape[2], -1, keys)
+    gathered = jnp.einsum("xrs,xsh->xrh", grouped, fold_heads(v))
+    return unfold_heads(gathered.reshape(batch * heads, queries, -1), heads)
 
 
 def attention(
@@ -110,13 +110,14 @@ class MultiHeadAttention(nnx.Module):
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
             return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
-        return split_heads(self.query(x), self.heads), read.keys, read.values
+        return split_heads(self.query(x), self.heads), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
-        return KeysValues(split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads))
+        keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
+        return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
 
     def weights(
         self,
@@ -145,13 +146,13 @@ class MultiHeadAttention(nnx.Module):
     def extend(
         self,
         x: Float[Array, "B T D"],
-        cache: KVCache | None,
+        cache: LayerCache | None,
         memory: Memory | None = None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         rng: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
+    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention
-from jaxformer.nn.cache import KVCache
+from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
@@ -53,7 +53,7 @@ class Block(nnx.Module):
     def extend(
         self,
         x: Float[Array, "B T D"],
-        cache: KVCache | None,
+        cache: LayerCache | None,
         mask: Bool[Array, "_ _ _ _"] | None = None,
         memory: Memory | None = None,
         memory_mask: Bool[Array, "_ _ _ _"] | None = None,
@@ -61,7 +61,7 @@ class Block(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
-    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
+    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         keys = split_key(key, 6)
@@ -95,8 +95,8 @@ class Block(nnx.Module):
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
-        self, x: Array, cache: KVCache | None, mask: Array | None, bias: Array | None, keys: list[PRNGKeyArray | None]
-    ) -> tuple[Array, KVCache | None]:
+        self, x: Array, cache: LayerCache | None, mask: Array | None, bias: Array | None, keys: list[PRNGKeyArray | None]
+    ) -> tuple[Array, LayerCache | None]:
         y = self._before(self.attention_norm, x)
         y, cache = self.attention.extend(y, cache, mask=mask, rng=keys[0], bias=bias)
         return self._after(self.attention_norm, x, y, keys[1]), cache

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from jaxformer.config.models import BlockConfig
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
-from jaxformer.nn.cache import KeysValues, KVCache
+from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
+from jaxformer.pytree import is_stacked, map_named
 from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 
@@ -20,39 +21,67 @@ DEEPEST_UNROLLED = 12
 """Unrolled, a step is a quarter faster on CPU; beyond this depth compile time outweighs it."""
 
 
+def is_apart(leaf: Any) -> bool:
+    """Whether a leaf of all layers is a tuple, an array a layer, and not one array with a layer axis."""
+    return isinstance(leaf, tuple)
+
+
+def layer_of(tree: PyTree, i: int) -> PyTree:
+    """What layer i has of its own."""
+    return jax.tree.map(lambda leaf: leaf[i], tree, is_leaf=is_apart)
+
+
+def take_layers_apart(tree: PyTree) -> PyTree:
+    """A model whose layers have arrays of their own: what reads them in a loop would copy a slice of a stack each time."""
+    apart = map_named(lambda name, leaf: tuple(leaf) if is_stacked(name) else leaf, tree)
+    return jax.lax.optimization_barrier(apart)
+
+
 @partial(jax.jit, static_argnames=("step", "unroll", "remat"))
 def scan_layers(
-    step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, *, unroll: int = 1, remat: bool = False
+    step: Callable[..., Any], carry: PyTree, layers: list[Any], shared: PyTree, *, unroll: int = 1, remat: bool = False
 ) -> tuple[Any, Any]:
-    """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come stacked.
+    """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come as the layers do, stacked or apart.
 
-    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that
-    a stack called without jit compiles once.
+    `layers` is what each layer has of its own. `step` is one function of a module, never a closure: JAX knows a function that
+    it has compiled by its identity, so that a stack called without jit compiles once.
     """
 
     def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
         return step(carry, layer, shared)
 
-    return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
+    first = jax.tree.leaves(layers[0], is_leaf=is_apart)[0]
+    if not is_apart(first):
+        layers = jax.tree.map(lambda leaf: jnp.stack(leaf) if is_apart(leaf) else leaf, layers, is_leaf=is_apart)
+        return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
+    outputs = []
+    for i in range(len(first)):
+        carry, output = run(carry, layer_of(layers, i))
+        outputs.append(output)
+    return carry, jax.tree.map(lambda *each: each, *outputs)
 
 
-def _extend(carry: PyTree, layer: PyTree, shared: dict[str, Any]) -> tuple[PyTree, None]:
-    (x, cache), (block, key, remembered) = carry, layer
+def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, KeysValues | None]:
+    block, key, remembered, held = layer
+    shared = dict(shared)
+    length = shared.pop("length")
     if remembered is not None:
-        shared = shared | {"memory": remembered}
-    return block.extend(x, cache, key=key, **shared), None
+        shared["memory"] = remembered
+    x, cache = block.extend(carry, None if held is None else LayerCache(held, length), key=key, **shared)
+    return x, None if cache is None else cache.held
 
 
-def _remember(carry: None, block: Block, memory: Source) -> tuple[None, KeysValues]:
-    return None, cast(MultiHeadAttention, block.cross_attention).keys_values(memory)
+def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, KeysValues]:
+    return None, cast(MultiHeadAttention, layer[0].cross_attention).keys_values(memory)
 
 
-def _weights(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
+def _weights(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
+    block = layer[0]
     return block(x, **shared), block.weights(x, **shared)
 
 
-def _hidden_states(x: Array, block: Block, shared: dict[str, Any]) -> tuple[Array, Array]:
-    x = block(x, **shared)
+def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, Array]:
+    x = layer[0](x, **shared)
     return x, x
 
 
@@ -70,7 +99,7 @@ class Stack(nnx.Module):
     def __getitem__(self, i: int) -> Block:
         if not -self.n_layers <= i < self.n_layers:
             raise IndexError(f"layer {i} of a stack of {self.n_layers}")
-        return jax.tree.map(lambda leaf: leaf[i], self.blocks)
+        return layer_of(self.blocks, i)
 
     def __len__(self) -> int:
         return self.n_layers
@@ -110,17 +139,20 @@ class Stack(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         if cache is not None:
-            check_cache((cache.keys.shape[0], cache.keys.shape[1]), (self.n_layers, x.shape[0]))
+            check_cache(cache.shape, (self.n_layers, x.shape[0]))
         keys = None if key is None else jax.random.split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
-        layers, unroll = (self.blocks, keys, remembered), self.n_layers if self.unrolled else 1
-        (after, cache), _ = scan_layers(_extend, (x, cache), layers, shared, unroll=unroll, remat=self.remat)
-        return after, None if cache is None else cache.advance(x.shape[1])
+        held, length = (None, None) if cache is None else (cache.layers, cache.length)
+        layers, unroll = [self.blocks, keys, remembered, held], self.n_layers if self.unrolled and cache is None else 1
+        after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
+        if cache is None:
+            return after, None
+        return after, cache.advance(jax.tree.map(tuple, held, is_leaf=is_apart), x.shape[1])
 
     def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
-        return scan_layers(_remember, None, self.blocks, memory)[1]
+        return jax.tree.map(tuple, scan_layers(_remember, None, [self.blocks], memory)[1], is_leaf=is_apart)
 
     def weights(
         self,
@@ -134,7 +166,7 @@ class Stack(nnx.Module):
     ) -> AttentionWeights:
         """The attention weights of every layer."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
-        return scan_layers(_weights, x, self.blocks, shared)[1]
+        return scan_layers(_weights, x, [self.blocks], shared)[1]
 
     def hidden_states(
         self,
@@ -148,7 +180,7 @@ class Stack(nnx.Module):
     ) -> Float[Array, "_ B T D"]:
         """x and the output of every layer, L + 1 in all."""
         shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
-        return jnp.concatenate([x[None], scan_layers(_hidden_states, x, self.blocks, shared)[1]])
+        return jnp.concatenate([x[None], scan_layers(_hidden_states, x, [self.blocks], shared)[1]])
 
     def _shared(
         self, x: Array, cache: KVCache | None, mask: Any, memory: Any, memory_mask: Any, bias: Any, memory_bias: Any

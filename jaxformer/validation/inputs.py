@@ -124,7 +124,10 @@ def memory_shape(memory: Any) -> tuple[int, int]:
     """Rows B and length S of a source, or of keys and values, be they a layer's or all layers'."""
     while isinstance(memory, tuple):
         memory = memory[0]
-    return memory.keys.shape[-4:-2] if hasattr(memory, "keys") else memory.shape[:2]
+    if not hasattr(memory, "keys"):
+        return memory.shape[:2]
+    keys = memory.keys[0] if isinstance(memory.keys, tuple) else memory.keys
+    return keys.shape[0] // memory.heads, keys.shape[1]
 
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:

@@ -12,7 +12,7 @@ from torch_ref.decoding.choose import Step, choose
 from torch_ref.decoding.rules import Ends
 from torch_ref.decoding.sampling import GREEDY
 from torch_ref.models.encoder_decoder import EncoderDecoder
-from torch_ref.nn.cache import KeysValues, KVCache, empty_cache
+from torch_ref.nn.cache import KVCache, empty_cache
 from torch_ref.nn.masks import padding_mask
 
 
@@ -30,9 +30,8 @@ def read(
     logits, cache = model.extend(torch.full((len(source), 1), start), cache, remembered, memory_mask=mask)
 
     def step(tokens: Tensor, cache: KVCache) -> tuple[Tensor, KVCache | None]:
-        shape = (-1, len(tokens), -1, -1, -1)
-        read = KeysValues(remembered.keys.expand(shape), remembered.values.expand(shape))
-        logits, after = model.extend(tokens[:, None], cache, read, memory_mask=mask)
+        rows = torch.arange(len(tokens)) * len(source) // len(tokens)
+        logits, after = model.extend(tokens[:, None], cache, remembered.take(rows), memory_mask=mask)
         return logits[:, 0], after
 
     return step, logits[:, 0], cache

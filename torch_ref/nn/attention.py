@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from jaxformer.config.models import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.validation.inputs import check_scored, check_sources, source_widths
-from torch_ref.nn.cache import KeysValues, KVCache
+from torch_ref.nn.cache import KeysValues, LayerCache, fold_heads
 from torch_ref.nn.masks import combine
 
 KEEP_ALL = nn.Dropout(0.0)
@@ -98,13 +98,14 @@ class MultiHeadAttention(nn.Module):
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
             return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
-        return split_heads(self.query(x), self.heads), read.keys, read.values
+        return split_heads(self.query(x), self.heads), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
-        return KeysValues(split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads))
+        keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
+        return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
 
     def weights(
         self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
@@ -122,12 +123,12 @@ class MultiHeadAttention(nn.Module):
     def extend(
         self,
         x: Tensor,
-        cache: KVCache | None,
+        cache: LayerCache | None,
         memory: Memory | None = None,
         mask: Tensor | None = None,
         *,
         bias: Tensor | None = None,
-    ) -> tuple[Tensor, KVCache | None]:
+    ) -> tuple[Tensor, LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
         q, k, v = self.project(x, memory)
         if cache is not None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from jaxformer.config.models import BlockConfig
 from jaxformer.validation.inputs import check_attended
 from torch_ref.nn.attention import Memory, MultiHeadAttention
-from torch_ref.nn.cache import KVCache
+from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.feedforward import FeedForward
 from torch_ref.nn.norms import make_norm
 
@@ -51,14 +51,14 @@ class Block(nn.Module):
     def extend(
         self,
         x: Tensor,
-        cache: KVCache | None,
+        cache: LayerCache | None,
         mask: Tensor | None = None,
         memory: Memory | None = None,
         memory_mask: Tensor | None = None,
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
-    ) -> tuple[Tensor, KVCache | None]:
+    ) -> tuple[Tensor, LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         x, cache = self._attend(x, cache, mask, bias)
@@ -91,8 +91,8 @@ class Block(nn.Module):
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
-        self, x: Tensor, cache: KVCache | None, mask: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, KVCache | None]:
+        self, x: Tensor, cache: LayerCache | None, mask: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, LayerCache | None]:
         y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, bias=bias)
         return self._after(self.attention_norm, x, y), cache
 

@@ -1,6 +1,11 @@
-"""Keys and values of the tokens already seen: allocated once, written in place, never resized."""
+"""Keys and values of the tokens already seen: allocated once, written in place, never resized.
+
+Keys and values are `B*K S H`: the heads of a sequence side by side, and what a head holds in one piece, as the products of
+attention read it. Every layer has buffers of its own.
+"""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,53 +14,93 @@ from jaxformer.config.models import BlockConfig
 from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
 
 
+def fold_heads(x: Tensor) -> Tensor:
+    """The heads of each sequence side by side: `B S K H` -> `B*K S H`."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def unfold_heads(x: Tensor, heads: int) -> Tensor:
+    """The inverse of fold_heads."""
+    return x.unflatten(0, (-1, heads)).transpose(1, 2)
+
+
 @dataclass(frozen=True)
 class KeysValues:
-    """What cross-attention reads, computed once for a whole generation; those of a stack have a leading layer axis."""
+    """What cross-attention reads, computed once for a whole generation; those of a stack are tuples, a tensor a layer."""
 
-    keys: Tensor
-    """B S K H"""
-    values: Tensor
-    """B S K H"""
+    keys: Any
+    """B*K S H; of a stack, a tuple of them."""
+    values: Any
+    """The same."""
+    heads: int
+    """K"""
+
+    def unfolded(self) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, `B S K H`."""
+        return unfold_heads(self.keys, self.heads), unfold_heads(self.values, self.heads)
+
+    def take(self, rows: Tensor) -> "KeysValues":
+        """The sequences of these rows, in this order; a row may be taken more than once."""
+
+        def pick(store: Tensor) -> Tensor:
+            return store.unflatten(0, (-1, self.heads))[rows].flatten(0, 1)
+
+        return replace(self, keys=tuple(map(pick, self.keys)), values=tuple(map(pick, self.values)))
 
 
 @dataclass(frozen=True)
-class KVCache:
-    """State that goes in and comes out. `layer` is a cursor: each attention layer writes its own place and moves it on."""
+class LayerCache:
+    """What one layer holds of the tokens already seen."""
 
-    keys: Tensor
-    """L B S K H"""
-    values: Tensor
-    """L B S K H"""
+    held: KeysValues
     length: int
     """Tokens held."""
-    layer: int
-    """The layer that writes next."""
 
     @property
     def capacity(self) -> int:
         """Tokens that fit, S."""
-        return self.keys.shape[2]
+        return self.held.keys.shape[-2]
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "KVCache"]:
-        """Write B T K H after this layer's cached tokens; all its keys and values `B S K H`, and the cache at the next layer.
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, "LayerCache"]:
+        """Write B T K H after the cached tokens; all keys and values `B S K H`, and the cache that holds them.
 
         The tensors are written in place, so a cache that was continued cannot be continued again. Beyond the capacity torch
         raises RuntimeError. InputError for keys of another type.
         """
-        check_cache_type(self.keys.dtype, keys.dtype)
+        held = self.held
+        check_cache_type(held.keys.dtype, keys.dtype)
         places = slice(self.length, self.length + keys.shape[1])
-        self.keys[self.layer, :, places] = keys
-        self.values[self.layer, :, places] = values
-        return self.keys[self.layer], self.values[self.layer], replace(self, layer=self.layer + 1)
+        held.keys[:, places] = fold_heads(keys)
+        held.values[:, places] = fold_heads(values)
+        return *held.unfolded(), self
 
-    def advance(self, n_tokens: int) -> "KVCache":
-        """Once every layer has written its n tokens: they count as held, the cursor returns to the first layer."""
-        return replace(self, length=self.length + n_tokens, layer=0)
+
+@dataclass(frozen=True)
+class KVCache:
+    """State that goes in and comes out."""
+
+    layers: KeysValues
+    """Of each layer, `B*K S H`."""
+    length: int
+    """Tokens held."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit, S."""
+        return self.layers.keys[0].shape[1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and sequences."""
+        return len(self.layers.keys), self.layers.keys[0].shape[0] // self.layers.heads
+
+    def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
+        """Once every layer has written its n tokens: they count as held."""
+        return replace(self, layers=layers, length=self.length + n_tokens)
 
     def take(self, rows: Tensor) -> "KVCache":
         """The sequences of these rows, in this order; a row may be taken more than once."""
-        return replace(self, keys=self.keys[:, rows], values=self.values[:, rows])
+        return replace(self, layers=self.layers.take(rows))
 
 
 def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype: torch.dtype | None = None) -> KVCache:
@@ -68,5 +113,6 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     check_cache_size(model, batch, capacity)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
-    shape = (blocks.n_layers, batch, capacity, blocks.kv_heads, blocks.head_width)
-    return KVCache(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype), 0, 0)
+    shape = (batch * blocks.kv_heads, capacity, blocks.head_width)
+    keys, values = (tuple(torch.zeros(shape, dtype=dtype) for _ in range(blocks.n_layers)) for _ in range(2))
+    return KVCache(KeysValues(keys, values, blocks.kv_heads), 0)

@@ -9,7 +9,7 @@ from jaxformer.config.models import BlockConfig
 from jaxformer.validation.inputs import check_cache
 from torch_ref.nn.attention import Memory, MultiHeadAttention, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
-from torch_ref.nn.cache import KeysValues, KVCache
+from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
 
 
 class Stack(nn.Module):
@@ -50,18 +50,21 @@ class Stack(nn.Module):
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
-        n_tokens = x.shape[1]
         if cache is not None:
-            check_cache((cache.keys.shape[0], cache.keys.shape[1]), (len(self), x.shape[0]))
+            check_cache(cache.shape, (len(self), x.shape[0]))
+        n_tokens = x.shape[1]
         for i in range(len(self)):
-            read = KeysValues(memory.keys[i], memory.values[i]) if isinstance(memory, KeysValues) else memory
-            x, cache = self[i].extend(x, cache, mask, read, memory_mask, bias=bias, memory_bias=memory_bias)
-        return x, None if cache is None else cache.advance(n_tokens)
+            read = _of_layer(memory, i) if isinstance(memory, KeysValues) else memory
+            held = None if cache is None else LayerCache(_of_layer(cache.layers, i), cache.length)
+            x, _ = self[i].extend(x, held, mask, read, memory_mask, bias=bias, memory_bias=memory_bias)
+        return x, None if cache is None else cache.advance(cache.layers, n_tokens)
 
     def remember(self, memory: Source) -> KeysValues:
         """Every layer's keys and values of a memory, which stay the same from token to token."""
-        found = [cast(MultiHeadAttention, self[i].cross_attention).keys_values(memory) for i in range(len(self))]
-        return KeysValues(torch.stack([each.keys for each in found]), torch.stack([each.values for each in found]))
+        attentions = [cast(MultiHeadAttention, self[i].cross_attention) for i in range(len(self))]
+        found = [attention.keys_values(memory) for attention in attentions]
+        keys, values = zip(*((each.keys, each.values) for each in found), strict=True)
+        return KeysValues(keys, values, attentions[0].kv_heads)
 
     def weights(
         self,
@@ -96,3 +99,7 @@ class Stack(nn.Module):
         for i in range(len(self)):
             found.append(self[i](found[-1], mask, memory, memory_mask, bias=bias, memory_bias=memory_bias))
         return torch.stack(found)
+
+
+def _of_layer(all_layers: KeysValues, i: int) -> KeysValues:
+    return KeysValues(all_layers.keys[i], all_layers.values[i], all_layers.heads)

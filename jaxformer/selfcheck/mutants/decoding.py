@@ -38,12 +38,12 @@ def constrained(change: Callable[[Array, Rules], tuple[Array, Rules]]) -> Inject
 
 def caches_stay(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
     """Rows of the cache are not rearranged with their sequences."""
-    return lambda self, rows: self if len(rows) == self.keys.shape[1] else original(self, rows)
+    return lambda self, rows: self if len(rows) == self.shape[1] else original(self, rows)
 
 
 def one_ahead(original: Callable[..., KVCache]) -> Callable[..., KVCache]:
     """The cache leaves a place free after the first tokens."""
-    return lambda self, n: original(self, n + 1) if int(self.length) == 0 else original(self, n)
+    return lambda self, layers, n: original(self, layers, n + 1) if int(self.length) == 0 else original(self, layers, n)
 
 
 MUTANTS = [
