@@ -88,14 +88,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: jf.empty_cache(GPT, 0, 8),
         "batch = 0 is out of range; give an integer from 1 to 2147483647",
     ),
-    "a cache beyond the context": (
-        lambda: jf.empty_cache(GPT, 1, 9),
-        "capacity = 9 is out of range; give an integer from 1 to 8",
-    ),
-    "torch's cache beyond the context": (
-        lambda: torch_ref.nn.cache.empty_cache(CONFIG, 1, 9),
-        "capacity = 9 is out of range; give an integer from 1 to 8",
-    ),
     "an optimizer by name": (lambda: jf.make_optimizer("adamw", 5), "optimizer is a str; give a OptimizerConfig"),
     "torch's optimizer by name": (
         lambda: torch_ref.training.optimizers.make_optimizer(torch.nn.Linear(1, 1), "adamw", 5),

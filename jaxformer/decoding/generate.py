@@ -180,7 +180,7 @@ def capacities(model: GPT, batch: int, least: int, most: int) -> list[int]:
     A token reads all the cache's capacity. While that is little beside the weights, which it reads too, a smaller cache gains
     nothing, and each one costs a compilation.
     """
-    token = n_bytes(jax.eval_shape(partial(empty_cache, model, batch, 1)))
+    token = n_bytes(empty_cache(model, batch, 1))
     cheap = n_bytes(model) // (CHEAP * token)
     rooms = [most]
     while rooms[0] > max(cheap, least, SMALLEST_CAPACITY):

@@ -125,7 +125,7 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     decoder's.
     """
     blocks = cached_blocks(model)
-    check_cache_size(model, batch, capacity)
+    check_cache_size(batch, capacity)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
     shape = (batch * blocks.kv_heads, capacity, blocks.head_width)

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
-from jaxformer.validation.fields import LARGEST_SIZE, check_size
+from jaxformer.validation.fields import check_size
 
 C = TypeVar("C")
 
@@ -74,11 +74,10 @@ def cached_blocks(model: Any) -> BlockConfig:
     return config.decoder if isinstance(config, EncoderDecoderConfig) else config
 
 
-def check_cache_size(model: Any, batch: int, capacity: int) -> None:
-    """At least one sequence and one token, and no more tokens than the model has positions for, where it says so."""
+def check_cache_size(batch: int, capacity: int) -> None:
+    """At least one sequence and one token."""
     check_size("batch", batch)
-    context = getattr(getattr(model, "config", model), "context", LARGEST_SIZE)
-    check_size("capacity", capacity, most=context)
+    check_size("capacity", capacity)
 
 
 def check_cache_type(found: Any, wanted: Any) -> None:

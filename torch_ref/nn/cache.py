@@ -110,7 +110,7 @@ def empty_cache(model: nn.Module | BlockConfig, batch: int, capacity: int, dtype
     decoder's.
     """
     blocks = cached_blocks(model)
-    check_cache_size(model, batch, capacity)
+    check_cache_size(batch, capacity)
     if dtype is None:
         dtype = torch.float32 if isinstance(model, BlockConfig) else next(model.parameters()).dtype
     shape = (batch * blocks.kv_heads, capacity, blocks.head_width)
