@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError
 
@@ -111,6 +112,8 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     try:
         code = main(sys.argv[1 + verbose :])
         sys.stdout.flush()
+        if line := stated():
+            print(line, file=sys.stderr)
     except JaxformerError as error:
         if verbose:
             raise

@@ -61,6 +61,13 @@ def test_what_torch_ties_is_written_under_all_its_names_and_read_under_any():
     assert all(list(gradients_to_torch(tree, TWO, {name})) == [name] for name in state)
 
 
+def test_the_jax_model_does_not_follow_torch():
+    table = torch.ones(V, D)
+    found = to_jax({"wte.weight": table}, {"wte": {"table": noise(V, D)}}, TWO)
+    table.zero_()
+    assert np.all(np.asarray(found["wte"]["table"]) == 1)
+
+
 def test_what_torch_ties_has_to_be_the_same():
     tree = {"wte": {"table": noise(V, D)}}
     state = to_torch(tree, TWO)

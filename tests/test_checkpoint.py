@@ -266,6 +266,19 @@ def test_weights_that_are_not_this_model(weights):
     assert "norm.bias is float16[8]" in refused(weights)
 
 
+def test_a_type_that_no_model_has_is_refused(weights):
+    tensors = safetensors.numpy.load_file(weights)
+    safetensors.numpy.save_file(tensors | {"norm.bias": np.zeros(8, np.complex64)}, weights)
+    assert "norm.bias is of type C64; models hold F16, BF16, F32 or F64" in refused(weights)
+
+
+def test_a_loaded_model_does_not_follow_its_file(weights, model):
+    loaded, size = load_weights(weights, jax.eval_shape(lambda: model)), weights.stat().st_size
+    with weights.open("r+b") as file:
+        file.write(b"\xff" * size)
+    assert digest(loaded) == digest(model)
+
+
 def test_weights_that_cannot_be_read(tmp_path):
     assert "cannot be read" in refused(tmp_path / "nothing")
     assert "cannot be read" in refused(tmp_path)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.settings import SamplingConfig
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generate:
+class Generate(CacheFlag):
     """Continue a text with a trained model, or write the target of a source."""
 
     folder: tyro.conf.Positional[Path]
@@ -59,6 +60,7 @@ class Generate:
 def main(arguments: list[str]) -> None:
     """Print the prompt and what follows it, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
+    use_cache(flags.cache)
     from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.training.trained import load_trained
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import tyro
 
+from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
@@ -19,7 +20,7 @@ LINES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate:
+class Translate(CacheFlag):
     """Translate texts: those given, the lines of a file, or those of standard input."""
 
     folder: tyro.conf.Positional[Path]
@@ -53,6 +54,7 @@ class Translate:
 def main(arguments: list[str]) -> None:
     """Print the translation of each source, in their order."""
     flags = parse(Translate, arguments, prog="jaxformer translate")
+    use_cache(flags.cache)
     beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
     from jaxformer.training.plots import can_plot, plot_alignment
     from jaxformer.training.translator import load_translator

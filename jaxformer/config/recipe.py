@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxformer.compilation_cache import CacheFlag
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.validation.fields import check_size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(CacheFlag):
     """Settings that every recipe has."""
 
     out: Path | None = None

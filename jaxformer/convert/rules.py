@@ -20,13 +20,12 @@ from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules, within
-from jaxformer.convert.host import host
+from jaxformer.convert.host import host, to_device
 from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
 from jaxformer.errors import ConversionError
 from jaxformer.pytree import is_weight, map_named, named_weights
@@ -162,7 +161,7 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
         if not is_weight(leaf) or name in family.constants:
             return leaf
         layers = [read[name, layer] for layer in range(leaf.shape[0] if family.stacked(name) else 1)]
-        return jnp.asarray(np.stack(layers) if family.stacked(name) else layers[0])
+        return to_device(layers, stacked=family.stacked(name))
 
     return map_named(build, like)
 

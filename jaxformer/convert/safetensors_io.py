@@ -1,7 +1,9 @@
 """Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
 
+import json
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 from jaxtyping import PyTree
@@ -11,6 +13,11 @@ from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.pytree import named_leaves
 from jaxformer.whole_files import written_whole
+
+TYPES = {"BF16": jnp.bfloat16, "BOOL": bool} | {
+    f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)
+}
+"""The format's names of types -> numpy's."""
 
 
 def save_weights(path: Path, model: PyTree) -> None:
@@ -25,7 +32,7 @@ def save_weights(path: Path, model: PyTree) -> None:
 def load_weights(path: Path, like: PyTree) -> PyTree:
     """A model of the structure of `like`, which may be abstract; CheckpointError for a file that does not hold it."""
     try:
-        model = to_jax(safetensors.numpy.load_file(path), like, TWIN)
+        model = to_jax(map_tensors(path), like, TWIN)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except safetensors.SafetensorError as error:
@@ -36,3 +43,21 @@ def load_weights(path: Path, like: PyTree) -> PyTree:
         if not np.isfinite(leaf).all():
             raise CheckpointError(f"{path}: {name} holds NaN or infinity; the file is damaged, or its training was")
     return model
+
+
+def map_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a file by its name, read-only: a part of the file is read when its numbers are, and is not held twice.
+
+    OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for a type that no model has.
+    """
+    with safetensors.safe_open(path, "np"):  # checks the header against the file's size
+        file = np.asarray(np.memmap(path, np.uint8, "r"))
+    start = 8 + int.from_bytes(file[:8].tobytes(), "little")
+    header, data, tensors = json.loads(file[8:start].tobytes()), file[start:], {}
+    header.pop("__metadata__", None)
+    for name, tensor in header.items():
+        if tensor["dtype"] not in TYPES:
+            raise CheckpointError(f"{path}: {name} is of type {tensor['dtype']}; models hold F16, BF16, F32 or F64")
+        first, end = tensor["data_offsets"]
+        tensors[name] = data[first:end].view(TYPES[tensor["dtype"]]).reshape(tensor["shape"])
+    return tensors

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.presets import QA
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.flags import parse
@@ -30,7 +31,7 @@ TARGETS = np.stack([np.append(row[1:], ids("<EOS>")) for row in INPUTS])
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnswering:
+class QuestionAnswering(CacheFlag):
     """Train the smallest transformer on two sentences, then let it answer both questions."""
 
     seed: int = 0
@@ -52,6 +53,7 @@ OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)
 def main(arguments: list[str]) -> None:
     """Train, answer, and count the seeds that got both right."""
     recipe = parse(QuestionAnswering, arguments, prog="jaxformer train qa")
+    use_cache(recipe.cache)
     seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
     answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
     right = 0

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from jaxformer.compilation_cache import use_cache
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import COPY, REVERSE
 from jaxformer.config.recipe import Recipe
@@ -105,6 +106,7 @@ def main(arguments: list[str]) -> None:
     """Read the flags, train, decode held-out pairs, and save."""
     start = time.perf_counter()
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train reverse")
+    use_cache(recipe.cache)
     task = TASKS[recipe.task]
     source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size
     model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)

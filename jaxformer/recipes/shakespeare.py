@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from jaxformer.compilation_cache import use_cache
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
@@ -96,6 +97,7 @@ PRESETS = {
 def main(arguments: list[str]) -> None:
     """Read the flags and the text, train, save, and show what was learned."""
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare")
+    use_cache(recipe.cache)
     text = read_corpus(recipe.data)
     tokenizer = Tokenizer.characters(text)
     splits = split(tokenizer.encode(text), recipe.model.context)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from jaxformer.compilation_cache import use_cache
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import BASE, TRANSLATION
 from jaxformer.config.recipe import Recipe
@@ -137,6 +138,7 @@ def main(arguments: list[str]) -> None:
     """Read the flags and the pairs, train, average, translate the test set, and save."""
     start = time.perf_counter()
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train translate")
+    use_cache(recipe.cache)
     out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
     tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)

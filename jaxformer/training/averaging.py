@@ -6,7 +6,7 @@ Only the JAX side has runs: the twin has none.
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.safetensors_io import load_weights, save_weights
@@ -30,11 +30,11 @@ def kept_steps(folder: Path) -> list[int]:
 
 
 def average_weights(folder: Path, like: PyTree) -> PyTree:
-    """The mean of all kept weights; CheckpointError where there are none."""
+    """The mean of all kept weights, taken on the host, where nothing is compiled; CheckpointError where there are none."""
     steps = kept_steps(folder)
     if not steps:
         raise CheckpointError(f"{folder} holds no weights to average")
-    total = load_weights(folder / f"{steps[0]}{SUFFIX}", like)
+    total = jax.tree.map(np.asarray, load_weights(folder / f"{steps[0]}{SUFFIX}", like))
     for step in steps[1:]:
-        total = jax.tree.map(jnp.add, total, load_weights(folder / f"{step}{SUFFIX}", like))
-    return jax.tree.map(lambda leaf: leaf / len(steps), total)
+        total = jax.tree.map(np.add, total, load_weights(folder / f"{step}{SUFFIX}", like))
+    return jax.tree.map(lambda leaf: jax.device_put(leaf / len(steps)), total)

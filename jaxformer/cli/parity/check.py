@@ -7,6 +7,7 @@ import tyro
 
 from jaxformer.cli.parity.names import model_and_call
 from jaxformer.cli.parity.shared_flags import JaxName, JudgeFlags, ReportFlags
+from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
 
 
@@ -24,6 +25,7 @@ class Check(JudgeFlags, ReportFlags):
 def main(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Check, arguments, prog="jaxformer parity check")
+    use_cache(flags.cache)
     from jaxformer.parity.compare import check
     from jaxformer.parity.record.archive import load
 

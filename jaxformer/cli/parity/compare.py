@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxformer.cli.parity.names import load, model_and_call
 from jaxformer.cli.parity.shared_flags import InputFlags, JaxName, JudgeFlags, ReportFlags, TorchName
+from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
 
 
@@ -26,6 +27,7 @@ class Compare(InputFlags, JudgeFlags, ReportFlags):
 def main(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Compare, arguments, prog="jaxformer parity compare")
+    use_cache(flags.cache)
     torch_model, call_torch = model_and_call(flags.torch)
     jax_model, call_jax = model_and_call(flags.jax)
     from jaxformer.parity.compare import compare

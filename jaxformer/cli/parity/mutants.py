@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass
 
+from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.flags import parse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mutants:
+class Mutants(CacheFlag):
     """Plant every known bug in the JAX side of our own models, and count those that the comparison finds. It takes minutes.
     Exit code 0: all were found."""
 
 
 def main(arguments: list[str]) -> int:
     """Run every mutant."""
-    parse(Mutants, arguments, prog="jaxformer parity mutants")
+    use_cache(parse(Mutants, arguments, prog="jaxformer parity mutants").cache)
     from jaxformer.selfcheck import run
 
     return run.main()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxformer.cli.parity.names import call, load
+from jaxformer.compilation_cache import CacheFlag
 from jaxformer.errors import InputError
 from jaxformer.flags import is_verbose
 from jaxformer.validation.fields import check_size
@@ -45,7 +46,7 @@ class InputFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeFlags:
+class JudgeFlags(CacheFlag):
     """How both are compared."""
 
     rules: str | None = None
