@@ -21,18 +21,29 @@ DEEPEST_UNROLLED = 12
 
 @partial(jax.jit, static_argnames=("step", "unroll", "remat"))
 def scan_layers(
-    step: Callable[..., Any], carry: PyTree, layers: PyTree, shared: PyTree, *, unroll: int = 1, remat: bool = False
+    step: Callable[..., Any],
+    carry: PyTree,
+    layers: PyTree,
+    shared: PyTree,
+    *,
+    unroll: tuple[int, int] = (1, 1),
+    remat: bool = False,
 ) -> tuple[Any, Any]:
     """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come stacked.
 
-    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that
-    a stack called without jit compiles once.
+    `unroll` says how many layers a turn of the loop holds, on CPU and elsewhere. `step` is one function of a module, never
+    a closure: JAX knows a function that it has compiled by its identity, so that a stack called without jit compiles once.
     """
 
     def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
         return step(carry, layer, shared)
 
-    return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
+    scan = partial(jax.lax.scan, jax.checkpoint(run) if remat else run)
+    on_cpu, elsewhere = (partial(scan, unroll=n) for n in unroll)
+    if unroll[0] == unroll[1]:
+        return elsewhere(carry, layers)
+    # The platform that is lowered for decides. A scan traces one layer however often it is unrolled, so that two cost little.
+    return jax.lax.platform_dependent(carry, layers, cpu=on_cpu, default=elsewhere)
 
 
 def _extend(carry: PyTree, layer: PyTree, shared: dict[str, Any]) -> tuple[PyTree, None]:
@@ -75,11 +86,11 @@ class Stack(nnx.Module):
         return self.n_layers
 
     @property
-    def unrolled(self) -> bool:
-        """Whether the layers are laid out one by one in the compiled program."""
+    def unroll(self) -> tuple[int, int]:
+        """How many layers a turn of the compiled loop holds, on CPU and elsewhere; all of them: there is no loop."""
         if self.layers == "auto":
-            return jax.default_backend() == "cpu" and self.n_layers <= DEEPEST_UNROLLED
-        return self.layers == "unrolled"
+            return (self.n_layers if self.n_layers <= DEEPEST_UNROLLED else 1), 1
+        return (self.n_layers, self.n_layers) if self.layers == "unrolled" else (1, 1)
 
     def __call__(
         self,
@@ -113,8 +124,8 @@ class Stack(nnx.Module):
         keys = None if key is None else jax.random.split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
-        layers, unroll = (self.blocks, keys, remembered), self.n_layers if self.unrolled else 1
-        (after, cache), _ = scan_layers(_extend, (x, cache), layers, shared, unroll=unroll, remat=self.remat)
+        layers = (self.blocks, keys, remembered)
+        (after, cache), _ = scan_layers(_extend, (x, cache), layers, shared, unroll=self.unroll, remat=self.remat)
         return after, None if cache is None else cache.advance(x.shape[1])
 
     def remember(self, memory: Source) -> KeysValues:
