@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from jaxformer.config.settings import LEFT_OUT
 from jaxformer.errors import ConfigError
 from jaxformer.parity.numerics.metrics import check_float32, check_float64
-from jaxformer.training import losses
+from jaxformer.training import chunked_loss, losses
 from torch_ref.training import losses as torch_losses
 
 RNG = np.random.default_rng(0)
@@ -196,3 +196,47 @@ def test_what_is_wanted_diverges_by_nothing_in_float32():
 def test_too_few_classes_to_share_are_refused():
     with pytest.raises(ConfigError, match="V = 2 classes leave none for spread = 'others_but_padding'"):
         losses.kl_divergence(jnp.ones((3, 2)), jnp.zeros(3, jnp.int32), ignore_index=1, smoothing=0.1)
+
+
+STATES, KERNEL = RNG.standard_normal((4, 7, 5)), RNG.standard_normal((5, 11))
+
+
+def read_out(kernel, states):
+    return states @ kernel
+
+
+@pytest.mark.parametrize("most", [11, 44, 10**6], ids=["a row", "four rows", "whole"])
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_a_loss_in_chunks_has_torchs_value_and_gradient(rules, most, float64, monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most)
+    states, kernel = (torch.from_numpy(array).requires_grad_() for array in (STATES, KERNEL))
+    total, normaliser = theirs(states @ kernel, rules)
+    torch_losses.mean(total, normaliser).backward()
+    rules = {name: jnp.asarray(rule) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
+
+    def mean(kernel, states, class_weights):
+        weighted = {} if class_weights is None else {"class_weights": class_weights}
+        sums = chunked_loss.read_out_cross_entropy(read_out, kernel, states, jnp.asarray(TARGETS), **(rules | weighted))
+        return losses.mean(*sums), sums
+
+    arrays = jnp.asarray(KERNEL), jnp.asarray(STATES), rules.get("class_weights")
+    (_, found), gradients = jax.jit(jax.value_and_grad(mean, (0, 1), has_aux=True))(*arrays)
+    check_float64("total", found[0], total, "loss")
+    check_float64("normaliser", found[1], normaliser, "loss")
+    check_float64("total alone", jax.jit(mean)(*arrays)[1][0], total, "loss")
+    check_float64("gradient of the kernel", gradients[0], kernel.grad, "gradient")
+    check_float64("gradient of the states", gradients[1], states.grad, "gradient")
+
+
+def test_a_loss_in_chunks_never_holds_all_logits(monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", 2**12)
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 256), (1024, 8))]
+    targets = jnp.zeros(1024, jnp.int32)
+
+    def bytes_of(loss):
+        return jax.jit(jax.grad(loss, (0, 1))).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+    whole = bytes_of(lambda kernel, states: losses.cross_entropy(states @ kernel, targets)[0])
+    chunked = bytes_of(lambda *given: chunked_loss.read_out_cross_entropy(read_out, *given, targets)[0])
+    assert whole >= 4 * 1024 * 256
+    assert chunked < whole / 8
