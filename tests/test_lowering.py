@@ -20,6 +20,8 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
 from jaxformer.training.step import train_state, train_step
 
+pytestmark = pytest.mark.usefixtures("untyped")
+
 OPTIMIZER = make_optimizer(OptimizerConfig(name="adamw", learning_rate=1e-3, clip_norm=1.0), ScheduleConfig())
 SHALLOW = {name: replace(config, n_layers=min(config.n_layers, 2)) for name, config in PRESETS.items()}
 """Two layers show what twelve do."""

@@ -21,6 +21,7 @@ NO_TWIN = {
     "training/bleu.py": "runs are trained on one side",
     "training/checkpoint.py": "runs are trained on one side",
     "training/chunked_loss.py": "torch holds all logits",
+    "training/mixed_precision.py": "torch.autocast",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
     "training/trained.py": "the weights file is the twin's already",

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_choice, check_size
+
+Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class Recipe:
     """Steps between evaluations on held-out data."""
     save_every: int
     """Steps between checkpoints of the whole train state."""
+    precision: Precision = "float32"
+    """Of the matrix products in training; parameters, moments, norms, softmax and losses are float32 always."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
@@ -34,3 +39,4 @@ class Recipe:
         for name in ("steps", "batch", "evaluate_every", "save_every"):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
+        check_choice("precision", self.precision, get_args(Precision))

@@ -27,6 +27,7 @@ from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.losses import cross_entropy
+from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
@@ -131,7 +132,8 @@ def train(
         if recipe.sample and line["step"] < recipe.steps:
             console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))
 
-    train_steps = make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context))
+    draw = partial(draw_windows, batch=recipe.batch, context=context)
+    train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, draw)
     data = jnp.asarray(splits[0])
     state = fit(
         state,
