@@ -25,8 +25,8 @@ from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
+from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, clock, fit
-from jaxformer.training.losses import cross_entropy
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
@@ -154,7 +154,8 @@ def train(
 
 def loss(model: GPT, batch, key):
     """Cross-entropy of the next character: its sum and its count."""
-    return cross_entropy(model(batch.inputs, key=key), batch.targets)
+    states, _ = model.last_hidden_state(batch.inputs, None, key=key)
+    return read_out_cross_entropy(model, states, batch.targets)
 
 
 def headline(config: GPTConfig, model: GPT) -> str:

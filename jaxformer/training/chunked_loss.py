@@ -12,30 +12,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxformer.config.settings import IGNORE_INDEX
+from jaxformer.models import GPT
 from jaxformer.nn.precision import wide, wide_dtype
 from jaxformer.training.losses import cross_entropy
 
 MOST_LOGITS = 2**24
 """Logits that are held at once: 64 MiB in float32. Fewer make more passes over the read-out's gradient, which is as large."""
 
-ReadOut = Callable[[PyTree, Float[Array, "X D"]], Float[Array, "X V"]]
-"""read_out(weights, states) -> logits; never a closure over arrays."""
 ChunkLoss = Callable[[PyTree, Array, Array, Array | None], tuple[Array, Array]]
 """loss(weights, states, targets, class_weights) -> (total, normaliser) of one chunk."""
 
 
 def read_out_cross_entropy(
-    read_out: ReadOut, weights: PyTree, states: Float[Array, "*rows D"], targets: Int[Array, "*rows"], **rules: Any
+    model: GPT, states: Float[Array, "B T D"], targets: Int[Array, "B T"], **rules: Any
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """`cross_entropy(read_out(weights, states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
+    """`cross_entropy(model.read_out(states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
 
     Up to that many it is just this. More are worked off in chunks of rows, each with its own gradient, so that no logit is
     kept or computed again for the backward pass; then it has no forward-mode derivative, and none by `class_weights`.
     """
-    vocab_size = jax.eval_shape(read_out, weights, states).shape[-1]
-    chunks = -(-targets.size * vocab_size // MOST_LOGITS)
+    chunks = -(-targets.size * model.config.vocab_size // MOST_LOGITS)
     if chunks <= 1:
-        return cross_entropy(read_out(weights, states), targets, **rules)
+        return cross_entropy(model.read_out(states), targets, **rules)
     rows = -(-targets.size // chunks)
     more = rows * chunks - targets.size
     ignored = rules.get("ignore_index", IGNORE_INDEX)
@@ -44,8 +42,10 @@ def read_out_cross_entropy(
     class_weights = rules.pop("class_weights", None)
 
     def loss(weights: PyTree, states: Array, targets: Array, class_weights: Array | None) -> tuple[Array, Array]:
-        return cross_entropy(read_out(weights, states), targets, class_weights=class_weights, **rules)
+        head, token = weights
+        return cross_entropy(head(states, token), targets, class_weights=class_weights, **rules)
 
+    weights = model.head, model.embed.token
     return _in_chunks(loss, weights, states.reshape(chunks, rows, -1), targets.reshape(chunks, rows), class_weights)
 
 
