@@ -54,7 +54,7 @@ def _in_chunks(
     loss: ChunkLoss, weights: PyTree, states: Array, targets: Array, class_weights: Array | None
 ) -> tuple[Array, Array]:
     """The sums over all chunks, where no gradient is asked for."""
-    totals, counts = jax.lax.map(lambda chunk: loss(weights, *chunk, class_weights), (states, targets))
+    totals, counts = jax.lax.map(lambda chunk: loss(weights, chunk[0], chunk[1], class_weights), (states, targets))
     return totals.sum(), counts.sum()
 
 
