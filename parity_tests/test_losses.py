@@ -7,10 +7,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import LEFT_OUT
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import to_torch
 from jaxformer.errors import ConfigError
+from jaxformer.models import abstract
+from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float32, check_float64
-from jaxformer.training import losses
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.training import chunked_loss, losses
+from torch_ref.models import build
 from torch_ref.training import losses as torch_losses
 
 RNG = np.random.default_rng(0)
@@ -196,3 +204,54 @@ def test_what_is_wanted_diverges_by_nothing_in_float32():
 def test_too_few_classes_to_share_are_refused():
     with pytest.raises(ConfigError, match="V = 2 classes leave none for spread = 'others_but_padding'"):
         losses.kl_divergence(jnp.ones((3, 2)), jnp.zeros(3, jnp.int32), ignore_index=1, smoothing=0.1)
+
+
+STATES = RNG.standard_normal((4, 7, 4))
+MODELS = {"own head": {"head_bias": True}, "tied": {"tied": True}}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def gpt(request):
+    """A model of which only the read-out is called."""
+    return GPTConfig(vocab_size=11, context=7, d_model=4, n_layers=1, n_heads=1, d_ff=0, **MODELS[request.param])
+
+
+@pytest.mark.parametrize("most", [11, 44, 10**6], ids=["a row", "four rows", "whole"])
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_a_loss_in_chunks_has_torchs_value_and_gradient(rules, most, gpt, float64, monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most)
+    weights = excite(abstract(gpt), seed=1)
+    twin, states = load_torch(build(gpt), weights).double(), torch.from_numpy(STATES).requires_grad_()
+    total, normaliser = theirs(twin.read_out(states), rules)
+    torch_losses.mean(total, normaliser).backward()
+    rules = {name: jnp.asarray(rule) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
+
+    def mean(model, states, class_weights):
+        weighted = {} if class_weights is None else {"class_weights": class_weights}
+        sums = chunked_loss.read_out_cross_entropy(model, states, jnp.asarray(TARGETS), **(rules | weighted))
+        return losses.mean(*sums), sums
+
+    arrays = to_float64(weights), jnp.asarray(STATES), rules.get("class_weights")
+    (_, found), (of_model, of_states) = jax.jit(jax.value_and_grad(mean, (0, 1), has_aux=True))(*arrays)
+    check_float64("total", found[0], total, "loss")
+    check_float64("normaliser", found[1], normaliser, "loss")
+    check_float64("total alone", jax.jit(mean)(*arrays)[1][0], total, "loss")
+    check_float64("gradient of the states", of_states, states.grad, "gradient")
+    gradient = to_torch(of_model, TWIN)
+    for name, parameter in twin.named_parameters():
+        if parameter.grad is not None:
+            check_float64(name, gradient[name], parameter.grad, "gradient")
+
+
+def test_a_loss_in_chunks_never_holds_all_logits(monkeypatch):
+    monkeypatch.setattr(chunked_loss, "MOST_LOGITS", 2**12)
+    model = abstract(GPTConfig(vocab_size=256, context=7, d_model=8, n_layers=1, n_heads=1, d_ff=0))
+    states, targets = jax.ShapeDtypeStruct((4, 256, 8), jnp.float32), jnp.zeros((4, 256), jnp.int32)
+
+    def bytes_of(loss):
+        return jax.jit(jax.grad(loss, (0, 1))).lower(model, states).compile().memory_analysis().temp_size_in_bytes
+
+    whole = bytes_of(lambda model, states: losses.cross_entropy(model.read_out(states), targets)[0])
+    chunked = bytes_of(lambda model, states: chunked_loss.read_out_cross_entropy(model, states, targets)[0])
+    assert whole >= 4 * 1024 * 256
+    assert chunked < whole / 8

@@ -39,6 +39,17 @@ def copy(whole, tmp_path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
+def test_bfloat16_is_another_run_and_resumes_as_it_began(whole, text_file, tmp_path):
+    out = tmp_path / "bf16"
+    with quick_recipe():
+        shakespeare.main(flags(data=text_file, out=out, precision="bf16", steps=3))
+        shakespeare.main(["--resume", "--out", str(out), "--steps", "6"])
+    assert RunFolder.open(out).config["recipe"]["precision"] == "bf16"
+    found, wanted = ([line["loss"] for line in RunFolder.open(run).metrics] for run in (out, whole))
+    assert found != wanted
+    assert found == pytest.approx(wanted, rel=0.02)
+
+
 def final(out: Path) -> str:
     """Digest of the last state, over step, parameters and moments, as it was saved."""
     description = json.loads((out / "checkpoints/6/_CHECKPOINT_METADATA").read_text())
@@ -74,10 +85,11 @@ def test_the_configuration_reads_back_as_the_same_recipe(whole):
     assert recipe.model.attention_dropout == 0.1
 
 
-def test_a_run_of_the_preset_that_was_named_seed_opens_and_resumes(copy):
+def test_a_run_from_before_presets_were_renamed_and_had_a_precision_resumes(copy):
     config = json.loads((copy / "config.json").read_text())
     assert config["recipe"]["preset"] == "tiny"
     config["recipe"]["preset"] = "seed"
+    assert config["recipe"].pop("precision") == "float32"
     (copy / "config.json").write_text(json.dumps(config))
     model, _ = load_trained(copy)
     assert model.config.d_model == 8
@@ -138,6 +150,7 @@ def test_metrics_that_cannot_be_written(tmp_path):
         (["--resume", "--out", "{run}", "--batch", "3"], r"^--batch is not as in .*, which is resumed; leave it out, or start"),
         (["--resume", "--out={run}", "--model.d-ff", "9"], r"^--model is not as in"),
         (["--resume", "--out", "{run}", "--seed", "1"], r"^--seed is not as in"),
+        (["--resume", "--out", "{run}", "--precision", "bf16"], r"^--precision is not as in"),
         (["--resume", "--out", "{run}", "--btach", "3"], r"^unknown flag --btach; did you mean --batch\?$"),
         (["--resume", "--out", "{run}"], r"is at step 6 already; give --steps a larger number to go on$"),
         (["--resume", "--out", "{run}", "--steps", "5"], r"is at step 6 already; give --steps a larger number to go on$"),

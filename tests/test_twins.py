@@ -20,6 +20,8 @@ NO_TWIN = {
     "training/averaging.py": "runs are trained on one side",
     "training/bleu.py": "runs are trained on one side",
     "training/checkpoint.py": "runs are trained on one side",
+    "training/chunked_loss.py": "torch holds all logits",
+    "training/mixed_precision.py": "torch.autocast",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
     "training/saved.py": "the weights file is the twin's already",

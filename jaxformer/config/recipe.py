@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from jaxformer.compilation_cache import CacheFlag
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_choice, check_size
+
+Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,8 @@ class Recipe(CacheFlag):
     """Steps between evaluations on held-out data."""
     save_every: int
     """Steps between checkpoints of the whole train state."""
+    precision: Precision = "float32"
+    """Of the matrix products in training; parameters, moments, norms, softmax and losses are float32 always."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
@@ -35,3 +40,4 @@ class Recipe(CacheFlag):
         for name in ("steps", "batch", "evaluate_every", "save_every"):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
+        check_choice("precision", self.precision, get_args(Precision))

@@ -105,5 +105,5 @@ class Block(nnx.Module):
         return norm(x) if self.pre else x
 
     def _after(self, norm: ScaledNorm | Identity, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
-        x = x + dropout(y, self.dropout_rate, key)
+        x = x + dropout(y, self.dropout_rate, key).astype(x.dtype)
         return x if self.pre else norm(x)

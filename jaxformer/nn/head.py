@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer.nn.embeddings import Embedding
+from jaxformer.nn.linear import add_bias
 from jaxformer.nn.matmul import matmul
 
 
@@ -21,5 +22,5 @@ class Head(nnx.Module):
 
     def __call__(self, x: Float[Array, "*rows D"], token: Embedding) -> Float[Array, "*rows V"]:
         x = x * self.scale
-        y = token.decode(x) if self.kernel is None else matmul(x, self.kernel[...])
-        return y if self.bias is None else y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))
+        y = token.decode(x) if self.kernel is None else matmul(x.astype(self.kernel.dtype), self.kernel[...])
+        return y if self.bias is None else add_bias(y, self.bias[...])

@@ -1,5 +1,7 @@
 """The product with a weight matrix, and a gradient that runs fast on CPU. torch's own gradient is fast: the twin has none."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -10,7 +12,7 @@ def matmul(x: Float[Array, "*rows I"], w: Float[Array, "I O"]) -> Float[Array, "
     """x @ w.
 
     Autodiff makes the gradient of w a contraction over the rows of x, which XLA's CPU backend runs at about half
-    the speed of a plain product. The tangent below reads x through an explicit transpose, so that its own transpose,
+    the speed of a plain product. There the tangent below reads x through an explicit transpose, so that its own transpose,
     the gradient, is plain. Every transformation works on it: forward and reverse mode, vmap, higher orders.
     """
     return x @ w
@@ -22,9 +24,15 @@ def _matmul_jvp(primals, tangents):
     return x @ w, dx @ w + _weight_tangent(x, dw)
 
 
+# checkpoint keeps x alone for the backward pass. Without it both branches below keep what they need, and a scan over layers
+# stacks the unused one too.
+@partial(jax.checkpoint, prevent_cse=False)
 def _weight_tangent(x, dw):
+    """x @ dw. The platform that the program is lowered for decides how, not the machine that traces it."""
+    return jax.lax.platform_dependent(x, dw, cpu=_through_transpose, default=jnp.matmul)
+
+
+def _through_transpose(x, dw):
     """x @ dw, written so that its transpose with respect to dw is a row-major product."""
-    if jax.default_backend() != "cpu":
-        return x @ dw
     columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
     return jnp.einsum("ir,io->ro", columns, dw).reshape(*x.shape[:-1], dw.shape[-1])

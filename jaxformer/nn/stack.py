@@ -39,26 +39,38 @@ def take_layers_apart(tree: PyTree) -> PyTree:
 
 @partial(jax.jit, static_argnames=("step", "unroll", "remat"))
 def scan_layers(
-    step: Callable[..., Any], carry: PyTree, layers: list[Any], shared: PyTree, *, unroll: int = 1, remat: bool = False
+    step: Callable[..., Any],
+    carry: PyTree,
+    layers: list[Any],
+    shared: PyTree,
+    *,
+    unroll: tuple[int, int] = (1, 1),
+    remat: bool = False,
 ) -> tuple[Any, Any]:
     """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come as the layers do, stacked or apart.
 
-    `layers` is what each layer has of its own. `step` is one function of a module, never a closure: JAX knows a function that
-    it has compiled by its identity, so that a stack called without jit compiles once.
+    `layers` is what each layer has of its own. `unroll` says how many layers a turn of the loop holds, on CPU and elsewhere.
+    `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that a
+    stack called without jit compiles once.
     """
 
     def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
         return step(carry, layer, shared)
 
     first = jax.tree.leaves(layers[0], is_leaf=is_apart)[0]
-    if not is_apart(first):
-        layers = jax.tree.map(lambda leaf: jnp.stack(leaf) if is_apart(leaf) else leaf, layers, is_leaf=is_apart)
-        return jax.lax.scan(jax.checkpoint(run) if remat else run, carry, layers, unroll=unroll)
-    outputs = []
-    for i in range(len(first)):
-        carry, output = run(carry, layer_of(layers, i))
-        outputs.append(output)
-    return carry, jax.tree.map(lambda *each: each, *outputs)
+    if is_apart(first):
+        outputs = []
+        for i in range(len(first)):
+            carry, output = run(carry, layer_of(layers, i))
+            outputs.append(output)
+        return carry, jax.tree.map(lambda *each: each, *outputs)
+    layers = jax.tree.map(lambda leaf: jnp.stack(leaf) if is_apart(leaf) else leaf, layers, is_leaf=is_apart)
+    scan = partial(jax.lax.scan, jax.checkpoint(run) if remat else run)
+    on_cpu, elsewhere = (partial(scan, unroll=n) for n in unroll)
+    if unroll[0] == unroll[1]:
+        return elsewhere(carry, layers)
+    # The platform that is lowered for decides. A scan traces one layer however often it is unrolled, so that two cost little.
+    return jax.lax.platform_dependent(carry, layers, cpu=on_cpu, default=elsewhere)
 
 
 def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, KeysValues | None]:
@@ -105,11 +117,11 @@ class Stack(nnx.Module):
         return self.n_layers
 
     @property
-    def unrolled(self) -> bool:
-        """Whether the layers are laid out one by one in the compiled program."""
+    def unroll(self) -> tuple[int, int]:
+        """How many layers a turn of the compiled loop holds, on CPU and elsewhere; all of them: there is no loop."""
         if self.layers == "auto":
-            return jax.default_backend() == "cpu" and self.n_layers <= DEEPEST_UNROLLED
-        return self.layers == "unrolled"
+            return (self.n_layers if self.n_layers <= DEEPEST_UNROLLED else 1), 1
+        return (self.n_layers, self.n_layers) if self.layers == "unrolled" else (1, 1)
 
     def __call__(
         self,
@@ -144,7 +156,9 @@ class Stack(nnx.Module):
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers, unroll = [self.blocks, keys, remembered, held], self.n_layers if self.unrolled and cache is None else 1
+        layers = [self.blocks, keys, remembered, held]
+        # A cache is filled once: what compiling the layers one by one costs is not won back.
+        unroll = self.unroll if cache is None else (1, 1)
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
         if cache is None:
             return after, None

@@ -24,6 +24,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.plots import can_plot, plot_attention, plot_losses
@@ -143,7 +144,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         save_weights(folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
 
-    train_steps = make_train_steps(loss, optimizer, lambda _, key: task.draw(key, recipe.batch))
+    train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, lambda _, key: task.draw(key, recipe.batch))
     state = fit(
         state,
         Plan(

@@ -26,8 +26,9 @@ from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
+from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.loop import Plan, clock, fit
-from jaxformer.training.losses import cross_entropy
+from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
@@ -133,7 +134,8 @@ def train(
         if recipe.sample and line["step"] < recipe.steps:
             console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))
 
-    train_steps = make_train_steps(loss, optimizer, partial(draw_windows, batch=recipe.batch, context=context))
+    draw = partial(draw_windows, batch=recipe.batch, context=context)
+    train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, draw)
     data = jnp.asarray(splits[0])
     state = fit(
         state,
@@ -154,7 +156,8 @@ def train(
 
 def loss(model: GPT, batch, key):
     """Cross-entropy of the next character: its sum and its count."""
-    return cross_entropy(model(batch.inputs, key=key), batch.targets)
+    states, _ = model.last_hidden_state(batch.inputs, None, key=key)
+    return read_out_cross_entropy(model, states, batch.targets)
 
 
 def headline(config: GPTConfig, model: GPT) -> str:

@@ -30,6 +30,7 @@ from jaxformer.training.averaging import average_weights, keep_weights, kept_ste
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.plots import plot_losses
@@ -173,7 +174,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     start_step = int(state.step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
-    loss = partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing)
+    loss = PRECISIONS[recipe.precision](partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing))
     train_steps = make_shaped_train_steps(loss, optimizer, partial(pairs.batch, recipe.seed), parts=recipe.parts)
     evaluate, shown = partial(measure, pairs=held_out), splits.validation.sources[: recipe.show]
 

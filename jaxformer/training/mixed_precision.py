@@ -1,0 +1,40 @@
+"""bfloat16 products over float32 parameters, as torch.autocast has them (Micikevicius et al. 2018). torch has its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from jaxformer.config.recipe import Precision
+from jaxformer.pytree import map_named
+from jaxformer.training.step import Loss
+
+
+def in_bfloat16(loss: Loss) -> Loss:
+    """The loss of a model whose linear layers compute in bfloat16.
+
+    Parameters stay float32, and so does their gradient, for autodiff casts it back: sums over parts of a batch and the
+    optimizer's moments are float32 too. Embeddings, residuals, norms, softmax and the loss itself are float32 as before.
+    """
+
+    def lowered(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        return loss(cast_linear(model), batch, key)
+
+    return lowered
+
+
+def cast_linear(model: PyTree) -> PyTree:
+    """The model with its kernels in bfloat16; a tied head gets the table as a kernel of its own."""
+
+    def cast(name: str, leaf: Array) -> Array:
+        return leaf.astype(jnp.bfloat16) if name.endswith(".kernel") else leaf
+
+    model = map_named(cast, model)
+    if getattr(model.config, "tied", False):
+        model.head.kernel = nnx.data(nnx.Param(model.embed.token.table[...].T.astype(jnp.bfloat16)))
+    return model
+
+
+PRECISIONS: dict[Precision, Callable[[Loss], Loss]] = {"float32": lambda loss: loss, "bf16": in_bfloat16}
