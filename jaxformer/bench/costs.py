@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from jaxformer.bench.problems import Training, Writing
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.config.settings import BeamConfig
 
 FLOAT = 4
 """Bytes of a number."""
@@ -83,6 +84,6 @@ def writing_cost(problem: Writing) -> Cost:
         lengths = tokens * (prompt + tokens / 2)
         flops = forward_flops(config, rows, 0, prompt + tokens)
         return Cost(flops, FLOAT * (tokens * matrices(config) + rows * kept * lengths))
-    beams = 5
+    beams = BeamConfig().width
     flops = forward_flops(config, 1, prompt, tokens) + (beams - 1) * forward_flops(config, 1, 0, tokens)
     return Cost(flops, FLOAT * (tokens * matrices(config) / rows + beams * kept * tokens * (prompt + tokens / 2)))
