@@ -244,7 +244,7 @@ def example(name: str = "W2", group: str = "train", **seconds: list[float]) -> R
     seconds = seconds or {JAXFORMER: [0.010, 0.011, 0.012], "twin": [0.030, 0.033, 0.036], "torch": [0.020, 0.022, 0.030]}
     sides = {peer.replace("_", "-"): SideResult(times, {"memory": 5e8, "threads": 2}) for peer, times in seconds.items()}
     described = {"processor": "a processor", "cores": 2, "jax": "0.10.2", "torch": "2.13.0"}
-    return Result(group, name, f"the work {name}", "step", 1e9, 1e6, Peak(1e12, 1e10), described, sides, {})
+    return Result(group, name, f"the work {name}: its sizes", "step", 1e9, 1e6, Peak(1e12, 1e10), described, sides, {})
 
 
 def test_the_ratio_is_that_to_the_best_peer():
@@ -274,12 +274,12 @@ def test_results_as_markdown():
         "2 cores of a processor; jax 0.10.2, torch 2.13.0; float32 products of 1024 x 1024 at 1000 GFLOP/s"
     )
     assert lines[2] == "| a training step | side | median | least to most | jaxformer is | of the peak | memory |"
-    assert lines[4] == "| the work W2 | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms |  | 9 % | 0.50 GB |"
+    assert lines[4] == "| the work W2: its sizes | jaxformer, 2 threads | 11 ms | 10 ms to 12 ms |  | 9 % | 0.50 GB |"
     assert lines[6] == "|  | torch, 2 threads | 22 ms | 20 ms to 30 ms | 2.00 x | 5 % | 0.50 GB |"
     assert [line for line in lines if "W3" in line] == [lines[7]]
-    assert short_markdown([cold, example()]).splitlines()[2:] == [
-        "| a training step: the work W2 | 11 ms | 22 ms (torch) | **2.00** |",
-        "| from the start of the process: the work gpt2 | 2 s | 4 s (transformers) | **2.00**, first start 0.50 |",
+    assert short_markdown([cold, example("W3"), example()]).splitlines()[2:] == [
+        "| a training step | the work W2 **2.0**, the work W3 **2.0** |",
+        "| from the start of the process | the work gpt2 **2.0** (first start 0.5) |",
     ]
 
 
@@ -291,9 +291,9 @@ def test_results_as_a_chart(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train", "--items", "W7"], "items = 'W7' is not known; did you mean 'W4'?"),
-        (["generate", "--items", "W1"], "items = 'W1' is not known; did you mean 'W3'?"),
-        (["train", "--peers", "transformers"], "peers = 'transformers' is not known; choose one of jaxformer, "),
+        (["train", "--items", "W7"], "items = 'W7' is not known; choose one of W1, W2, "),
+        (["generate", "--items", "W1"], "items = 'W1' is not known; choose one of W3, W3-16, "),
+        (["train", "--peers", "keras"], "peers = 'keras' is not known; choose one of jaxformer, "),
         (["train", "--peers", "jaxformer"], "peers = jaxformer leaves nothing to compare with; add one of twin, "),
         (["train", "--rounds", "0"], "rounds = 0 is out of range; give an integer from 1 to "),
         (["train", "--steps", "1"], "steps = 1 is out of range; give an integer from 2 to "),

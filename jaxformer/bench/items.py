@@ -1,6 +1,6 @@
 """What is measured, by name. Imports neither jax nor torch."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from jaxformer.bench.peers import COLD, JAXFORMER
 from jaxformer.errors import InputError
@@ -15,7 +15,7 @@ class Item(NamedTuple):
     group: Group
     name: str
     summary: str
-    """With its sizes."""
+    """What it is, and behind a colon its sizes."""
     peers: tuple[str, ...]
     """Who can do it; jaxformer is the first."""
     unit: str
@@ -86,7 +86,7 @@ ITEMS = (
     Item(
         "generate",
         "beam",
-        "beam 5 of `translate small`, 32 tokens a sentence",
+        "beam 5 of `translate small`: 32 tokens a sentence",
         (JAXFORMER, "twin"),
         "sentence",
         32,
@@ -96,7 +96,7 @@ ITEMS = (
     Item(
         "start",
         "gpt2",
-        "GPT-2 small from a file, 20 tokens written, from the start of the process to its end",
+        "first text of GPT-2 small: from a file to 20 tokens, from the start of the process to its end",
         (JAXFORMER, COLD, "transformers"),
         "process",
         1,
@@ -106,7 +106,7 @@ ITEMS = (
     Item(
         "start",
         "translate",
-        "`translate --preset smoke`: tokenizer, training and 8 translated sentences, from the start of the process to its end",
+        "`translate --preset smoke`: a whole run, with 8 sentences translated, from the start of the process to its end",
         (JAXFORMER, COLD, "twin"),
         "process",
         1,
@@ -116,7 +116,16 @@ ITEMS = (
 )
 
 
-def key_of(item: Item) -> str:
+class Named(Protocol):
+    """An item, or its result."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def key_of(item: Named) -> str:
     """The name among those of all groups."""
     return f"{item.group} {item.name}"
 

@@ -72,7 +72,7 @@ class WholeProcess:
     def __init__(self, item: Item, peer: str, folder: Path, options: dict[str, Any]):
         self.item, self.peer, self.folder, self.options = item, peer, folder, options
         self.cache, self.out = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[str] | None = None
         self.memory = 0
 
     def command(self) -> list[str]:
@@ -97,14 +97,14 @@ class WholeProcess:
             start = time.perf_counter()
             pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
             command = [sys.executable, "-m", *self.command()]
-            self.process = subprocess.Popen(command, env=os.environ | cached, start_new_session=True, **pipes)
-            _, status, usage = os.wait4(self.process.pid, 0)
+            process = self.process = subprocess.Popen(command, env=os.environ | cached, start_new_session=True, **pipes)
+            _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - start
-        self.process.returncode = os.waitstatus_to_exitcode(status)
+        process.returncode = os.waitstatus_to_exitcode(status)
         self.memory = max(self.memory, usage.ru_maxrss * KIBIBYTES)
-        if self.process.returncode:
+        if process.returncode:
             lines = (self.out / "errors").read_text("utf-8", "replace").strip().splitlines()
-            raise WorkerError(lines[-1][:200] if lines else f"its process ended with code {self.process.returncode}")
+            raise WorkerError(lines[-1][:200] if lines else f"its process ended with code {process.returncode}")
         return seconds
 
     def check(self) -> list[float] | None:

@@ -86,19 +86,19 @@ def long_rows(result: Result) -> list[list[str]]:
 
 
 def short_markdown(results: Sequence[Result]) -> str:
-    """One row an item, for the README."""
-    rows = [["work", "jaxformer", "best peer", "ratio"]]
-    for result in ordered(results):
-        if (peer := result.best_peer) is not None:
-            own, other = duration(result.sides[JAXFORMER].median), duration(result.sides[peer].median)
-            rows.append([f"{GROUPS[result.group]}: {result.summary}", own, f"{other} ({peer})", cold(result, peer)])
+    """One row a group, for the README: how many times as fast as the best peer each item is."""
+    rows = [["work", "times as fast"]]
+    for group, head in GROUPS.items():
+        if cells := [in_short(result) for result in ordered(results) if result.group == group and result.best_peer]:
+            rows.append([head, ", ".join(cells)])
     return grid(rows)
 
 
-def cold(result: Result, peer: str) -> str:
-    """The ratio, and at a start that of an empty compilation cache too."""
-    ratio = f"**{result.ratio(peer):.2f}**"
-    return f"{ratio}, first start {result.ratio(peer, COLD):.2f}" if COLD in result.sides else ratio
+def in_short(result: Result) -> str:
+    """The item without its sizes, its ratio, and at a start that of an empty compilation cache."""
+    peer = str(result.best_peer)
+    first = f" (first start {result.ratio(peer, COLD):.1f})" if COLD in result.sides else ""
+    return f"{result.summary.partition(':')[0]} **{result.ratio(peer):.1f}**{first}"
 
 
 def machine_line(results: Sequence[Result]) -> str:

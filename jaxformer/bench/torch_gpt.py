@@ -1,5 +1,7 @@
 """A GPT in plain PyTorch of nanoGPT's shape, with fused attention and, to write, a cache. Its weights have the twin's names."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -63,14 +65,14 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.config = config
-        self.embed = nn.ModuleDict(
+        self.embed: Any = nn.ModuleDict(
             {
                 "token": nn.Embedding(config.vocab_size, config.d_model),
                 "position": nn.Embedding(config.context, config.d_model),
             }
         )
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.stack = nn.ModuleDict({"blocks": nn.ModuleList(Block(config) for _ in range(config.n_layers))})
+        self.stack: Any = nn.ModuleDict({"blocks": nn.ModuleList(Block(config) for _ in range(config.n_layers))})
         self.norm = nn.LayerNorm(config.d_model, config.norm_epsilon)
         self.head = None if config.tied else nn.Linear(config.d_model, config.vocab_size, config.head_bias)
 

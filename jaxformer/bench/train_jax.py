@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from jaxformer.bench.problems import WEIGHTS, Arrays, Training
+from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Pairs
@@ -23,7 +24,9 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.step import make_shaped_train_steps, make_train_steps, train_state
+from jaxformer.validation.inputs import check_config
 
+Ids = jax.Array | np.ndarray
 LossAndCount = tuple[jax.Array, jax.Array]
 
 
@@ -92,7 +95,7 @@ class FlaxNNX:
         from jaxformer.bench.nnx_gpt import load_gpt
 
         self.problem, self.count = problem, count
-        self.model = load_gpt(folder / WEIGHTS, problem.model)
+        self.model = load_gpt(folder / WEIGHTS, check_config(problem.model, GPTConfig))
         self.optimizer = nnx.Optimizer(self.model, ordinary(problem.optimizer, make_schedule(problem.schedule)), wrt=nnx.Param)
         self.batches = cycle(problem.batches)
 
@@ -127,20 +130,20 @@ class FlaxNNX:
         return {"loss": self.last_loss}
 
 
-def nnx_loss(model: Any, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+def nnx_loss(model: Any, inputs: Ids, targets: Ids) -> jax.Array:
     """The mean cross-entropy of the next token."""
     return optax.softmax_cross_entropy_with_integer_labels(model(inputs), targets).mean()
 
 
 @nnx.jit
-def nnx_sums(model: Any, inputs: jax.Array, targets: jax.Array) -> LossAndCount:
+def nnx_sums(model: Any, inputs: Ids, targets: Ids) -> LossAndCount:
     """The summed loss and the number of targets; one below 0 is not counted."""
     losses = optax.softmax_cross_entropy_with_integer_labels(model(inputs), jnp.maximum(targets, 0))
     return jnp.where(targets < 0, 0.0, losses).sum(), (targets >= 0).sum()
 
 
 @nnx.jit
-def nnx_step(model: Any, optimizer: nnx.Optimizer, inputs: jax.Array, targets: jax.Array) -> jax.Array:
+def nnx_step(model: Any, optimizer: nnx.Optimizer, inputs: Ids, targets: Ids) -> jax.Array:
     """One optimizer step; the loss before it."""
     loss, gradient = nnx.value_and_grad(nnx_loss)(model, inputs, targets)
     optimizer.update(model, gradient)
@@ -149,13 +152,8 @@ def nnx_step(model: Any, optimizer: nnx.Optimizer, inputs: jax.Array, targets: j
 
 def ordinary(config: OptimizerConfig, schedule: Any) -> optax.GradientTransformation:
     """optax's Adam or AdamW behind its clipping."""
-    rate, rules = (
-        lambda step: config.learning_rate * schedule(step),
-        {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon},
-    )
-    adam = optax.adam(rate, **rules)
+    rules: Any = {"b1": config.beta1, "b2": config.beta2, "eps": config.epsilon}
     if config.name == "adamw":
-        adam = optax.adamw(
-            rate, **rules, weight_decay=config.weight_decay, mask=lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
-        )
-    return adam if config.clip_norm is None else optax.chain(optax.clip_by_global_norm(config.clip_norm), adam)
+        rules |= {"weight_decay": config.weight_decay, "mask": lambda params: jax.tree.map(lambda p: p.ndim > 1, params)}
+    made = {"adam": optax.adam, "adamw": optax.adamw}[config.name](lambda step: config.learning_rate * schedule(step), **rules)
+    return made if config.clip_norm is None else optax.chain(optax.clip_by_global_norm(config.clip_norm), made)
