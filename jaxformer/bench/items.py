@@ -32,7 +32,7 @@ GPTS = (JAXFORMER, "twin", "torch", "torch-compile", "flax-nnx")
 PAIRS = (JAXFORMER, "twin", "torch")
 WRITERS = (JAXFORMER, "torch", "transformers")
 
-STEP, TEXTS = "training step", "200 tokens"
+STEP, TEXTS = "training step", "text of 200 tokens"
 
 ITEMS = (
     Item(

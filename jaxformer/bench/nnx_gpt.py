@@ -87,11 +87,12 @@ def load_block(block: Block, weights: dict[str, Any], start: str, heads: tuple[i
 
 def load_norm(norm: nnx.LayerNorm, weights: dict[str, Any], name: str) -> None:
     """Gain and bias."""
-    norm.scale[...], norm.bias[...] = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    for leaf, name_there in (("scale", "weight"), ("bias", "bias")):
+        getattr(norm, leaf)[...] = weights[f"{name}.{name_there}"]
 
 
 def load_linear(linear: nnx.Linear, weights: dict[str, Any], name: str) -> None:
     """Matrix and bias."""
-    linear.kernel[...] = weights[f"{name}.weight"].T
-    if linear.bias is not None:
-        linear.bias[...] = weights[f"{name}.bias"]
+    for leaf, value in (("kernel", weights[f"{name}.weight"].T), ("bias", weights.get(f"{name}.bias"))):
+        if value is not None:
+            getattr(linear, leaf)[...] = value

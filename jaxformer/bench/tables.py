@@ -16,13 +16,15 @@ HEADS = ("side", "median", "least to most", "jaxformer is", "of the peak", "memo
 
 def show(console: Console, result: Result) -> None:
     """One item: a row for each side."""
-    work = f"{result.flops / 1e9:,.3g} GFLOP, at least {result.bytes / 1e6:,.3g} MB"
     table = Table(box=box.SIMPLE_HEAD)
     for head in HEADS:
         table.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
     for peer, side in result.sides.items():
         table.add_row(*row(result, peer, side))
-    console.print(f"\n{key_of(result)}: {result.summary}\none {result.unit}: {work}", markup=False)
+    console.print(f"\n{key_of(result)}: {result.summary}", markup=False)
+    if result.group != "start":
+        work = f"{result.flops / 1e9:,.3g} GFLOP, at least {result.bytes / 1e6:,.3g} MB"
+        console.print(f"one {result.unit}: {work}", markup=False)
     console.print(table)
     for peer, reason in result.skipped.items():
         console.print(f"{peer} skipped: {reason}", markup=False)

@@ -24,7 +24,7 @@ from torch_ref.training.pairs import pair_loss
 from torch_ref.training.step import evaluate
 
 TRIAL = 4
-"""Steps that are timed with each number of threads."""
+"""Steps that are timed with each number of threads, or a tenth of a round."""
 
 
 class Twin:
@@ -77,7 +77,7 @@ class Twin:
     def warm_up(self) -> None:
         """See every shape, then choose the number of threads."""
         self.go(self.problem.shapes)
-        self.threads = use_faster_count(lambda: self.go(min(TRIAL, self.count)))
+        self.threads = use_faster_count(lambda: self.go(min(self.count, max(TRIAL, self.count // 10))))
 
     def run(self) -> None:
         """One round."""

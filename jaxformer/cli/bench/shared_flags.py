@@ -31,7 +31,8 @@ class BenchFlags:
     def bench(self, group: Group, options: dict[str, Any], *, count: int | None = None, validate: bool = False) -> None:
         """Measure; `options` are those of the items, `count` how often each is done in a round (None: its own number)."""
         items = chosen_items(group, self.items)
-        count = 2 if self.short and count is None else count
+        if self.short:
+            items, count = [item._replace(summary=f"short form of {item.summary}") for item in items], count or 2
         if count is not None:
             items = [item._replace(count=count if item.count > 1 else 1) for item in items]
         peers = chosen_peers(group, self.peers)
