@@ -135,7 +135,7 @@ class Fake:
         Fake.log.append(f"{self.peer} {what}")
 
 
-ITEM = next(item for item in ITEMS if key_of(item) == "train W2")._replace(count=10, peers=(JAXFORMER, "twin", "torch"))
+ITEM = next(item for item in ITEMS if key_of(item) == "train W2")._replace(repeats=10, peers=(JAXFORMER, "twin", "torch"))
 PLAN = Plan(peers=(JAXFORMER, "twin", "torch"), rounds=3, options={}, validate=False)
 
 
@@ -167,7 +167,7 @@ def test_sides_are_warm_before_they_are_timed_in_turn(faked):
     assert list(result.sides) == list(names)
     assert result.best_peer == "torch"
     assert [len(side.seconds) for side in result.sides.values()] == [3, 3, 3]
-    assert result.sides[JAXFORMER].seconds[0] == pytest.approx((1 + 7) / ITEM.count)
+    assert result.sides[JAXFORMER].seconds[0] == pytest.approx((1 + 7) / ITEM.repeats)
 
 
 @pytest.mark.parametrize("where", ["check", "warm up", "round", "loss"])

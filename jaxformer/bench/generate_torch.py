@@ -10,7 +10,9 @@ from jaxformer.bench.machine import cores
 from jaxformer.bench.problems import START, WEIGHTS, Writing
 from jaxformer.bench.torch_gpt import GPT
 from jaxformer.bench.torch_threads import use_faster_count
+from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig
+from jaxformer.validation.inputs import check_config
 from torch_ref.decoding.generate import generate
 from torch_ref.decoding.translation import translate_beam
 from torch_ref.models import build
@@ -68,7 +70,7 @@ class Best(Twin):
     """A plain GPT with fused attention, that writes into a cache made once."""
 
     def build(self) -> Any:
-        return GPT(self.problem.model)
+        return GPT(check_config(self.problem.model, GPTConfig))
 
     def write(self, prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
         return self.model.generate(prompts, n_tokens)

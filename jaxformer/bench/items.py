@@ -20,7 +20,7 @@ class Item(NamedTuple):
     """Who can do it; jaxformer is the first."""
     unit: str
     """What one time is the time of."""
-    count: int
+    repeats: int
     """How often that is done in one round."""
     build: str
     """The function of `jaxformer.bench.prepare` that makes it."""

@@ -78,7 +78,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
     if not rounds.whole():
         return None, stopped
     sides = {
-        peer: SideResult([second / item.count for second in seconds[: rounds.whole()]], rounds.figures.get(peer, {}))
+        peer: SideResult([second / item.repeats for second in seconds[: rounds.whole()]], rounds.figures.get(peer, {}))
         for peer, seconds in rounds.seconds.items()
     }
     described = {**machine.described(), "load before": before, "load after": machine.load()}

@@ -81,14 +81,15 @@ def load_block(block: Block, weights: dict[str, Any], start: str, heads: tuple[i
     for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True):
         projection = getattr(block.attention, name)
         projection.kernel[...], projection.bias[...] = kernel.transpose(2, 0, 1), bias[..., 0]
-    block.attention.out.kernel[...] = weights[f"{start}attention.out.weight"].T.reshape(*heads, -1)
-    block.attention.out.bias[...] = weights[f"{start}attention.out.bias"]
+    out: Any = block.attention.out
+    out.kernel[...] = weights[f"{start}attention.out.weight"].T.reshape(*heads, -1)
+    out.bias[...] = weights[f"{start}attention.out.bias"]
 
 
 def load_norm(norm: nnx.LayerNorm, weights: dict[str, Any], name: str) -> None:
     """Gain and bias."""
-    for leaf, name_there in (("scale", "weight"), ("bias", "bias")):
-        getattr(norm, leaf)[...] = weights[f"{name}.{name_there}"]
+    for leaf, other in (("scale", "weight"), ("bias", "bias")):
+        getattr(norm, leaf)[...] = weights[f"{name}.{other}"]
 
 
 def load_linear(linear: nnx.Linear, weights: dict[str, Any], name: str) -> None:

@@ -47,7 +47,7 @@ class InWorker:
     """A process that stays for all rounds, with its model loaded and compiled; between its rounds it waits."""
 
     def __init__(self, item: Item, peer: str, folder: Path, validate: bool):
-        request: dict[str, Any] = {"group": item.group, "peer": peer, "folder": str(folder), "count": item.count}
+        request: dict[str, Any] = {"group": item.group, "peer": peer, "folder": str(folder), "count": item.repeats}
         self.worker = Worker("side", **request, validate=validate)
 
     def check(self) -> list[float] | None:

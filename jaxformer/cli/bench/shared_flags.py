@@ -34,7 +34,7 @@ class BenchFlags:
         if self.short:
             items, count = [item._replace(summary=f"short form of {item.summary}") for item in items], count or 2
         if count is not None:
-            items = [item._replace(count=count if item.count > 1 else 1) for item in items]
+            items = [item._replace(repeats=count if item.repeats > 1 else 1) for item in items]
         peers = chosen_peers(group, self.peers)
         from jaxformer.bench.measure import Plan
         from jaxformer.bench.run import Outputs, bench
