@@ -137,7 +137,7 @@ def sentences(folder: Path, settings: dict[str, Any]) -> Training:
 def prompts(folder: Path, settings: dict[str, Any]) -> Writing:
     """Random prompts for a GPT with excited weights, whose likeliest tokens are told apart well."""
     model = sized(preset(settings["preset"]), settings, context=64)
-    made = excite(abstract(model), seed=0)
+    made = varied(excite(abstract(model), seed=0))
     save_weights(folder / WEIGHTS, made)
     save_gpt2(folder, made)
     n_tokens = settings.get("n_tokens", NEW_TOKENS)
