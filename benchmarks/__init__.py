@@ -1,1 +1,1 @@
-"""Side-by-side measurements against PyTorch."""
+"""Measurements of the comparison itself; those of speed are `jaxformer bench`."""

@@ -22,6 +22,7 @@ The packages, bottom to top; each may import only those before it:
     training                                losses, optimizers, the train step, runs
     recipes                                 systems trained from end to end
     selfcheck                               our own models against their twins, and the mutants
+    bench                                   speed beside PyTorch and others
     cli                                     the `jaxformer` command
 """
 

@@ -2,7 +2,8 @@
 
     python -m tests.figures
 
-writes them anew into these files, for instance after a mutant was added.
+writes them anew into these files, for instance after a mutant was added. The tables between `<!-- bench -->` and `<!-- end -->`
+are written from docs/performance.json, where it exists: `jaxformer bench train --json docs/performance.json` adds to it.
 """
 
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from benchmarks.clean import Clean
 from benchmarks.field_kinds import KINDS
+from jaxformer.bench.results import read_results
+from jaxformer.bench.tables import markdown, short_markdown
 from jaxformer.convert.families import FAMILIES
 from jaxformer.selfcheck.mutants import MUTANTS
 from tests.tricky import TRICKY
@@ -42,8 +45,23 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
+TABLES = {"bench": markdown, "bench in short": short_markdown}
+"""Between these marks in a document -> what writes it from the results of `jaxformer bench`."""
+MEASURED = ROOT / "docs/performance.json"
+
+
+def with_tables(text: str, path: Path = MEASURED) -> str:
+    """The text with every table of speed as it was measured."""
+    if results := read_results(path):
+        for mark, write in TABLES.items():
+            between = rf"(?<=<!-- {mark} -->\n).*?(?=<!-- end -->)"
+            text = re.sub(between, lambda _, write=write: f"\n{write(results)}\n\n", text, flags=re.S)
+    return text
+
+
 def corrected(text: str) -> str:
-    """The text with every figure as it is in the code."""
+    """The text with every figure as it is in the code, and every table as it was measured."""
+    text = with_tables(text)
     for pattern, numbers in FIGURES.items():
         text = re.sub(pattern, lambda match, numbers=numbers: _with(match, numbers), text)
     return text

@@ -16,6 +16,8 @@ import jaxformer.parity
 ROOT = Path(jaxformer.__file__).parents[1]
 ABOVE_ALL = ("pytest_plugin", "__main__")
 """Top-level files that are no ground: they stand on everything else."""
+MODELS_OF_TORCH = {"torch_gpt.py", "torch_threads.py", "train_torch.py", "generate_torch.py", "twin_run.py"}
+"""Files of `bench` that run in processes of torch's alone."""
 HEAVY = ("torch", "transformers", "matplotlib", "tensorboardX", "sacrebleu")
 
 
@@ -125,16 +127,25 @@ def test_the_comparison_loads_neither_torch_nor_our_models():
 def test_the_library_stands_without_its_surroundings():
     for path in sources("jaxformer"):
         assert not roots(imports(path)) & {"train", "benchmarks", "tests", "parity_tests"}, path
-        if "selfcheck" not in path.parts:
+        if not {"selfcheck", "bench"} & {*path.parts}:
             assert "torch_ref" not in roots(imports(path)), path
 
 
 def test_no_heavy_import_at_module_top():
-    for path in [*sources("jaxformer"), *sources("train")]:
+    for path in [path for path in (*sources("jaxformer"), *sources("train")) if path.name not in MODELS_OF_TORCH]:
         assert not roots(imports(path, top_only=True)) & {*HEAVY, "torch_ref"}, path
     for path in sources("jaxformer"):
         if "torch" in roots(imports(path)):
-            assert {"parity", "convert", "selfcheck"} & {*path.parts}, path
+            assert {"parity", "convert", "selfcheck", "bench"} & {*path.parts}, path
+
+
+def test_a_measurement_loads_one_framework():
+    """The parent loads none, a side of torch's no jax."""
+    parent = loaded("import jaxformer.bench.run, jaxformer.bench.measure, jaxformer.bench.worker")
+    assert not parent & {*HEAVY, "jax", "flax"}
+    torchs = loaded("import jaxformer.bench.train_torch, jaxformer.bench.generate_torch, jaxformer.bench.twin_run")
+    assert "torch" in torchs
+    assert not torchs & {"jax", "flax", "optax"}
 
 
 GROUND = (

@@ -4,14 +4,16 @@ import re
 
 import pytest
 
-from tests.figures import FIGURES, NAMES, ROOT, corrected, documents
+from jaxformer.bench.results import add_results
+from tests.figures import FIGURES, NAMES, ROOT, TABLES, corrected, documents, with_tables
+from tests.test_bench import example
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_every_figure_is_that_of_the_code(path):
     text = path.read_text("utf-8")
-    wrong = [old for old, new in zip(text.splitlines(), corrected(text).splitlines(), strict=True) if old != new]
-    assert wrong == [], "write them with `python -m tests.figures`"
+    assert set(text.splitlines()) - set(corrected(text).splitlines()) == set(), "write them with `python -m tests.figures`"
+    assert corrected(text) == text
 
 
 @pytest.mark.parametrize("pattern", FIGURES)
@@ -33,3 +35,21 @@ def test_wrong_figures_are_written_anew():
             right = right.replace(r"(\d+)", str(number), 1)
         text = f"It says {right}, in 5 lines."
         assert corrected(re.sub(r"\d+(?=.*in 5)", "9999", text)) == text
+
+
+@pytest.mark.parametrize("mark", TABLES)
+def test_every_table_of_speed_stands_in_one_document(mark):
+    found = [path.name for path in documents() if f"<!-- {mark} -->\n" in path.read_text("utf-8")]
+    assert found == [{"bench": "performance.md", "bench in short": "README.md"}[mark]]
+
+
+def test_tables_are_written_from_the_measured_results(tmp_path):
+    path = tmp_path / "measured.json"
+    text = "Before.\n<!-- bench in short -->\nold\n<!-- end -->\nAfter.\n"
+    assert with_tables(text, path) == text, "nothing was measured"
+    add_results(path, [example()])
+    written = with_tables(text, path)
+    assert written.startswith("Before.\n<!-- bench in short -->\n\n| work | times as fast |\n")
+    assert "| a training step | the work W2 **2.0** |" in written
+    assert written.endswith("|\n\n<!-- end -->\nAfter.\n")
+    assert with_tables(written, path) == written

@@ -34,7 +34,9 @@ SHORTENED = {
     "jaxformer generate runs/mine": "",
     "jaxformer generate runs/reverse-0": "",
     "jaxformer train qa --seeds 50": "",
-    "-m benchmarks.train": "--data text.txt --steps 20 --seeds 3",
+    "jaxformer bench train": "--short --data text.txt --items W1 --peers twin --rounds 1",
+    "jaxformer bench generate": None,  # the same way, with sides that test_bench.py runs
+    "jaxformer bench start": None,
     "-m benchmarks.parity": "--presets qa --steps 0",
     "jaxformer parity mutants": None,  # test_mutants.py runs all of it
 }
@@ -80,7 +82,7 @@ SAYS = {
     "--resume": "resumed at step 30",
     "train.translate": "next: jaxformer translate runs/german ",
     "qa --seeds 50": "of 50 models answer both questions with ",
-    "benchmarks.train": "validation loss",
+    "bench train": "train W1",
     "benchmarks.parity": "| qa | ",
 }
 """What commands print; what is generated or translated may be anything."""

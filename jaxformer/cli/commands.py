@@ -24,6 +24,7 @@ class Command(NamedTuple):
 GROUPS = {
     "parity": "Check a port (exit code 0: equal, 1: different, 2: could not compare)",
     "train": "Train a model",
+    "bench": "Measure speed beside PyTorch, transformers and Flax",
     "": "Use a trained model",
 }
 """The first of a command's two words -> the heading of its group; commands of one word are in the last group."""
@@ -73,6 +74,21 @@ COMMANDS = {
         "jaxformer.recipes.qa",
         "the smallest transformer: two questions and one answer",
         "--seeds 50",
+    ),
+    "bench train": Command(
+        "jaxformer.cli.bench.train",
+        "training steps",
+        "--items W2 W3 --json bench.json --chart bench.png",
+    ),
+    "bench generate": Command(
+        "jaxformer.cli.bench.generate",
+        "tokens written by a GPT, and sentences by a beam search",
+        "--items gpt2 --peers transformers",
+    ),
+    "bench start": Command(
+        "jaxformer.cli.bench.start",
+        "whole processes, from their start to their end",
+        "--items gpt2",
     ),
     "generate": Command(
         "jaxformer.cli.generate",

@@ -1,0 +1,33 @@
+"""From the start of a process to its first text: `python -m jaxformer.bench.first_text PEER FOLDER` prints the ids, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.problems import GPT2, load_problem
+
+
+def by_jaxformer(folder: Path, problem: Any) -> list[int]:
+    """As a script of a user does it."""
+    import safetensors.numpy
+
+    import jaxformer as jf
+
+    model = jf.from_torch(safetensors.numpy.load_file(folder / GPT2), jf.abstract(problem.model), "gpt2")
+    return jf.generate(model, problem.prompts, problem.n_tokens).ravel().tolist()
+
+
+def by_transformers(folder: Path, problem: Any) -> list[int]:
+    """The same with transformers."""
+    from jaxformer.bench.generate_torch import Transformers
+
+    return Transformers(folder, problem, 1).check()
+
+
+SIDES = {JAXFORMER: by_jaxformer, COLD: by_jaxformer, "transformers": by_transformers}
+
+if __name__ == "__main__":
+    peer, place = sys.argv[1:]
+    print(json.dumps(SIDES[peer](Path(place), load_problem(Path(place)))))

@@ -1,0 +1,153 @@
+"""What is measured, by name. Imports neither jax nor torch."""
+
+from typing import Any, Literal, NamedTuple, Protocol
+
+from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.errors import InputError
+from jaxformer.validation.fields import check_choice
+
+Group = Literal["train", "generate", "start"]
+
+
+class Item(NamedTuple):
+    """One piece of work."""
+
+    group: Group
+    name: str
+    summary: str
+    """What it is, and behind a colon its sizes."""
+    peers: tuple[str, ...]
+    """Who can do it; jaxformer is the first."""
+    unit: str
+    """What one time is the time of."""
+    repeats: int
+    """How often that is done in one round."""
+    build: str
+    """The function of `jaxformer.bench.prepare` that makes it."""
+    settings: dict[str, Any]
+    """What that function is called with."""
+
+
+GPTS = (JAXFORMER, "twin", "torch", "torch-compile", "flax-nnx")
+PAIRS = (JAXFORMER, "twin", "torch")
+WRITERS = (JAXFORMER, "torch", "transformers")
+
+STEP, TEXTS = "training step", "text of 200 tokens"
+
+ITEMS = (
+    Item(
+        "train",
+        "W1",
+        "GPT `tiny`: context 8, D 32, 2 layers, batch 32, dropout .1",
+        GPTS,
+        STEP,
+        500,
+        "text",
+        {"preset": "tiny"},
+    ),
+    Item("train", "W2", "GPT `cpu`: context 64, D 128, 4 layers, batch 12", GPTS, STEP, 50, "text", {"preset": "cpu"}),
+    Item(
+        "train",
+        "W3",
+        "GPT `gpu`: context 256, D 384, 6 layers, batch 16, no dropout",
+        GPTS,
+        STEP,
+        2,
+        "text",
+        {"preset": "gpu", "batch": 16, "dropout": False},
+    ),
+    Item(
+        "train", "W4", "GPT-2 small: 256 tokens, D 768, 12 layers, batch 1, no dropout", GPTS, STEP, 3, "gpt2", {"tokens": 256}
+    ),
+    Item(
+        "train",
+        "W6-reverse",
+        "`reverse --preset original`: 3+3 layers, D 32, batch 4",
+        (*PAIRS, "torch-compile"),
+        STEP,
+        200,
+        "pairs",
+        {"preset": "original"},
+    ),
+    Item(
+        "train",
+        "W6-translate",
+        "`translate --preset small`: 3+3 layers, D 256, 4,096 tokens of 16 shapes",
+        PAIRS,
+        STEP,
+        32,
+        "sentences",
+        {"preset": "small"},
+    ),
+    Item("generate", "W3", "GPT `gpu`, batch 1", (*WRITERS, "twin"), TEXTS, 1, "prompts", {"preset": "gpt.gpu", "batch": 1}),
+    Item("generate", "W3-16", "GPT `gpu`, batch 16", WRITERS, TEXTS, 1, "prompts", {"preset": "gpt.gpu", "batch": 16}),
+    Item("generate", "gpt2", "GPT-2 small, batch 1", WRITERS, TEXTS, 1, "prompts", {"preset": "gpt2_small", "batch": 1}),
+    Item("generate", "gpt2-16", "GPT-2 small, batch 16", WRITERS, TEXTS, 1, "prompts", {"preset": "gpt2_small", "batch": 16}),
+    Item(
+        "generate",
+        "beam",
+        "beam 5 of `translate small`: 32 tokens a sentence",
+        (JAXFORMER, "twin"),
+        "sentence",
+        32,
+        "sources",
+        {"preset": "transformer.translation"},
+    ),
+    Item(
+        "start",
+        "gpt2",
+        "first text of GPT-2 small: from a file to 20 tokens, from the start of the process to its end",
+        (JAXFORMER, COLD, "transformers"),
+        "process",
+        1,
+        "checkpoint",
+        {"preset": "gpt2_small"},
+    ),
+    Item(
+        "start",
+        "translate",
+        "`translate --preset smoke`: a whole run, with 8 sentences translated, from the start of the process to its end",
+        (JAXFORMER, COLD, "twin"),
+        "process",
+        1,
+        "recipe",
+        {"preset": "smoke"},
+    ),
+)
+
+
+class Named(Protocol):
+    """An item, or its result."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def key_of(item: Named) -> str:
+    """The name among those of all groups."""
+    return f"{item.group} {item.name}"
+
+
+def find_item(key: str) -> Item:
+    """The item of that key."""
+    return next(item for item in ITEMS if key_of(item) == key)
+
+
+def chosen_items(group: Group, names: tuple[str, ...]) -> list[Item]:
+    """Those of a group by name; none given: all. ConfigError names the nearest one."""
+    known = {item.name: item for item in ITEMS if item.group == group}
+    for name in names:
+        check_choice("items", name, known)
+    return [known[name] for name in names or known]
+
+
+def chosen_peers(group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a group by name; none given: all. jaxformer is always among them."""
+    known = list(dict.fromkeys(peer for item in ITEMS if item.group == group for peer in item.peers))
+    for name in names:
+        check_choice("peers", name, known)
+    if names == (JAXFORMER,):
+        raise InputError(f"peers = {JAXFORMER} leaves nothing to compare with; add one of {', '.join(known[1:])}")
+    return tuple(name for name in known if name == JAXFORMER or not names or name in names)

@@ -1,0 +1,142 @@
+"""Check that all sides do the same, warm them up, time them in turn, and record it."""
+
+import math
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxformer.bench import machine
+from jaxformer.bench.items import Item, key_of
+from jaxformer.bench.machine import Peak
+from jaxformer.bench.peers import JAXFORMER, lacking
+from jaxformer.bench.processes import WorkerError, ask_once
+from jaxformer.bench.results import Result, SideResult
+from jaxformer.bench.runners import InWorker, Runner, WholeProcess
+from jaxformer.errors import JaxformerError, ParityError
+
+LOSS_TOLERANCE = 1e-5
+"""Relative, of the loss on the first batch, in float32."""
+RUN_TOLERANCE = 0.1
+"""Of validation losses after whole runs from random weights: that both learned the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How items are measured."""
+
+    peers: tuple[str, ...]
+    rounds: int
+    options: dict[str, Any]
+    """Of `prepare`."""
+    validate: bool
+    """Measure the loss on held-out data after the last round."""
+
+
+@dataclass
+class Rounds:
+    """Sides that run, their seconds so far, and those that were skipped."""
+
+    expected: list[float] = field(default_factory=list)
+    """What jaxformer loses or writes."""
+    runners: dict[str, Runner] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def leave_out(self, peer: str, error: JaxformerError) -> None:
+        """A side that failed; without jaxformer there is nothing to compare."""
+        if peer == JAXFORMER:
+            raise error
+        self.skipped[peer] = str(error)
+        for held in (self.runners, self.seconds):
+            held.pop(peer, None)
+
+    def whole(self) -> int:
+        """Rounds that every side has finished."""
+        return min((len(seconds) for seconds in self.seconds.values()), default=0)
+
+
+def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, bool]:
+    """The result, and whether Ctrl-C ended it early: then of the rounds that were finished, None where none was.
+
+    ParityError if a side does not do the same as jaxformer. A side that is not installed, or fails, is skipped.
+    """
+    rounds, stopped, cost = Rounds(), False, {}
+    before = machine.load()
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        try:
+            cost = ask_once("prepare", item=key_of(item), folder=str(folder), options=plan.options)
+            for peer in (peer for peer in item.peers if peer in plan.peers):
+                begin(rounds, item, peer, folder, plan, ends)
+            rotate(rounds, plan.rounds)
+            finish(rounds)
+        except KeyboardInterrupt:
+            stopped = True
+    if not rounds.whole():
+        return None, stopped
+    sides = {
+        peer: SideResult([second / item.repeats for second in seconds[: rounds.whole()]], rounds.figures.get(peer, {}))
+        for peer, seconds in rounds.seconds.items()
+    }
+    described = {**machine.described(), "load before": before, "load after": machine.load()}
+    done = Result(
+        item.group, item.name, item.summary, item.unit, cost["flops"], cost["bytes"], peak, described, sides, rounds.skipped
+    )
+    return done, stopped
+
+
+def begin(rounds: Rounds, item: Item, peer: str, folder: Path, plan: Plan, ends: ExitStack) -> None:
+    """Start a side, check it, and warm it up; nothing of it is timed before."""
+    if package := lacking(peer):
+        rounds.skipped[peer] = f"{package} is not installed"
+        return
+    whole = item.group == "start"
+    runner = WholeProcess(item, peer, folder, plan.options) if whole else InWorker(item, peer, folder, plan.validate)
+    ends.callback(runner.close)
+    try:
+        found = runner.check()
+        rounds.expected = rounds.expected or found or []
+        if found is not None:
+            check_same(item, peer, found, rounds.expected)
+        runner.warm_up()
+    except WorkerError as error:
+        rounds.leave_out(peer, error)
+        return
+    rounds.runners[peer], rounds.seconds[peer] = runner, []
+
+
+def check_same(item: Item, peer: str, found: list[float], wanted: list[float]) -> None:
+    """ParityError where a side loses or writes something else than jaxformer on the same weights and inputs."""
+    start = f"{key_of(item)}: {peer} does other work than jaxformer:"
+    if isinstance(wanted[0], float):
+        tolerance = RUN_TOLERANCE if item.group == "start" else LOSS_TOLERANCE
+        if not math.isclose(found[0], wanted[0], rel_tol=tolerance):
+            raise ParityError(f"{start} a loss of {found[0]:.7g}, jaxformer's is {wanted[0]:.7g}; nothing was timed")
+    elif found != wanted:
+        pairs = enumerate(zip(found, wanted, strict=False))
+        place = next((i for i, (a, b) in pairs if a != b), min(len(found), len(wanted)))
+        raise ParityError(f"{start} of {len(wanted)} tokens, the one at place {place} differs; nothing was timed")
+
+
+def rotate(rounds: Rounds, n: int) -> None:
+    """A B C A B C: one side runs at a time."""
+    for _ in range(n):
+        for peer, runner in list(rounds.runners.items()):
+            try:
+                rounds.seconds[peer].append(runner.round())
+            except WorkerError as error:
+                rounds.leave_out(peer, error)
+
+
+def finish(rounds: Rounds) -> None:
+    """Ask every side for its figures; one whose loss is no number by now did not do the work."""
+    for peer, runner in list(rounds.runners.items()):
+        try:
+            rounds.figures[peer] = runner.finish()
+            if not math.isfinite(rounds.figures[peer].get("loss", 0.0)):
+                raise WorkerError("its loss became NaN or infinite")
+        except WorkerError as error:
+            rounds.leave_out(peer, error)

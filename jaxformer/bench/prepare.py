@@ -1,0 +1,219 @@
+"""The weights and inputs of an item, made once, in a process of its own."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from jaxformer.bench.items import Item
+from jaxformer.bench.problems import GPT2, WEIGHTS, Problem, Training, Writing, save_problem
+from jaxformer.config.models import GPTConfig, ModelConfig
+from jaxformer.config.presets import preset
+from jaxformer.config.settings import ScheduleConfig
+from jaxformer.convert.families import find_family
+from jaxformer.convert.rules import to_torch
+from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.models import abstract, build
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.pytree import map_named
+from jaxformer.recipes import reverse, shakespeare, translate
+
+READY = 64
+"""Batches that are made before anything is timed."""
+SENTENCE_BATCHES = 32
+"""The same of sentence pairs, which come in every shape that is frequent."""
+PROMPT, NEW_TOKENS, SENTENCE_TOKENS, FIRST_TOKENS = 16, 200, 32, 20
+DROPOUTS = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
+SMALL_TABLE = 0.05
+DEFAULTS = {"short": False, "data": None, "dropout": None, "sentences": 32}
+SMALL = {"d_model": 16, "n_heads": 2, "n_layers": 1, "d_ff": 32}
+"""A model of the short form of an item."""
+
+
+def prepare(item: Item, folder: Path, options: dict[str, Any]) -> Problem:
+    """Make the problem of an item and leave it in the folder.
+
+    `options`: short (a tiny model), data (a file in the place of the corpus), dropout (on or off) and sentences. Where one is
+    None, it is the item's own.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    problem = BUILDS[item.build](folder, DEFAULTS | item.settings | given)
+    save_problem(folder, problem)
+    return problem
+
+
+def text(folder: Path, settings: dict[str, Any]) -> Training:
+    """A GPT on the characters of a text."""
+    from jaxformer.data.corpora import read_corpus
+    from jaxformer.data.tokenizers import Tokenizer
+
+    recipe = shakespeare.PRESETS[settings["preset"]]
+    corpus = read_corpus(settings["data"] or recipe.data)
+    tokenizer = Tokenizer.characters(corpus)
+    model = replace(sized(recipe.model, settings), vocab_size=tokenizer.vocab_size)
+    return on_text(folder, model, replace(recipe, batch=settings.get("batch", recipe.batch)), tokenizer.encode(corpus))
+
+
+def gpt2(folder: Path, settings: dict[str, Any]) -> Training:
+    """GPT-2 small on random ids, fewer than its context at a time."""
+    recipe = replace(shakespeare.PRESETS["gpu"], batch=1, schedule=ScheduleConfig())
+    model = sized(preset("gpt2_small"), settings | {"dropout": bool(settings["dropout"])})
+    ids = np.random.default_rng(0).integers(model.vocab_size, size=40_000).astype(np.int32)
+    return on_text(folder, model, recipe, ids, 16 if settings["short"] else settings["tokens"])
+
+
+def on_text(folder: Path, model: GPTConfig, recipe: Any, ids: np.ndarray, window: int | None = None) -> Training:
+    """Windows of a text."""
+    from jaxformer.data.windows import cover, draw_windows, split
+
+    training, validation = split(ids, window := window or model.context)
+    save_weights(folder / WEIGHTS, drawn(model))
+    made, keys = jnp.asarray(training), jax.random.split(jax.random.key(7), READY)
+    draws = jax.vmap(lambda key: draw_windows(made, key, recipe.batch, window))(keys)
+    return Training(
+        model=model,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        batches=list(zip(*as_numpy(draws), strict=True)),
+        held_out=list(zip(*cover(validation, recipe.batch, window), strict=True)),
+        draws="windows",
+        text=training,
+    )
+
+
+def pairs(folder: Path, settings: dict[str, Any]) -> Training:
+    """An encoder-decoder on pairs by rule."""
+    from jaxformer.data.tasks import PAD, TASKS
+
+    recipe = reverse.PRESETS[settings["preset"]]
+    model, task = sized(recipe.model, settings, ids=False), TASKS[recipe.task]
+    save_weights(folder / WEIGHTS, drawn(model))
+    draws = jax.vmap(lambda key: task.draw(key, recipe.batch))(jax.random.split(jax.random.key(7), READY))
+    return Training(
+        model=model,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        batches=list(zip(*as_numpy(draws), strict=True)),
+        held_out=[as_numpy(task.draw(reverse.held_out_key(0), reverse.HELD_OUT))],
+        draws="task",
+        task=recipe.task,
+        pad=PAD,
+        smoothing=recipe.smoothing,
+    )
+
+
+def sentences(folder: Path, settings: dict[str, Any]) -> Training:
+    """An encoder-decoder on sentence pairs, of several shapes."""
+    from jaxformer.data.parallel import read_splits
+
+    recipe = translate.PRESETS[settings["preset"]]
+    if settings["short"]:
+        recipe = replace(recipe, batch=256, shapes=2, model=replace(recipe.model, vocab_size=300))
+    splits = read_splits(recipe.data if settings["data"] is None else (settings["data"],))
+    tokenizer = translate.read_tokenizer(recipe, splits.train)
+    recipe = replace(recipe, model=replace(sized(recipe.model, settings, ids=False), vocab_size=tokenizer.vocab_size))
+    buckets, held_out = translate.make_buckets(recipe, tokenizer, splits)
+    n_batches = 1 if settings["short"] else settings.get("n_batches", SENTENCE_BATCHES)
+    ready = [as_numpy(buckets.batch(recipe.seed, step)) for step in range(n_batches)]
+    save_weights(folder / WEIGHTS, drawn(recipe.model))
+    return Training(
+        model=recipe.model,
+        optimizer=recipe.optimizer,
+        schedule=recipe.schedule,
+        batches=ready,
+        held_out=[as_numpy(batch) for batch in held_out.epoch()],
+        draws="ready",
+        pad=held_out.pad,
+        smoothing=recipe.smoothing,
+        shapes=len(ready),
+    )
+
+
+def prompts(folder: Path, settings: dict[str, Any]) -> Writing:
+    """Random prompts for a GPT with excited weights, whose likeliest tokens are told apart well."""
+    model = sized(preset(settings["preset"]), settings, context=64)
+    made = varied(excite(abstract(model), seed=0))
+    save_weights(folder / WEIGHTS, made)
+    save_gpt2(folder, made)
+    n_tokens = settings.get("n_tokens", NEW_TOKENS)
+    ids = np.random.default_rng(1).integers(model.vocab_size, size=(settings.get("batch", 1), PROMPT)).astype(np.int32)
+    return Writing(model=model, prompts=ids, n_tokens=min(n_tokens, model.context - PROMPT))
+
+
+def checkpoint(folder: Path, settings: dict[str, Any]) -> Writing:
+    """The same for a start: fewer tokens."""
+    return prompts(folder, settings | {"n_tokens": FIRST_TOKENS})
+
+
+def save_gpt2(folder: Path, model: Any) -> None:
+    """As a folder that transformers reads."""
+    config = model.config
+    weights = {name: np.ascontiguousarray(array) for name, array in to_torch(model, find_family("gpt2")).items()}
+    weights.pop("lm_head.weight", None)  # tied
+    safetensors.numpy.save_file(weights, folder / GPT2, metadata={"format": "pt"})
+    described = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **gpt2_settings(config)}
+    (folder / "config.json").write_text(json.dumps(described), "utf-8")
+
+
+def gpt2_settings(config: GPTConfig) -> dict[str, Any]:
+    """What transformers' GPT2Config calls them."""
+    return {
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context,
+        "n_embd": config.d_model,
+        "n_layer": config.n_layers,
+        "n_head": config.n_heads,
+        "n_inner": config.d_ff,
+        "activation_function": {"gelu": "gelu", "gelu_tanh": "gelu_new"}[config.activation],
+        "layer_norm_epsilon": config.norm_epsilon,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def sources(folder: Path, settings: dict[str, Any]) -> Writing:
+    """Random sources of 6 to 24 tokens for an encoder-decoder with excited weights."""
+    model = sized(preset(settings["preset"]), settings, context=32)
+    save_weights(folder / WEIGHTS, varied(excite(abstract(model), seed=0)))
+    draw, pad = np.random.default_rng(1), 0
+    ids = draw.integers(3, model.vocab_size, size=(settings["sentences"], 24)).astype(np.int32)
+    ids[np.arange(24)[None] >= draw.integers(6, 25, size=(len(ids), 1))] = pad
+    return Writing(model=model, prompts=ids, n_tokens=8 if settings["short"] else SENTENCE_TOKENS, pad=pad)
+
+
+def varied(model: Any) -> Any:
+    """With small embeddings: large ones, tied, make a model write its last token again and again."""
+    return map_named(lambda name, leaf: leaf * SMALL_TABLE if name.endswith("token.table") else leaf, model)
+
+
+def recipe(folder: Path, settings: dict[str, Any]) -> Training:
+    """A whole run of `translate`: a batch for each of its steps."""
+    return sentences(folder, settings | {"n_batches": translate.PRESETS[settings["preset"]].steps})
+
+
+def sized(model: Any, settings: dict[str, Any], *, ids: bool = True, context: int | None = None) -> Any:
+    """The model with its dropout as the settings want it, and in the short form very small."""
+    if settings["dropout"] is False:
+        model = replace(model, **dict.fromkeys(DROPOUTS, 0.0))
+    if not settings["short"]:
+        return model
+    longest = {"context": min(model.context, context)} if context else {}
+    return replace(model, **SMALL, **longest, **({"vocab_size": 65} if ids else {}))
+
+
+def drawn(model: ModelConfig) -> Any:
+    """A new model, as its own initialisers have it."""
+    return jax.jit(lambda key: build(model, rngs=key))(jax.random.key(0))
+
+
+def as_numpy(batch: Any) -> tuple[np.ndarray, ...]:
+    """Its arrays on the host."""
+    return tuple(np.asarray(array) for array in batch)
+
+
+BUILDS = {build.__name__: build for build in (text, gpt2, pairs, sentences, prompts, checkpoint, sources, recipe)}

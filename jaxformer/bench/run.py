@@ -1,0 +1,83 @@
+"""The command: measure item after item, show each, and keep what is finished whatever ends it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxformer.bench import machine
+from jaxformer.bench.chart import draw
+from jaxformer.bench.items import Item, key_of
+from jaxformer.bench.machine import Peak
+from jaxformer.bench.measure import Plan, measure_item
+from jaxformer.bench.processes import ask_once
+from jaxformer.bench.results import Result, add_results, read_results
+from jaxformer.bench.tables import peaks, show, summary
+from jaxformer.errors import InputError
+
+WIDTH = 100
+"""Columns of the tables, at least."""
+IDLE = 0.25
+"""Load for each core up to which a machine counts as idle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Where results are kept."""
+
+    json: Path | None
+    chart: Path | None
+
+    def check(self) -> None:
+        """InputError, before anything is measured, for a file that cannot be written."""
+        for path in (self.json, self.chart):
+            if path is not None and not path.resolve().parent.is_dir():
+                raise InputError(f"{path} cannot be written: its folder does not exist; name one that does")
+        if self.chart is not None and self.chart.suffix != ".png":
+            raise InputError(f"chart = {self.chart} is not a .png file; give it that ending")
+        if self.chart is not None and not find_spec("matplotlib"):
+            raise InputError("--chart needs matplotlib; pip install 'jaxformer[viz]'")
+        if self.json is not None:
+            read_results(self.json)
+
+    def keep(self, results: list[Result]) -> None:
+        """Write them; the chart shows all that the JSON file holds."""
+        if self.json is not None:
+            add_results(self.json, results)
+        if self.chart is not None:
+            draw(self.chart, results if self.json is None else read_results(self.json))
+
+
+def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
+    """Measure and show; KeyboardInterrupt, after what is finished was shown and kept, where Ctrl-C ended it."""
+    outputs.check()
+    console, results, stopped = Console(highlight=False, soft_wrap=True), [], False
+    console.width = max(console.width, WIDTH)
+    tell_load(console, "before the start", IDLE)
+    try:
+        peak = Peak(**ask_once("peak"))
+        console.print(f"{machine.described()['cores']} cores of {machine.processor()}: {peaks(peak.flops, peak.bandwidth)}")
+        for item in items:
+            result, stopped = measure_item(item, plan, peak)
+            if result is not None:
+                results.append(result)
+                show(console, result)
+            if stopped:
+                raise KeyboardInterrupt
+    finally:
+        tell_load(console, "at the end", 1 + IDLE)
+        if results:
+            console.print(summary(results), markup=False)
+            outputs.keep(results)
+        if len(results) < len(items) or stopped:
+            missing = [key_of(item) for item in items if key_of(item) not in {key_of(result) for result in results}]
+            console.print(f"not measured: {', '.join(missing) or 'the last rounds'}", markup=False)
+
+
+def tell_load(console: Console, when: str, idle: float) -> None:
+    """Say so where other work runs beside the measurement; at the end its own is in the load."""
+    load, cores = machine.load(), machine.cores()
+    if load is not None and load > idle * cores:
+        console.print(f"the machine is loaded: {load:.1f} processes on {cores} cores {when}; times are longer, and ratios vary")

@@ -1,0 +1,133 @@
+"""A side as the parent sees it: what has to be equal, rounds, and figures at the end."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxformer.bench.items import Item
+from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.processes import KIBIBYTES, Worker, WorkerError
+
+DATA = "multi30k-de-en"
+SHORT_RUN = "--steps 2 --evaluate-every 1 --batch 256 --shapes 2 --model.vocab-size 300"
+SHORT_MODEL = "--model.d-model 16 --model.n-heads 2 --model.d-ff 32"
+
+
+class Runner(Protocol):
+    """One side of an item."""
+
+    def check(self) -> list[float] | None:
+        """What has to be equal; None where another side does the same."""
+        ...
+
+    def warm_up(self) -> None:
+        """Whatever comes once."""
+        ...
+
+    def round(self) -> float:
+        """The seconds of a round."""
+        ...
+
+    def finish(self) -> dict[str, float]:
+        """Figures."""
+        ...
+
+    def close(self) -> None:
+        """End its process."""
+        ...
+
+
+class InWorker:
+    """A process that stays for all rounds, with its model loaded and compiled; between its rounds it waits."""
+
+    def __init__(self, item: Item, peer: str, folder: Path, validate: bool):
+        request: dict[str, Any] = {"group": item.group, "peer": peer, "folder": str(folder), "count": item.repeats}
+        self.worker = Worker("side", **request, validate=validate)
+
+    def check(self) -> list[float] | None:
+        return self.worker.answer()["check"]
+
+    def warm_up(self) -> None:
+        self.worker.ask("warm up")
+
+    def round(self) -> float:
+        return self.worker.ask("run")["seconds"]
+
+    def finish(self) -> dict[str, float]:
+        return self.worker.ask("end")
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+class WholeProcess:
+    """A new process for each round, timed from its start to its end. The first one is the check."""
+
+    def __init__(self, item: Item, peer: str, folder: Path, options: dict[str, Any]):
+        self.item, self.peer, self.folder, self.options = item, peer, folder, options
+        self.cache, self.out = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+        self.process: subprocess.Popen[str] | None = None
+        self.memory = 0
+
+    def command(self) -> list[str]:
+        """Of this side."""
+        data = self.options.get("data") or DATA
+        if self.item.build == "checkpoint":
+            return ["jaxformer.bench.first_text", self.peer, str(self.folder)]
+        if self.peer == "twin":
+            return ["jaxformer.bench.twin_run", str(self.folder), data]
+        short = [*SHORT_RUN.split(), *SHORT_MODEL.split()] if self.options.get("short") else []
+        preset = ["--preset", self.item.settings["preset"], "--data", data, "--tested", "8", "--out", str(self.out / "run")]
+        return ["jaxformer", "train", "translate", *preset, *short]
+
+    def run(self) -> float:
+        """Its seconds."""
+        shutil.rmtree(self.out / "run", ignore_errors=True)
+        if self.peer == COLD:
+            shutil.rmtree(self.cache)
+            self.cache.mkdir()
+        cached = {"JAX_COMPILATION_CACHE_DIR": str(self.cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        with (self.out / "printed").open("w") as out, (self.out / "errors").open("w") as errors:
+            start = time.perf_counter()
+            pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
+            command = [sys.executable, "-m", *self.command()]
+            process = self.process = subprocess.Popen(command, env=os.environ | cached, start_new_session=True, **pipes)
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.memory = max(self.memory, usage.ru_maxrss * KIBIBYTES)
+        if process.returncode:
+            lines = (self.out / "errors").read_text("utf-8", "replace").strip().splitlines()
+            raise WorkerError(lines[-1][:200] if lines else f"its process ended with code {process.returncode}")
+        return seconds
+
+    def check(self) -> list[float] | None:
+        if self.peer == COLD:
+            return None
+        self.run()
+        metrics = self.out / "run/metrics.jsonl"
+        if self.peer == JAXFORMER and metrics.exists():
+            return [json.loads(metrics.read_text("utf-8").splitlines()[-1])["val_loss"]]
+        return json.loads((self.out / "printed").read_text("utf-8").splitlines()[-1])
+
+    def warm_up(self) -> None:
+        """The check was."""
+
+    def round(self) -> float:
+        return self.run()
+
+    def finish(self) -> dict[str, float]:
+        return {"memory": self.memory}
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for folder in (self.cache, self.out):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,124 @@
+"""Results as tables: in the terminal, and in Markdown for the documents."""
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from jaxformer.bench.items import ITEMS, key_of
+from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.results import Result, SideResult
+
+GROUPS = {"train": "a training step", "generate": "writing", "start": "from the start of the process"}
+HEADS = ("side", "median", "least to most", "jaxformer is", "of the peak", "memory")
+
+
+def show(console: Console, result: Result) -> None:
+    """One item: a row for each side."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in HEADS:
+        table.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
+    for peer, side in result.sides.items():
+        table.add_row(*row(result, peer, side))
+    console.print(f"\n{key_of(result)}: {result.summary}", markup=False)
+    if result.group != "start":
+        work = f"{result.flops / 1e9:,.3g} GFLOP, at least {result.bytes / 1e6:,.3g} MB"
+        console.print(f"one {result.unit}: {work}", markup=False)
+    console.print(table)
+    for peer, reason in result.skipped.items():
+        console.print(f"{peer} skipped: {reason}", markup=False)
+
+
+def row(result: Result, peer: str, side: SideResult) -> list[str]:
+    """Cells of one side, as in HEADS."""
+    spread = f"{duration(min(side.seconds))} to {duration(max(side.seconds))}"
+    ratio = "" if peer == JAXFORMER else f"{result.ratio(peer):.2f} x"
+    part = "" if result.group == "start" else f"{100 * result.part(peer):.0f} %"
+    threads = int(side.figures.get("threads", 0))
+    named = f"{peer}, {threads} thread{'s' * (threads > 1)}" if threads else peer
+    return [named, duration(side.median), spread, ratio, part, memory(side)]
+
+
+def summary(results: Sequence[Result]) -> str:
+    """One line an item."""
+    return "\n".join(f"{key_of(result):22} {against_best(result)}" for result in results)
+
+
+def against_best(result: Result) -> str:
+    """How it stands beside the best peer."""
+    peer = result.best_peer
+    if peer is None:
+        return f"{duration(result.sides[JAXFORMER].median)}; no peer was measured"
+    low, high = result.ratios(peer)
+    times = f"{duration(result.sides[JAXFORMER].median)} for {duration(result.sides[peer].median)} of {peer}"
+    return f"{result.ratio(peer):.2f} x ({low:.2f} to {high:.2f}): {times}"
+
+
+def duration(seconds: float) -> str:
+    """With three digits."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def memory(side: SideResult) -> str:
+    """Greatest resident memory; empty where it is not known."""
+    return f"{side.figures['memory'] / 1e9:.2f} GB" if "memory" in side.figures else ""
+
+
+def ordered(results: Iterable[Result]) -> list[Result]:
+    """As the items are listed."""
+    places = {key_of(item): place for place, item in enumerate(ITEMS)}
+    return sorted((result for result in results if key_of(result) in places), key=lambda result: places[key_of(result)])
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Everything, for docs/performance.md: the machine, and a table for each group."""
+    parts = []
+    for group, head in GROUPS.items():
+        found = [result for result in ordered(results) if result.group == group]
+        if found:
+            parts.append(grid([[head, *HEADS], *(cells for result in found for cells in long_rows(result))]))
+    return "\n\n".join([machine_line(results), *parts])
+
+
+def long_rows(result: Result) -> list[list[str]]:
+    """A row for each side, the work named in the first."""
+    rows = [row(result, peer, side) for peer, side in result.sides.items()]
+    return [[result.summary if cells is rows[0] else "", *cells] for cells in rows]
+
+
+def short_markdown(results: Sequence[Result]) -> str:
+    """One row a group, for the README: how many times as fast as the best peer each item is."""
+    rows = [["work", "times as fast"]]
+    for group, head in GROUPS.items():
+        if cells := [in_short(result) for result in ordered(results) if result.group == group and result.best_peer]:
+            rows.append([head, ", ".join(cells)])
+    return grid(rows)
+
+
+def in_short(result: Result) -> str:
+    """The item without its sizes, its ratio, and at a start that of an empty compilation cache."""
+    peer = str(result.best_peer)
+    first = f" (first start {result.ratio(peer, COLD):.1f})" if COLD in result.sides else ""
+    return f"{result.summary.partition(':')[0]} **{result.ratio(peer):.1f}**{first}"
+
+
+def machine_line(results: Sequence[Result]) -> str:
+    """Where it was measured: a line for each machine, and for each run whose peaks differ."""
+    lines = []
+    for result in ordered(results):
+        machine, peak = result.machine, result.peak
+        releases = ", ".join(f"{name} {machine[name]}" for name in ("jax", "flax", "torch", "transformers") if name in machine)
+        lines.append(f"{machine['cores']} cores of {machine['processor']}; {releases}; {peaks(peak.flops, peak.bandwidth)}.")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def peaks(flops: float, bandwidth: float) -> str:
+    """The best that was measured on the machine."""
+    return f"float32 products of 1024 x 1024 at {flops / 1e9:.0f} GFLOP/s, memory read at {bandwidth / 1e9:.0f} GB/s"
+
+
+def grid(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row holds the heads."""
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

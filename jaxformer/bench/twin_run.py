@@ -1,0 +1,62 @@
+"""A whole run of `translate` by the twin: `python -m jaxformer.bench.twin_run FOLDER DATA` prints its validation loss, as JSON.
+
+It does what the recipe does: a tokenizer, training, evaluations with a few sources translated at each, and test sentences
+translated greedily and by a beam. Its batches are ready, which the recipe makes on the way.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jaxformer.bench.machine import cores
+from jaxformer.bench.problems import Training, load_problem
+from jaxformer.bench.train_torch import Twin
+from jaxformer.config.settings import BeamConfig
+from jaxformer.data.parallel import read_splits
+from jaxformer.data.tokenizers import Tokenizer
+from torch_ref.decoding.translation import translate, translate_beam
+
+SHOWN, TESTED, LONGEST = 3, 8, 64
+"""Sources that are translated at each evaluation and at the end, and tokens of a target at most."""
+
+
+class Run(Twin):
+    """The twin, with random weights of its own."""
+
+    def __init__(self, folder: Path, problem: Training, count: int, data: str):
+        super().__init__(folder, problem, count)
+        torch.set_num_threads(cores())
+        splits = read_splits((data,))
+        tokenizer = Tokenizer.train_bpe([*splits.train.sources, *splits.train.targets], problem.model.vocab_size)
+        self.frame, end = tokenizer.frame, [tokenizer.frame.end]
+        self.shown, self.tested = (
+            [torch.tensor([[*ids, *end]]) for ids in tokenizer.encode_all(texts)]
+            for texts in (splits.validation.sources[:SHOWN], splits.test.sources[:TESTED])
+        )
+
+    def whole(self) -> float:
+        """Train, evaluate twice, and translate; the last validation loss."""
+        found = 0.0
+        for _ in range(2):
+            self.run()
+            found = self.mean_loss(self.problem.held_out)
+            self.translate(self.shown)
+        self.translate(self.tested)
+        rules: Any = {"start": self.frame.start, "eos": self.frame.end}
+        for source in self.tested:
+            translate_beam(self.model.eval(), source, LONGEST, BeamConfig(early_stopping=True), **rules)
+        return found
+
+    def translate(self, sources: list[torch.Tensor]) -> None:
+        """Greedily."""
+        for source in sources:
+            translate(self.model.eval(), source, LONGEST, start=self.frame.start, eos=self.frame.end)
+
+
+if __name__ == "__main__":
+    folder, data = Path(sys.argv[1]), sys.argv[2]
+    problem = load_problem(folder)
+    print(json.dumps([Run(folder, problem, max(1, len(problem.batches) // 2), data).whole()]))

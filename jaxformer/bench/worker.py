@@ -1,0 +1,83 @@
+"""One process of a measurement: `python -m jaxformer.bench.worker REQUEST`, a line of JSON for each answer.
+
+The request names a task. `peak` measures the machine, `prepare` makes a problem, `side` loads one side: it answers what has to
+be equal, then the seconds of the warm-up and of a round for each line that comes in, and after `end` its memory and figures.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from jaxformer.bench.processes import KIBIBYTES
+from jaxformer.errors import JaxformerError, first_line
+
+Answer = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Answer on standard output, which nothing else writes to."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=out, flush=True)
+
+    request = json.loads(sys.argv[1])
+    try:
+        TASKS[request.pop("task")](answer, **request)
+    except (JaxformerError, MemoryError) as error:
+        answer({"refused": first_line(error)})
+
+
+def peak(answer: Answer) -> None:
+    """The machine's."""
+    from jaxformer.bench.machine import measure_peak
+
+    answer(vars(measure_peak()))
+
+
+def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> None:
+    """The problem of an item, and what it costs."""
+    from jaxformer.bench.costs import cost_of
+    from jaxformer.bench.items import find_item
+    from jaxformer.bench.prepare import prepare
+
+    answer(cost_of(prepare(find_item(item), Path(folder), options))._asdict())
+
+
+def side(answer: Answer, group: Any, peer: str, folder: str, count: int, validate: bool) -> None:
+    """One side of an item."""
+    from jaxformer.bench.problems import load_problem
+    from jaxformer.bench.sides import make_side
+
+    made: Any = make_side(group, peer, Path(folder), count)
+    answer({"check": made.check()})
+    lines = iter(sys.stdin)
+    rounds(answer, made, lines)
+    figures = {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTES, **made.figures()}
+    if validate:
+        figures["validation_loss"] = made.mean_loss(load_problem(Path(folder)).held_out)
+    answer(figures)
+
+
+def rounds(answer: Answer, made: Any, lines: Iterable[str]) -> None:
+    """The warm-up for the first line, a round for each other one."""
+    work = made.warm_up
+    for line in lines:
+        if line.strip() == "end":
+            return
+        start = time.perf_counter()
+        work()
+        answer({"seconds": time.perf_counter() - start})
+        work = made.run
+
+
+TASKS = {"peak": peak, "prepare": prepare, "side": side}
+
+if __name__ == "__main__":
+    main()

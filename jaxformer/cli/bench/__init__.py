@@ -1,0 +1,1 @@
+"""`jaxformer bench`: one file a command."""
