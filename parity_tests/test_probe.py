@@ -199,7 +199,7 @@ def test_adversarial_states():
         ({"vocab": 9, "length": 3}, "length = 3 is out of range; give an integer from 4 to 2147483647"),
         ({"vocab": 1}, "vocab = 1 is out of range; give an integer from 2 to 2147483647"),
         ({"width": 0}, "width = 0 is out of range; give an integer from 1 to 2147483647"),
-        ({"vocab": 9, "pad": 9}, "pad = 9 is not an id; give one from 0 to 8"),
+        ({"vocab": 9, "pad": 9}, "pad = 9 is out of range; give an integer from 0 to 8"),
     ],
 )
 def test_probes_that_are_none(arguments, said):

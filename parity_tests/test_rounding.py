@@ -129,10 +129,14 @@ def sine_report(factor: float, ours: float) -> Report:
     return compare(theirs, weights, (X,), call_jax=call, checks=CHECKS, tier="A")
 
 
+JUDGED = ("forward", "gradients", "activation gradients")
+"""All but `local`: nothing in the function is compared by itself."""
+
+
 def test_a_function_that_holds_torchs_modules_is_judged_by_all_of_their_rounding():
     report = sine_report(1e6, 1e6)
     assert report.status == "equal", str(report)
-    assert [SAID in stage.says for stage in report.stages] == [True] * 4
+    assert {stage.name: SAID in stage.says for stage in report.stages if stage.status != "n/a"} == dict.fromkeys(JUDGED, True)
     assert sine_report(1e6, 1e6 * (1 + 1e-10)).exit_code == 1
 
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
 from jaxformer.extras import extra_package
 from jaxformer.models import abstract
+from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.compare import check, record_torch
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import Reference, Tier
@@ -124,7 +123,7 @@ def checks_of(case: str) -> dict[str, Callable[[], Any]]:
 def try_mutant(mutant: Mutant) -> Outcome:
     """Run the comparison with the bug in the JAX side."""
     judge, reached = comparison(mutant.case), []
-    with jax.disable_jit(), mutant.inject(candidate(mutant.case), lambda: reached.append(True)) as mutated:
+    with written_out(), mutant.inject(candidate(mutant.case), lambda: reached.append(True)) as mutated:
         judged = judge(mutated)
     return Outcome(mutant, judged.killed_by, bool(reached), judged.modules, judged.cause)
 
@@ -132,7 +131,7 @@ def try_mutant(mutant: Mutant) -> Outcome:
 def false_alarm(case: str) -> str | None:
     """What is red against the JAX side as it is: nothing."""
     judge = comparison(case)
-    with jax.disable_jit():
+    with written_out():
         return judge(candidate(case)).killed_by
 
 

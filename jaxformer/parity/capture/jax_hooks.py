@@ -1,6 +1,6 @@
 """The calls of JAX models: of Flax NNX modules, of Linen modules, and of plain functions that use `tap`.
 
-Inside `jit` the tracing is recorded; nested jits and scans have to be off (`jax.disable_jit`). What runs in another
+Inside `jit` the tracing is recorded; nested jits and scans have to be `written_out`. What runs in another
 transformation (rematerialised, or under vmap) is not recorded.
 """
 
@@ -18,6 +18,7 @@ from flax.core.tracers import current_trace
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
 from jaxformer.parity.capture.module_paths import join
 from jaxformer.parity.capture.source_lines import line_of
+from jaxformer.parity.capture.written_out import written_out
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any
     try:
         return jax.jit(f, compiler_options=compiler_options)(*given), ""
     except UNTRACEABLE as error:
-        with jax.disable_jit():
+        with written_out():
             return f(*given), line_of(error) or "a line of a library's"
 
 

@@ -12,6 +12,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.record.reference import one_array
 from jaxformer.parity.run.load_weights import joined, parted
 
@@ -45,7 +46,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, probing), jax.disable_jit():
+        with watch_jax(model, probing), written_out():
             output = one_array(call(model, *arrays), "call_jax", call)
         found = probing.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, probing.taps

@@ -17,6 +17,7 @@ import numpy as np
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.jax_hooks import run_once, watch_jax
+from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
 from jaxformer.parity.run.activation_patching import ActivationPatching, Code
 from jaxformer.parity.run.load_weights import joined, parted
@@ -95,7 +96,7 @@ class Isolation:
         def run(values: Any, weights: Any, gradients: Any, opened: Any) -> tuple[Any, Any]:
             last[:] = [patching := ActivationPatching(records, values, gradients, opened, self.valid, orders)]
             model = joined(weights, rest)
-            with watch_jax(model, patching), jax.disable_jit():
+            with watch_jax(model, patching), written_out():
                 patching.leave(CALL, self.call(model, *self.inputs))
             return patching.total, [each.jax for each in patching.found]
 

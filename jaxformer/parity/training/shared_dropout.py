@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxformer import keep_mask
 from jaxformer.errors import ParityError
+from jaxformer.parity.capture.written_out import written_out
 
 COINCIDENCE = 1e-12
 """The largest probability of two masks being equal by chance that makes equal masks a mistake."""
@@ -49,7 +50,7 @@ def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array
             mock.patch.object(jax.random, "bernoulli", recorded(jax.random.bernoulli)),
             mock.patch.object(jax, "checkpoint", _as_it_is),
             mock.patch.object(jax, "remat", _as_it_is),
-            jax.disable_jit(),
+            written_out(),
         ):
             return f(*args, **kwargs), masks
 
