@@ -41,7 +41,7 @@ def prepared(item: Item, folder: Path, data: dict[str, str]) -> object:
     return prepare(item, folder, {"short": True, "data": data.get(item.build), "sentences": 2})
 
 
-QUICK = ("train W1", "train W6-translate", "generate W3", "generate beam")
+QUICK = ("train W1", "generate W3", "generate beam")
 """One of each kind; the others go the same ways with other sizes."""
 WITH_SIDES = [
     pytest.param(item, marks=() if key_of(item) in QUICK else pytest.mark.slow, id=key_of(item))
@@ -85,6 +85,7 @@ def test_the_first_text_is_the_same(data, tmp_path):
     assert len(set(texts[JAXFORMER])) > 2
 
 
+@pytest.mark.slow
 def test_the_twin_makes_the_whole_run(data, tmp_path):
     from jaxformer.bench.twin_run import Run
 
