@@ -84,8 +84,9 @@ def generate_beam(
     A search compares whole sequences, so no window slides: more tokens than fit the context with the prompt are refused.
     """
     model, text, start, padding = _prepare(model, prompt, valid)
+    check_length(n_tokens, least=1)
     room = model.config.context + 1 - int(start)
-    if isinstance(n_tokens, int) and n_tokens > room:
+    if n_tokens > room:
         raise InputError(
             f"n_tokens = {n_tokens} behind {start} of the prompt exceed the context of {model.config.context}, and a beam's "
             f"window does not slide; ask for at most {room}, or shorten the prompt"

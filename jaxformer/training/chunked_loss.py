@@ -19,8 +19,8 @@ from jaxformer.training.losses import cross_entropy
 MOST_LOGITS = 2**24
 """Logits that are held at once: 64 MiB in float32. Fewer make more passes over the read-out's gradient, which is as large."""
 
-ChunkLoss = Callable[[PyTree, Array, Array, Array | None], tuple[Array, Array]]
-"""loss(weights, states, targets, class_weights) -> (total, normaliser) of one chunk."""
+ChunkLoss = Callable[[PyTree, Array, Array], tuple[Array, Array]]
+"""loss(weights, states, targets) -> (total, normaliser) of one chunk."""
 
 
 def read_out_cross_entropy(
@@ -28,44 +28,41 @@ def read_out_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`cross_entropy(model.read_out(states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
 
-    Up to that many it is just this. More are worked off in chunks of rows, each with its own gradient, so that no logit is
-    kept or computed again for the backward pass; then it has no forward-mode derivative, and none by `class_weights`.
+    Up to that many, and with `class_weights`, it is just this. More are worked off in chunks of rows, each with its own
+    gradient, so that no logit is kept or computed again for the backward pass; then it has no forward-mode derivative.
     """
     chunks = -(-targets.size * model.config.vocab_size // MOST_LOGITS)
-    if chunks <= 1:
+    if chunks <= 1 or rules.get("class_weights") is not None:
         return cross_entropy(model.read_out(states), targets, **rules)
     rows = -(-targets.size // chunks)
     more = rows * chunks - targets.size
     ignored = rules.get("ignore_index", IGNORE_INDEX)
     states = jnp.pad(states.reshape(-1, states.shape[-1]), ((0, more), (0, 0)))
     targets = jnp.pad(targets.reshape(-1), (0, more), constant_values=ignored)
-    class_weights = rules.pop("class_weights", None)
 
-    def loss(weights: PyTree, states: Array, targets: Array, class_weights: Array | None) -> tuple[Array, Array]:
+    def loss(weights: PyTree, states: Array, targets: Array) -> tuple[Array, Array]:
         head, token = weights
-        return cross_entropy(head(states, token), targets, class_weights=class_weights, **rules)
+        return cross_entropy(head(states, token), targets, **rules)
 
     weights = model.head, model.embed.token
-    return _in_chunks(loss, weights, states.reshape(chunks, rows, -1), targets.reshape(chunks, rows), class_weights)
+    return _in_chunks(loss, weights, states.reshape(chunks, rows, -1), targets.reshape(chunks, rows))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _in_chunks(
-    loss: ChunkLoss, weights: PyTree, states: Array, targets: Array, class_weights: Array | None
-) -> tuple[Array, Array]:
+def _in_chunks(loss: ChunkLoss, weights: PyTree, states: Array, targets: Array) -> tuple[Array, Array]:
     """The sums over all chunks, where no gradient is asked for."""
-    totals, counts = jax.lax.map(lambda chunk: loss(weights, chunk[0], chunk[1], class_weights), (states, targets))
+    totals, counts = jax.lax.map(lambda chunk: loss(weights, *chunk), (states, targets))
     return totals.sum(), counts.sum()
 
 
 def _with_gradient(
-    loss: ChunkLoss, weights: PyTree, states: Array, targets: Array, class_weights: Array | None
+    loss: ChunkLoss, weights: PyTree, states: Array, targets: Array
 ) -> tuple[tuple[Array, Array], tuple[PyTree, Array]]:
     """The same sums, and the gradient of the total: a chunk's logits are there now, and never again."""
     of_chunk = jax.value_and_grad(loss, (0, 1), has_aux=True)
 
     def add(sum_so_far: PyTree, chunk: tuple[Array, Array]) -> tuple[PyTree, tuple[Array, Array, Array]]:
-        (total, count), (by_weights, by_states) = of_chunk(weights, *chunk, class_weights)
+        (total, count), (by_weights, by_states) = of_chunk(weights, *chunk)
         return jax.tree.map(lambda sums, one: sums + wide(one), sum_so_far, by_weights), (total, count, by_states)
 
     zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, wide_dtype(leaf.dtype)), weights)
@@ -74,12 +71,10 @@ def _with_gradient(
     return (totals.sum(), counts.sum()), (by_weights, by_states)
 
 
-def _pull_back(
-    loss: ChunkLoss, gradient: tuple[PyTree, Array], cotangents: tuple[Array, Array]
-) -> tuple[PyTree, Array, None, None]:
+def _pull_back(loss: ChunkLoss, gradient: tuple[PyTree, Array], cotangents: tuple[Array, Array]) -> tuple[PyTree, Array, None]:
     """The gradient times what comes from behind the total; the count depends on neither weights nor states."""
     by_weights, by_states = jax.tree.map(lambda leaf: leaf * cotangents[0].astype(leaf.dtype), gradient)
-    return by_weights, by_states, None, None
+    return by_weights, by_states, None
 
 
 _in_chunks.defvjp(_with_gradient, _pull_back)
