@@ -6,6 +6,7 @@ import pytest
 import torch
 from flax import nnx
 
+import jaxformer
 from jaxformer.errors import ParityError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.explain import by_formula, explainers
@@ -16,6 +17,7 @@ from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
 B, T, D = 3, 5, 8
+CHECKS = ("weights", "forward", "local")
 
 
 def normed(x, epsilon):
@@ -48,6 +50,35 @@ def attended(q, k, v, scale):
             "softmax over": -1,
         }
     )
+
+
+class TwoTables(torch.nn.Module):
+    """Of words, and of places."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(11, D), torch.nn.Embedding(13, D)
+
+    def forward(self, ids):
+        return self.words(ids) + self.places(torch.arange(ids.shape[1])[None])
+
+
+@pytest.mark.parametrize("table", ["words", "places"])
+def test_rows_of_another_table(table):
+    """In a plain port with names of its own."""
+    theirs = excite(TwoTables(), seed=0)
+    weights = {name[0]: {"rows": each.weight.detach().numpy()} for name, each in theirs.named_children()}
+
+    def call(weights, ids):
+        words = jaxformer.tap("w", weights["p" if table == "words" else "w"]["rows"][ids])
+        places = jaxformer.tap("p", weights["p"]["rows"][np.arange(ids.shape[1])[None]])
+        return words + places
+
+    ids = np.arange(B * T, dtype=np.int32).reshape(B, T) % 11
+    report = compare(theirs, weights, (ids,), call_jax=call, call_torch=lambda model, ids: model(ids.long()), checks=CHECKS)
+    causes = [module.cause for module in report.modules]
+    wanted = ["torch table as it is; jax table of p (residual 0e+00)"] if table == "words" else []
+    assert [cause for cause in causes if cause] == wanted, str(report)
 
 
 @pytest.mark.parametrize("alone", ["q", "k", "v", "kv"])

@@ -46,5 +46,5 @@ def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
     def cut(array: np.ndarray) -> np.ndarray:
         return array[row] if array.shape[:1] == (rows,) else array
 
-    before = {name: cut(array) for name, array in evidence.before.items()}
-    return replace(evidence, before=before, masks=tuple(map(cut, evidence.masks)))
+    before, ids = ({name: cut(array) for name, array in each.items()} for each in (evidence.before, evidence.ids))
+    return replace(evidence, before=before, ids=ids, masks=tuple(map(cut, evidence.masks)))

@@ -31,6 +31,8 @@ class Evidence:
 
     before: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Its float inputs as 'input', 'input 1', ..., and the outputs of its children so far by their names."""
+    ids: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Its integer inputs as 'ids', 'ids 1', ..."""
     masks: Sequence[np.ndarray] = ()
     """Its masks, as booleans."""
     parameters: Parameters = field(default_factory=dict)
@@ -89,7 +91,8 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     own, shown = roles.pop(owner.path, {}), {traced.names.get(path, path): each for path, each in roles.items()}
     softmaxes = [site for site in inside if is_attention(site, calls[site]) and last(site.path) == SCORES]
     scores = [calls[site].output[0] for site in softmaxes]
-    return Evidence(before, masks, own, nearest_first(shown, mismatch.owner.path), scores)
+    ids = {f"ids {i}" if i else "ids": array for i, array in enumerate(each for each in given if each.dtype.kind in "iu")}
+    return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores)
 
 
 def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np.ndarray]:

@@ -166,6 +166,7 @@ SEQUENCE_TO_SEQUENCE = [
         "the source's position table for the target": (
             read_as("embed.position.table", "source_embed.position.table"),
             r"embed\.position",
+            r"jax table of source_embed\.position",
         ),
         "embedding norm dropped": (
             patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
@@ -189,6 +190,7 @@ SEQUENCE_TO_SEQUENCE = [
         read_as("embed.token.table", "source_embed.token.table"),
         "separate",
         r"embed\.token",
+        r"jax table of source_embed\.token",
     ),
     Mutant(
         "final norm after post-norm blocks",

@@ -1,4 +1,4 @@
-"""Embeddings with sinusoid positions."""
+"""Embeddings: rows of a table, and sinusoid positions."""
 
 import math
 from typing import Any
@@ -32,4 +32,25 @@ def embed(**chosen: Any) -> np.ndarray:
     return x * chosen["embedding scale"] + waves.reshape(x.shape[1:])
 
 
-HYPOTHESES = (Hypothesis("embedding", embedding_choices, embed),)
+def lookup_choices(evidence: Evidence) -> Choices:
+    """Rows of a module's own table, or of another one's of its width."""
+    own = evidence.parameters.get("table")
+    if own is None or not evidence.ids:
+        return {}
+    tables = {f"of {path}": other["table"] for path, other in evidence.others.items() if "table" in other}
+    fitting = {name: table for name, table in tables.items() if table.shape[1] == own.shape[1]}
+    return {"ids": dict(evidence.ids), "table": {"as it is": own} | fitting}
+
+
+def look_up(**chosen: Any) -> np.ndarray:
+    """table[ids]; a ValueError where the table is too short."""
+    ids, table = chosen["ids"], chosen["table"]
+    if ids.min() < 0 or ids.max() >= len(table):
+        raise ValueError("no such row")
+    return table[ids]
+
+
+HYPOTHESES = (
+    Hypothesis("table of embeddings", lookup_choices, look_up),
+    Hypothesis("embedding", embedding_choices, embed),
+)
