@@ -41,7 +41,7 @@ def prepared(item: Item, folder: Path, data: dict[str, str]) -> object:
     return prepare(item, folder, {"short": True, "data": data.get(item.build), "sentences": 2})
 
 
-QUICK = ("train W1", "generate W3", "generate beam")
+QUICK = ("train W1", "generate beam")
 """One of each kind; the others go the same ways with other sizes."""
 WITH_SIDES = [
     pytest.param(item, marks=() if key_of(item) in QUICK else pytest.mark.slow, id=key_of(item))

@@ -50,7 +50,12 @@ def next_token_loss(model, batch, key):
     return cross_entropy(model(batch, key=key)[:, :-1], batch[:, 1:])
 
 
-@pytest.mark.parametrize("name", PRESETS)
+ALIKE = ("transformer.copy", "transformer.big")
+"""They differ from `transformer.base` in sizes and rates alone."""
+TRAINED = [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in PRESETS]
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_train_step_has_the_tricks_of_its_platform(name):
     config = SHALLOW[name]
     ids = ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
