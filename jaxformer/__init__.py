@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.convert.family import Rule as Rule
     from jaxformer.convert.family import attention_rules as attention_rules
     from jaxformer.convert.family import module_rules as module_rules
+    from jaxformer.convert.family import packed_rules as packed_rules
     from jaxformer.convert.family import projection_rules as projection_rules
     from jaxformer.convert.family import within as within
     from jaxformer.convert.state_dict import from_torch as from_torch
@@ -82,7 +83,7 @@ PUBLIC = {
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
     "convert.axes": "Join Part",
-    "convert.family": "Family Rule attention_rules module_rules projection_rules within",
+    "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules within",
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",

@@ -14,7 +14,8 @@ GROUPS = {
     "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract",
     "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
-    "weights": "load save from_torch to_torch Family Rule Part Join module_rules attention_rules projection_rules within",
+    "weights": "load save from_torch to_torch",
+    "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": "compare check dump tap excite probe assert_parity Report TrainingSpec",
     "training": "make_optimizer OptimizerConfig ScheduleConfig",
 }
