@@ -35,7 +35,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
 from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules, within
 from jaxformer.convert.host import host, to_device
-from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
+from jaxformer.convert.mismatch import LISTED, Misfit, bare, listed, mismatch, off_shape, off_type
 from jaxformer.convert.patterns import Sizes
 from jaxformer.errors import ConversionError
 from jaxformer.pytree import is_weight, map_named, named_weights
@@ -101,11 +101,12 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
     misfits, shared = [], {}
     for name in (name for name in like if name in state):
         if state[name].shape != tuple(like[name].shape):
-            misfits.append(f"{name} is {list(like[name].shape)} in torch, {list(state[name].shape)} in the JAX model")
+            says = f"{name} is {list(like[name].shape)} in torch, {list(state[name].shape)} in the JAX model"
+            misfits.append(Misfit(says, ": it is transposed" if state[name].shape == tuple(like[name].shape)[::-1] else ""))
         memory = (like[name].data_ptr(), tuple(like[name].shape)) if getattr(like[name], "data_ptr", int)() else name
         first = shared.setdefault(memory, name)
         if first != name and not np.array_equal(state[first], state[name], equal_nan=True):
-            misfits.append(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model")
+            misfits.append(Misfit(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model"))
     if misfits or names != set(like) - ignored:
         raise ConversionError(mismatch(names, {name: np.empty(0) for name in like if name not in ignored}, misfits))
     return {name: host(like[name]) if name in ignored else state[name] for name in like}
@@ -160,17 +161,17 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     """
     wanted = places(like, family)
     arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
-    arrays = _untied(arrays, wanted, family)
-    read, misfits, sizes = {}, [], family.sizes_for(like)
+    arrays, misfits = _untied(arrays, wanted, family)
+    read, sizes = {}, family.sizes_for(like)
     for name, leaf in weights_of(like, family).items():
         shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if family.stacked(name) else (leaf.shape, 1)
         one = jax.ShapeDtypeStruct(shape, leaf.dtype)
         for layer, names in enumerate(family.sources(name, n_layers)):
-            try:
-                if set(names) <= set(arrays):
-                    read[name, layer] = _read(name, {it: arrays[it] for it in names}, family.rule(name), one, sizes)
-            except ConversionError as error:
-                misfits.append(str(error))
+            if set(names) <= set(arrays):
+                found = _read(name, {it: arrays[it] for it in names}, family.rule(name), one, sizes)
+                if isinstance(found, Misfit):
+                    misfits.append(found)
+                read[name, layer] = found
     if misfits or set(arrays) != set(wanted):
         raise ConversionError(mismatch(wanted, arrays, misfits))
 
@@ -183,9 +184,11 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     return map_named(build, like)
 
 
-def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family) -> dict[str, np.ndarray]:
-    """What torch ties, under the names that are wanted alone; ConversionError where it is not the same under all names."""
-    arrays = {**arrays}
+def _untied(
+    arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family
+) -> tuple[dict[str, np.ndarray], list[Misfit]]:
+    """What torch ties, under the names that are wanted alone, and what is not the same under all names."""
+    arrays, misfits = {**arrays}, []
     for group in _tied_names(family):
         mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
         if not mine or not there:
@@ -195,8 +198,8 @@ def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Fa
         for name in spare:
             array = arrays.pop(name)
             if not any(np.array_equal(array, arrays[it], equal_nan=True) for it in mine):
-                raise ConversionError(_parted(name, array, mine[0], arrays[mine[0]], family))
-    return arrays
+                misfits.append(_parted(name, array, mine[0], arrays[mine[0]], family))
+    return arrays, misfits
 
 
 def _tied_names(family: Family) -> list[list[str]]:
@@ -207,15 +210,15 @@ def _tied_names(family: Family) -> list[list[str]]:
     return list(groups.values())
 
 
-def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> str:
+def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> Misfit:
     """That two are not the same, and how far from it."""
     off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
     if array.shape == other.shape:
         gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
         off = f"{np.count_nonzero(gap)} of {gap.size} numbers, by {gap.max():.1e} at most"
-    return (
-        f"{alias} and {held} are tied in family {family.name}, and differ: {off}; build the JAX model with both "
-        "(tied=False), or leave out the one that is not used"
+    return Misfit(
+        f"{alias} and {held} are tied in family {family.name}, and differ: {off}",
+        "; build the JAX model with both (tied=False), or leave out the one that is not used",
     )
 
 
@@ -225,45 +228,59 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     Raises ConversionError where a tensor has no rule or is ignored, two JAX tensors want the same, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
-    leaves = weights_of(like, family)
+    leaves, faults = weights_of(like, family), {}
     without = [name for name in leaves if not family.ruled(name)]
     if without:
-        raise ConversionError(
-            f"{listed(without)} of the {type(like).__name__} {'have' if without[1:] else 'has'} no rule in family {family.name}"
-        )
-    for name, leaf in leaves.items():
-        part, packed = family.rule(name).part, family.rule(name).packed
-        for layer, names in enumerate(family.sources(name, leaf.shape[0] if family.stacked(name) else 1)):
+        have = "have" if without[1:] else "has"
+        faults[""] = f"{listed(without)} of the {type(like).__name__} {have} no rule in family {family.name}"
+    for name in (name for name in leaves if name not in without):
+        rule, leaf = family.rule(name), leaves[name]
+        try:
+            sources = family.sources(name, leaf.shape[0] if family.stacked(name) else 1)
+        except ConversionError as error:
+            faults[name] = str(error)
+            continue
+        for layer, names in enumerate(sources):
             for joined, torch_name in enumerate(names):
                 parts = found.setdefault(torch_name, {})
                 others = {family.rule(place.name).packed for place in parts.values()}
-                if part in parts or any(part[1:] != other[1:] for other in parts) or others - {packed}:
-                    raise ConversionError(f"two tensors want the torch name {torch_name}; family {family.name} does not fit")
-                parts[part] = Place(name, layer, joined)
+                if rule.part in parts or any(rule.part[1:] != other[1:] for other in parts) or others - {rule.packed}:
+                    said = f"two tensors want the torch name {torch_name}; family {family.name} does not fit"
+                    faults.setdefault(bare(torch_name), said)
+                parts[rule.part] = Place(name, layer, joined)
     for torch_name, parts in found.items():
-        first, place = next(iter(parts.items()))
-        if (reason := family.why_ignored(torch_name)) is not None:
-            raise ConversionError(
-                f"family {family.name} ignores {torch_name} ({reason}), and the JAX model holds it as {place.name}; take it "
-                "out of one of them"
-            )
-        if len(parts) != first.of:
-            raise ConversionError(
-                f"{torch_name} holds {first.of} parts; the model has {len(parts)} of them, first {place.name}"
-            )
+        if said := _misplaced(torch_name, parts, family):
+            faults.setdefault(bare(torch_name), said)
+    if faults:
+        raise ConversionError(listed([*faults.values()], "; "))
     return found
 
 
-def _read(name: str, arrays: Mapping[str, np.ndarray], rule: Rule, wanted: jax.ShapeDtypeStruct, sizes: Sizes) -> np.ndarray:
+def _misplaced(torch_name: str, parts: Mapping[Part, Place], family: Family) -> str:
+    """That torch's tensor is ignored, or misses parts; '' where all is well."""
+    first, place = next(iter(parts.items()))
+    if (reason := family.why_ignored(torch_name)) is not None:
+        return (
+            f"family {family.name} ignores {torch_name} ({reason}), and the JAX model holds it as {place.name}; take it out of "
+            "one of them"
+        )
+    if len(parts) != first.of:
+        return f"{torch_name} holds {first.of} parts; the model has {len(parts)} of them, first {place.name}"
+    return ""
+
+
+def _read(
+    name: str, arrays: Mapping[str, np.ndarray], rule: Rule, wanted: jax.ShapeDtypeStruct, sizes: Sizes
+) -> np.ndarray | Misfit:
     """torch's tensor, or several joined, as a layer of ours."""
     called, shape, dtype, held = " + ".join(arrays), wanted.shape, wanted.dtype, [*arrays.values()]
     found, wants = " + ".join(f"{array.dtype}{list(array.shape)}" for array in held), f"{dtype}{list(shape)}"
     try:
         layer = rule.to_jax(rule.join.together(held, sizes) if rule.join else held[0], sizes, shape)
     except ValueError as error:
-        raise ConversionError(f"{called} is {found}; {name}, {wants}, cannot be made of it: {error}") from None
-    if layer.shape != shape or layer.dtype != dtype:
-        found = f"{layer.dtype}{list(layer.shape)}"
-        what = off_shape(layer.shape, shape) if layer.shape != shape else off_type(layer.dtype, dtype)
-        raise ConversionError(f"{called} is {found} as {name}; the model wants {wants}{what}")
-    return layer
+        return Misfit(f"{called} is {found}; {name}, {wants}, cannot be made of it: {error}")
+    if layer.shape == shape and layer.dtype == dtype:
+        return layer
+    says = f"{called} is {layer.dtype}{list(layer.shape)} as {name}; the model wants {wants}"
+    off = off_shape(layer.shape, shape, rule.layout) if layer.shape != shape else off_type(layer.dtype, dtype)
+    return Misfit(says, off)
