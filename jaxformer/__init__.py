@@ -74,6 +74,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
     from jaxformer.training.saved import load as load
     from jaxformer.training.saved import save as save
+    from jaxformer.training.torch_run import from_torch_training as from_torch_training
+    from jaxformer.training.torch_run import to_torch_training as to_torch_training
 
 __version__ = "0.1.0"
 
@@ -98,6 +100,7 @@ PUBLIC = {
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
     "training.saved": "load save",
+    "training.torch_run": "from_torch_training to_torch_training",
 }
 """Module -> the public names that it gives."""
 

@@ -17,7 +17,7 @@ GROUPS = {
     "weights": "load save from_torch to_torch",
     "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": "compare check dump tap excite probe assert_parity Report TrainingSpec",
-    "training": "make_optimizer OptimizerConfig ScheduleConfig",
+    "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training",
 }
 NAMES = [name for names in GROUPS.values() for name in names.split()]
 HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "numpy")

@@ -49,6 +49,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/nn/stack.py:Stack._shared": ATTENTION,
     "jaxformer/parity/capture/torch_softmax.py:fused_scores": TORCHS,
     "jaxformer/parity/compare.py:compare": COMPARISON,
+    "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,
     "torch_ref/decoding/choose.py:choose": DECODING,
     "torch_ref/decoding/generate.py:generate": DECODING,

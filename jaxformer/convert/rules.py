@@ -57,6 +57,7 @@ __all__ = [
     "places",
     "projection_rules",
     "tensors_to_torch",
+    "tied_names",
     "to_jax",
     "to_torch",
     "weights_of",
@@ -144,7 +145,7 @@ def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str])
     """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
     over the copies of the JAX model."""
     state, total = tensors_to_torch(tree, family), {}
-    groups = {name: group for group in _tied_names(family) for name in group}
+    groups = {name: group for group in tied_names(family) for name in group}
     for name, array in state.items():
         there = [it for it in groups.get(name, [name]) if it in parameters]
         others = [it for it in there if it not in state]
@@ -189,7 +190,7 @@ def _untied(
 ) -> tuple[dict[str, np.ndarray], list[Misfit]]:
     """What torch ties, under the names that are wanted alone, and what is not the same under all names."""
     arrays, misfits = {**arrays}, []
-    for group in _tied_names(family):
+    for group in tied_names(family):
         mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
         if not mine or not there:
             continue
@@ -202,7 +203,7 @@ def _untied(
     return arrays, misfits
 
 
-def _tied_names(family: Family) -> list[list[str]]:
+def tied_names(family: Family) -> list[list[str]]:
     """All names of each tensor that torch ties, the first in front."""
     groups: dict[str, list[str]] = {}
     for alias, held in family.tied.items():
