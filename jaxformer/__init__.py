@@ -18,6 +18,7 @@ The packages, bottom to top; each may import only those before it:
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
+    exporting                               programs that run without jaxformer
     data                                    text -> batches
     training                                losses, optimizers, the train step, runs
     recipes                                 systems trained from end to end
@@ -54,6 +55,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
+    from jaxformer.exporting.programs import export as export
+    from jaxformer.exporting.programs import export_generate as export_generate
     from jaxformer.models import GPT as GPT
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
@@ -89,6 +92,7 @@ PUBLIC = {
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
+    "exporting.programs": "export export_generate",
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.capture.jax_hooks": "tap",

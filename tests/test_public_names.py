@@ -14,7 +14,7 @@ GROUPS = {
     "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract",
     "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
-    "weights": "load save from_torch to_torch",
+    "weights": "load save from_torch to_torch export export_generate",
     "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": "compare check dump tap excite probe assert_parity Report TrainingSpec",
     "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training",

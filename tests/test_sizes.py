@@ -36,6 +36,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/decoding/translation.py:translate_beam": DECODING,
     "jaxformer/decoding/translation.py:_translate": COMPILED,
     "jaxformer/decoding/translation.py:_translate_beam": COMPILED,
+    "jaxformer/exporting/programs.py:export_generate": DECODING,
     "jaxformer/models/encoder_decoder.py:EncoderDecoder.__call__": ATTENTION,
     "jaxformer/models/encoder_decoder.py:EncoderDecoder.decode": ATTENTION,
     "jaxformer/models/encoder_decoder.py:EncoderDecoder.extend": ATTENTION,

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -125,7 +126,8 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     decoder's.
     """
     blocks = cached_blocks(model)
-    check_cache_size(batch, capacity)
+    known = [1 if is_symbolic_dim(size) else size for size in (batch, capacity)]  # that of an exported program: when it runs
+    check_cache_size(*known)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
     shape = (batch * blocks.kv_heads, capacity, blocks.head_width)
