@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.pytree import is_weight
+from jaxformer.validation.fields import check_size
 from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
 
 
@@ -114,7 +115,8 @@ class KVCache:
         return replace(self, layers=self.layers.take(rows))
 
     def grow(self, capacity: int) -> "KVCache":
-        """The same with room for more tokens."""
+        """The same with room for more tokens; InputError for less than it has."""
+        check_size("capacity", capacity, least=self.capacity)
         room = ((0, 0), (0, capacity - self.capacity), (0, 0))
         return replace(self, layers=jax.tree.map(lambda store: jnp.pad(store, room), self.layers))
 
