@@ -51,7 +51,7 @@ class Outputs:
 
 
 def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
-    """Measure and show; KeyboardInterrupt, after what is finished was shown and kept, where Ctrl-C ended it."""
+    """Measure and show; KeyboardInterrupt, where Ctrl-C ended it. What is finished is shown and kept at once."""
     outputs.check()
     console, results, stopped = Console(highlight=False, soft_wrap=True), [], False
     console.width = max(console.width, WIDTH)
@@ -64,13 +64,13 @@ def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
             if result is not None:
                 results.append(result)
                 show(console, result)
+                outputs.keep(results)
             if stopped:
                 raise KeyboardInterrupt
     finally:
         tell_load(console, "at the end", 1 + IDLE)
         if results:
             console.print(summary(results), markup=False)
-            outputs.keep(results)
         if len(results) < len(items) or stopped:
             missing = [key_of(item) for item in items if key_of(item) not in {key_of(result) for result in results}]
             console.print(f"not measured: {', '.join(missing) or 'the last rounds'}", markup=False)

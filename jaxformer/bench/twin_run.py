@@ -42,7 +42,8 @@ class Run(Twin):
 
     def whole(self) -> float:
         """Train, evaluate twice, and translate; the last validation loss, which is measured without label smoothing."""
-        found, loss = 0.0, partial(pair_loss, pad=self.problem.pad)
+        found = 0.0
+        loss: Any = partial(pair_loss, pad=self.problem.pad)
         for _ in range(2):
             self.run()
             found = evaluate(self.model, map(tensors, self.problem.held_out), loss=loss)
