@@ -8,7 +8,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -43,7 +43,7 @@ class Run(Twin):
     def whole(self) -> float:
         """Train, evaluate twice, and translate; the last validation loss, which is measured without label smoothing."""
         found = 0.0
-        loss: Any = partial(pair_loss, pad=self.problem.pad)
+        loss: Any = partial(pair_loss, pad=cast(int, self.problem.pad))
         for _ in range(2):
             self.run()
             found = evaluate(self.model, map(tensors, self.problem.held_out), loss=loss)
