@@ -64,7 +64,7 @@ def generate(
     size, vocab_size = bucket(n_tokens), model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
     slides = int(start) + n_tokens > model.config.context
-    tokens, broken, stuck = _generate(model, text, start, padding, np.int32(n_tokens), choice, size, ngram, slides)
+    tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
@@ -94,11 +94,11 @@ def generate_beam(
         )
     size = bucket(n_tokens)
     numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
-    found = _generate_beam(model, text, start, padding, np.int32(n_tokens), numbers, size, shape)
+    found = _generate_beam(model, text, start, padding, jnp.int32(n_tokens), numbers, size, shape)
     return hypotheses(found, n_tokens, "prompt")
 
 
-def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, np.ndarray, np.int32, np.ndarray]:
+def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, Array, Array, Array]:
     """The prompt's last `context` tokens, checked and filled up; their number, and how many at the left are padding."""
     if not isinstance(model, GPT):
         raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
@@ -110,7 +110,7 @@ def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, n
     padding = np.maximum(padding - max(text.shape[1] - context, 0), 0)
     text = text[:, -context:].astype(np.int32)
     wide = padded_right(text, min(bucket(text.shape[1]), context))
-    return model, wide, np.int32(text.shape[1]), padding.astype(np.int32)
+    return model, jnp.asarray(wide), jnp.int32(text.shape[1]), jnp.asarray(padding, jnp.int32)
 
 
 def places(first: Array, n: int, padding: Int[Array, " B"]) -> Int[Array, "B n"]:

@@ -55,7 +55,7 @@ def translate(
     model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     vocab_size = model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
-    tokens, broken, stuck = _translate(model, source, valid, np.int32(start), np.int32(n_tokens), choice, size, ngram)
+    tokens, broken, stuck = _translate(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), choice, size, ngram)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
@@ -75,13 +75,13 @@ def translate_beam(
     """The likeliest targets of `B S` source ids that a beam finds; otherwise as `translate`."""
     model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
-    found = _translate_beam(model, source, valid, np.int32(start), np.int32(n_tokens), numbers, size, shape)
+    found = _translate_beam(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), numbers, size, shape)
     return hypotheses(found, n_tokens, "source")
 
 
 def _prepare(
     model: Model, source: Tokens, valid: Tokens | None, n_tokens: int | np.integer, start: int
-) -> tuple[EncoderDecoder, np.ndarray, np.ndarray, int, int]:
+) -> tuple[EncoderDecoder, Array, Array, int, int]:
     """The source and what of it is no padding, both checked, and filled up to a bucket; the target's length and its bucket."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
@@ -93,7 +93,8 @@ def _prepare(
     check_id("start", start, config.vocab_size)
     source, valid = moved_right(source, check_valid(valid, source, "source"))
     width, size = min(bucket(source.shape[1]), config.source.context), min(bucket(n_tokens), config.context)
-    return model, padded_right(source.astype(np.int32), width), padded_right(valid, width), n_tokens, size
+    padded = jnp.asarray(padded_right(source.astype(np.int32), width)), jnp.asarray(padded_right(valid, width))
+    return model, *padded, n_tokens, size
 
 
 def read(
