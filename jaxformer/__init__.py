@@ -20,6 +20,7 @@ The packages, bottom to top; each may import only those before it:
     decoding                                logits -> tokens
     data                                    text -> batches
     training                                losses, optimizers, the train step, runs
+    folders                                 models in folders, of ours and of transformers
     recipes                                 systems trained from end to end
     selfcheck                               our own models against their twins, and the mutants
     bench                                   speed beside PyTorch and others
@@ -53,6 +54,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
+    from jaxformer.folders.saved import load as load
+    from jaxformer.folders.saved import save as save
     from jaxformer.models import GPT as GPT
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
@@ -71,8 +74,6 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
-    from jaxformer.training.saved import load as load
-    from jaxformer.training.saved import save as save
 
 __version__ = "0.1.0"
 
@@ -86,6 +87,7 @@ PUBLIC = {
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
+    "folders.saved": "load save",
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.capture.jax_hooks": "tap",
@@ -96,7 +98,6 @@ PUBLIC = {
     "parity.testing": "assert_parity",
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
-    "training.saved": "load save",
 }
 """Module -> the public names that it gives."""
 

@@ -24,7 +24,6 @@ NO_TWIN = {
     "training/mixed_precision.py": "torch.autocast",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
-    "training/saved.py": "the weights file is the twin's already",
     "training/trained.py": "the weights file is the twin's already",
     "training/translator.py": "runs are trained on one side",
 }
