@@ -38,13 +38,13 @@ ACTIVATIONS = {
 }
 """transformers' names of activations -> ours. Of several, the first is written."""
 
-TASKS = """architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label initializer_range
-init_std label2id mask_token_id model_type num_labels pad_token_id prefix problem_type sep_token_id task_specific_params
-tokenizer_class unk_token_id"""
+TASKS = """architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label
+initializer_range init_std label2id mask_token_id model_type num_labels pad_token_id prefix problem_type sep_token_id
+task_specific_params tokenizer_class unk_token_id"""
 OUTPUTS = """output_attentions output_hidden_states output_past return_dict tie_last_hidden_states use_cache use_return_dict"""
 SEARCH = """bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
-exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id length_penalty max_length
-min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id length_penalty
+max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"""
 RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attn_implementation
 chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers_version use_bfloat16"""
@@ -57,10 +57,13 @@ class Field:
     """A key that one field of our configuration says."""
 
     name: str
+    """The field, or a name that `derive` reads and `undo` writes."""
     default: Any
     """transformers' own, where the key is missing."""
     values: Mapping[Any, Any] | None = None
     """Its words -> ours, where they are not the same."""
+    also: tuple[str, ...] = ()
+    """More fields that have this value."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ SWITCHES: dict[str, Key] = {
 """What every model type has; a table of its own keys may say otherwise."""
 NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "projections")
 """Fields that change no output: how a model starts, how it is run, how its weights are packed."""
+AT_START = {"layers": "rolled"}
+"""Fields of every model that is read: compiled in seconds, and no layer's weights are copied beside the others."""
 TRAINING = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout", "padding_idx")
 """Fields that change training alone."""
 
@@ -143,14 +148,15 @@ class ModelType:
         ConfigError lists every key that is not known, and every value that ours has not.
         """
         problems = [problem for name, value in described.items() if (problem := self._problem(name, value, described))]
-        found: dict[str, Any] = dict(self.fixed)
+        found: dict[str, Any] = {**AT_START, **self.fixed}
         for name, key in self.keys.items():
             if isinstance(key, Field):
                 value = described.get(name, key.default)
                 if key.values is not None and value not in list(key.values):
                     problems.append(f"{name} = {value!r} is not known, and something else would be computed")
                 else:
-                    found[key.name] = value if key.values is None else key.values[value]
+                    own = value if key.values is None else key.values[value]
+                    found |= dict.fromkeys((key.name, *key.also), own)
         if not problems:
             try:
                 return self.config(**(self.derive(found, names) if self.derive else found))
@@ -185,7 +191,7 @@ class ModelType:
         """
         written: dict[str, Any] = {"model_type": self.name}
         for name, key in self.keys.items():
-            if isinstance(key, Field):
+            if isinstance(key, Field) and hasattr(config, key.name):
                 value = getattr(config, key.name)
                 words = [word for word, mine in (key.values or {}).items() if mine == value]
                 written[name] = words[0] if words else value

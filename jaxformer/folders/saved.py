@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,22 @@ CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": Encoder
 """Of the models that are saved, by class."""
 
 
-TOKENIZER_FILES = ["added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "sentencepiece.bpe.model", "source.spm", "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"]
+TOKENIZER_FILES = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "special_tokens_map.json",
+    "spiece.model",
+    "target.spm",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+]
 """Files beside the weights that say how text becomes ids, and how ids are chosen."""
 DTYPES = ("float32", "bfloat16", "float16")
 WRAPPERS = "_orig_mod.", "module."
@@ -107,9 +123,9 @@ def load_folder(folder: Path) -> Model:
     if "model_type" in described:
         return told_unused(read_checkpoint(folder, described), folder).model
     try:
-        config, dtype = from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])
-    except (KeyError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{folder}/{CONFIG} does not describe a saved model: {error}") from None
+        config, dtype = saved_config(described)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}/{error}") from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise CheckpointError(f"{folder} holds {dtype}; load it under jax.enable_x64(True)")
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), abstract(config))
@@ -142,9 +158,11 @@ def load_state(path: Path, family: Family | str | None, config: ModelConfig | No
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     state, rules = unwrapped(open_state(path)), find_family(family)
     kind = MODEL_TYPES.get(rules.name)
+    described = RunFolder.open(path.parent).config if config is None and (path.parent / CONFIG).is_file() else {}
     try:
-        if kind is not None and config is None:
-            return told_unused(checkpoint_of(kind, RunFolder.open(path.parent).config, state), path).model
+        if kind is not None and "model_type" in described:
+            return told_unused(checkpoint_of(kind, described, state), path).model
+        config = saved_config(described)[0] if "class" in described else config
         if config is None:
             raise InputError(f"{path} does not say how many heads its model has, and more; give config=GPTConfig(...)")
         if kind is not None:
@@ -152,6 +170,14 @@ def load_state(path: Path, family: Family | str | None, config: ModelConfig | No
         return model_of(state, config, rules)
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def saved_config(described: Mapping[str, Any]) -> tuple[ModelConfig, np.dtype]:
+    """What `save` wrote down of a model; ConfigError where it is something else."""
+    try:
+        return from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise ConfigError(f"{CONFIG} does not describe a saved model: {error}") from None
 
 
 def unwrapped(state: dict[str, Any]) -> dict[str, Any]:

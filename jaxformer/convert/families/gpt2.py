@@ -76,7 +76,15 @@ GPT2_TYPE = ModelType(
     prefix="transformer.",
     heads={"score.": "classification", "classifier.": "classification", "multiple_choice_head.": "multiple choice"},
     harmless=frozenset(
-        ["classifier_dropout", "n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"]
+        [
+            "classifier_dropout",
+            "n_ctx",
+            "summary_activation",
+            "summary_first_dropout",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+        ]
     ),
     derive=_derive,
 )
