@@ -54,8 +54,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
-    from jaxformer.folders.saved import load as load
-    from jaxformer.folders.saved import save as save
+    from jaxformer.folders.opened import load as load
+    from jaxformer.folders.written import save as save
     from jaxformer.models import GPT as GPT
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
@@ -87,7 +87,8 @@ PUBLIC = {
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
-    "folders.saved": "load save",
+    "folders.opened": "load",
+    "folders.written": "save",
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.capture.jax_hooks": "tap",

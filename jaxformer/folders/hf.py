@@ -32,6 +32,8 @@ LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm
 class Checkpoint:
     """A model with all that its folder says about it."""
 
+    place: Path
+    """The folder, or the file of its tensors."""
     model: Model
     kind: ModelType
     described: Mapping[str, Any]
@@ -53,17 +55,17 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
     CheckpointError names the folder and lists all that is wrong with its description, or with its tensors.
     """
     try:
-        return checkpoint_of(find_model_type(described["model_type"]), described, open_folder_state(folder))
+        return checkpoint_of(folder, find_model_type(described["model_type"]), described, open_folder_state(folder))
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
 
 
-def checkpoint_of(kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
+def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
     """The model of a state; ConfigError or ConversionError lists all that is wrong."""
     names, unused = tensor_names(kind, state)
     config = kind.read(described, names)
     model = model_of({own: state[name] for own, name in names.items()}, config, kind.family_of(config))
-    return Checkpoint(model, kind, described, names, unused)
+    return Checkpoint(place, model, kind, described, names, unused)
 
 
 def find_model_type(name: Any) -> ModelType:
@@ -121,15 +123,13 @@ def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
     return typed_like
 
 
-def write_checkpoint(
-    model: Model, folder: Path, *, kind: ModelType | None = None, source: Checkpoint | None = None, more: Mapping[str, Any] = {}
-) -> None:
-    """Write into an empty folder what `AutoModel.from_pretrained` loads; `more` are keys of config.json.
+def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = None, ids: Mapping[str, int] = {}) -> None:
+    """Write into an empty folder what `AutoModel.from_pretrained` loads; `ids` are the tokens that config.json names.
 
     Of a source of the same configuration, config.json keeps its other keys. ConversionError lists what has no place there.
     """
-    kind, described = describe(model.config, kind or (source and source.kind))
-    described |= more
+    kind, described = describe(model.config, source and source.kind)
+    described |= {"bos_token_id": None, "eos_token_id": None, **ids}
     if source is not None:
         same = not differences(model.config, source.model.config, but=())
         described = {**source.described} if same else {**source.described, **described}
