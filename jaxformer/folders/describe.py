@@ -10,7 +10,7 @@ from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.state_files import open_folder_state, open_state, weight_files
 from jaxformer.errors import CheckpointError, ConfigError
 from jaxformer.folders.certificate import read_certificate
-from jaxformer.folders.hf import find_model_type, tensor_names
+from jaxformer.folders.hf import find_model_type, tensor_names, unwrapped
 from jaxformer.folders.opened import saved_config
 from jaxformer.models import abstract
 from jaxformer.pytree import count_parameters
@@ -36,7 +36,7 @@ def describe_folder(folder: Path) -> Description:
     described = run.config
     try:
         if "model_type" in described:
-            kind, state = find_model_type(described["model_type"]), open_folder_state(folder)
+            kind, state = find_model_type(described["model_type"]), unwrapped(open_folder_state(folder))
             config = kind.read(described, tensor_names(kind, state)[0])
             return Description(f"{kind.name}, of transformers", config, state, weight_files(folder))
         if "recipe" in described:

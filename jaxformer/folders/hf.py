@@ -16,7 +16,7 @@ from jaxformer.convert.families import MODEL_TYPES
 from jaxformer.convert.family import Family
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.model_type import ModelType, differences
-from jaxformer.convert.rules import places, tensors_to_torch, to_jax
+from jaxformer.convert.rules import tensors_to_torch, to_jax
 from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError
 from jaxformer.models import Model, abstract
@@ -26,6 +26,8 @@ from jaxformer.validation.fields import nearest
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Endings of tensors' names that transformers renames when it loads them."""
+WRAPPERS = "_orig_mod.", "module."
+"""What torch.compile and DataParallel put in front of every name."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
     CheckpointError names the folder and lists all that is wrong with its description, or with its tensors.
     """
     try:
-        return checkpoint_of(folder, find_model_type(described["model_type"]), described, open_folder_state(folder))
+        return checkpoint_of(folder, find_model_type(described["model_type"]), described, unwrapped(open_folder_state(folder)))
     except (ConfigError, ConversionError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
 
@@ -108,6 +110,14 @@ def tensor_names(kind: ModelType, found: Collection[str]) -> tuple[dict[str, str
     return names, unused
 
 
+def unwrapped(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what torch.compile or DataParallel puts in front of every name."""
+    for start in WRAPPERS:
+        if state and all(name.startswith(start) for name in state):
+            state = {name.removeprefix(start): tensor for name, tensor in state.items()}
+    return state
+
+
 def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
     """The shapes of a model with the float types that the tensors have."""
 
@@ -152,9 +162,16 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
     refused: list[str] = []
     for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [kind]:
         try:
-            return it, it.write(config, places(abstract(config), it.family_of(config)))
+            return it, it.write(config, names_written(config, it.family_of(config)))
         except ConversionError as error:
             refused.append(str(error))
     raise ConversionError(
         min(refused, key=lambda said: said.count("; ")) if refused else f"no {type(config).__name__} is known there"
     )
+
+
+def names_written(config: ModelConfig, family: Family) -> set[str]:
+    """The names of the tensors that the family has rules for."""
+    leaves = {name: leaf for name, leaf in named_weights(abstract(config)).items() if family.ruled(name)}
+    layers = {name: leaf.shape[0] if family.stacked(name) else 1 for name, leaf in leaves.items()}
+    return {torch_name for name, n in layers.items() for torch_name in family.torch_names(name, n)}

@@ -19,7 +19,7 @@ from jaxformer.convert.mismatch import listed
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.convert.state_files import open_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError
-from jaxformer.folders.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names
+from jaxformer.folders.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.folders.hub import local_folder
 from jaxformer.models import Model, abstract
 from jaxformer.training.runs import CONFIG, RunFolder
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": EncoderDecoderConfig}
 """Of the models that are saved, by class."""
 DTYPES = ("float32", "bfloat16", "float16")
-WRAPPERS = "_orig_mod.", "module."
-"""What torch.compile and DataParallel put in front of every name."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +127,6 @@ def saved_config(described: Mapping[str, Any]) -> tuple[ModelConfig, np.dtype]:
         return from_dict(CONFIGS[described["class"]], described["config"]), jnp.dtype(described["dtype"])
     except (KeyError, TypeError, ConfigError) as error:
         raise ConfigError(f"{CONFIG} does not describe a saved model: {error}") from None
-
-
-def unwrapped(state: dict[str, Any]) -> dict[str, Any]:
-    """Without what torch.compile or DataParallel puts in front of every name."""
-    for start in WRAPPERS:
-        if state and all(name.startswith(start) for name in state):
-            state = {name.removeprefix(start): tensor for name, tensor in state.items()}
-    return state
 
 
 def cast(model: Model, dtype: str) -> Model:

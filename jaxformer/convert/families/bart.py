@@ -57,9 +57,9 @@ MARIAN = replace(BART, name="marian", ignored=SINUSOIDS)
 """For `EncoderDecoderConfig(norm_position="post", positions="sinusoid_blocks", activation="silu", embedding_scale=True,
 tied=True, head_bias=True, padding_idx=...)`; `source_vocab_size=...` where its vocabularies are two. The table that torch holds
 is rounded to float32; `positions=FixedTable(model.model.decoder.embed_positions.weight)` has its numbers."""
-MARIAN_OF_TWO = replace(
+MARIAN_APART = replace(
     MARIAN,
-    name="marian of two vocabularies",
+    name="marian_apart",
     rules=(
         *module_rules("source_embed.token", _TABLES[0].removesuffix(".weight")),
         Rule("embed.token.table", _TABLES[1]),
@@ -164,7 +164,7 @@ MARIAN_TYPE = replace(
     base="MarianModel",
     derive=_two_tables,
     undo=_one_or_two,
-    variant=lambda config: None if config.source_vocab_size is None else MARIAN_OF_TWO,
+    variant=lambda config: None if config.source_vocab_size is None else MARIAN_APART,
 )
 
 MBART_TYPE = replace(
