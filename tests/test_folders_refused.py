@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -159,6 +160,23 @@ def test_prefixes_that_transformers_takes(where, folder, whole):
     found = jf.load(folder)
     assert np.array_equal(found.embed.token.table[...], jf.load(whole).embed.token.table[...])
     assert np.array_equal(jf.load(folder / WEIGHTS, family="gpt2").embed.token.table[...], found.embed.token.table[...])
+
+
+def test_names_of_older_files(tmp_path):
+    """BERT's first files have gamma and beta, and a head whose names stand beside `bert.`"""
+    sizes = {"vocab_size": 7, "context": 5, "d_model": 4, "n_layers": 1, "n_heads": 2, "d_ff": 6, "token_types": 2}
+    config = jf.EncoderConfig(**sizes, norm_position="post", embedding_norm=True, pooler=True, padding_idx=0)
+    model = jf.Encoder(config, rngs=jax.random.key(0))
+    jf.save(model, tmp_path / "it", like="hf")
+    state = safetensors.numpy.load_file(tmp_path / "it" / WEIGHTS)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {f"bert.{re.sub('|'.join(old), lambda it: old[it[0]], name)}": it for name, it in state.items()}
+    renamed["cls.predictions.bias"] = np.ones(7, np.float32)
+    safetensors.numpy.save_file(renamed, tmp_path / "it" / WEIGHTS)
+    with pytest.warns(UserWarning, match=r"cls.predictions.bias of a head for masked words and next sentences are not loaded"):
+        found = jf.load(tmp_path / "it")
+    one, two = jax.tree.leaves(found), jax.tree.leaves(model)
+    assert all(np.array_equal(*both) for both in zip(one, two, strict=True))
 
 
 def test_types_are_read_without_torch(folder, whole):

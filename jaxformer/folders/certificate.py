@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer import __version__
 from jaxformer.convert.state_files import weight_files
 from jaxformer.errors import CheckpointError, MissingPackageError
 from jaxformer.folders.hf import Checkpoint
@@ -50,7 +51,7 @@ def certify(source: Checkpoint, model: Model, files: list[Path]) -> Report:
         "checks": [{"name": stage.name, "status": stage.status, "says": stage.says} for stage in report.stages],
         "inputs": {"seed": SEED, "shapes": [list(array.shape) for array in inputs]},
         "versions": {
-            "jaxformer": jaxformer.__version__,
+            "jaxformer": __version__,
             "transformers": import_module("transformers").__version__,
             **report.environment,
         },

@@ -1,20 +1,20 @@
 """A model from one kind of files into another, read again to see that no bit was lost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import tensors_to_torch
 from jaxformer.convert.state_files import open_folder_state, open_state, weight_files
 from jaxformer.errors import CheckpointError
 from jaxformer.folders.hf import model_of
 from jaxformer.folders.opened import Opened, cast, open_path
 from jaxformer.folders.written import write_folder, write_state
 from jaxformer.models import Model
-from jaxformer.pytree import named_leaves
 from jaxformer.training.runs import WEIGHTS
 from jaxformer.whole_files import refuse_existing
 
@@ -44,20 +44,21 @@ def convert(path: Path, out: Path, to: To, *, family: str | None = None, dtype: 
     if to == "torch":
         write_state(model, out, source.family)
         files, state = [out], open_state(out)
-        back = model_of(state, model.config, source.family)
+        back = replace(source, model=model_of(state, model.config, source.family))
     else:
         write_folder(model, out, "hf" if to == "hf" else "jax", source)
         files = weight_files(out) if to == "hf" else [out / WEIGHTS]
-        state, back = open_state(files[0]), open_path(out).model
-    lost = [name for name, leaf in named_leaves(back).items() if not same_bits(leaf, named_leaves(model)[name])]
-    if lost:
-        raise CheckpointError(f"{out} was written, and reads otherwise: {', '.join(lost)}; the disk or the memory is faulty")
-    return Converted(source, back, files, state, round_trip(source, state, dtype))
+        state, back = open_state(files[0]), open_path(out)
+    again = tensors_to_torch(back.model, back.family)
+    wanted = tensors_to_torch(model, back.family)
+    if lost := [name for name, array in wanted.items() if not same_bits(array, again[name])]:
+        raise CheckpointError(f"{out} was written, and reads otherwise: {listed(lost)}; the disk or the memory is faulty")
+    return Converted(source, back.model, files, state, round_trip(source, state, dtype))
 
 
-def same_bits(one: jax.Array, other: jax.Array) -> bool:
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     """Of one type, shape and content."""
-    return one.dtype == other.dtype and one.shape == other.shape and np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def round_trip(source: Opened, written: Mapping[str, Any], dtype: str | None) -> str:
