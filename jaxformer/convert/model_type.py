@@ -38,7 +38,7 @@ ACTIVATIONS = {
 }
 """transformers' names of activations -> ours. Of several, the first is written."""
 
-TASKS = """architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label
+TASKS = """_num_labels architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label
 initializer_range init_std label2id mask_token_id model_type num_labels pad_token_id prefix problem_type sep_token_id
 task_specific_params tokenizer_class unk_token_id"""
 OUTPUTS = """output_attentions output_hidden_states output_past return_dict tie_last_hidden_states use_cache use_return_dict"""

@@ -50,6 +50,7 @@ def rules(found: Mapping[str, Any]) -> dict[str, Any]:
         "forced": tuple((place, token) for place, token in forced if isinstance(token, int)),
         "suppressed": tuple(sorted({*found.get("suppress_tokens", ()), *words})),
         "no_repeat_ngram": found.get("no_repeat_ngram_size", 0),
+        "min_tokens": max(found.get("min_length", 0) - 1, 0) if found.get("is_encoder_decoder") else 0,  # counts the start
     }
 
 
