@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
+import safetensors.numpy
 
 from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.safetensors_io import map_tensors
-from jaxformer.errors import CheckpointError, InputError, first_line
+from jaxformer.convert.state_dict import to_tensor
+from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
 from jaxformer.extras import extra_package
+from jaxformer.whole_files import refuse_existing, written_whole
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
 """Endings of files that hold a state."""
@@ -115,3 +119,29 @@ def open_folder_state(folder: Path) -> dict[str, Any]:
         if lost := sorted(set(weight_map(index)) - set(state)):
             raise CheckpointError(f"{index} names tensors that no file has: {listed(lost)}; copy the whole folder again")
     return state
+
+
+def write_state(path: Path, state: Mapping[str, np.ndarray]) -> None:
+    """Write tensors into a file that ends in .safetensors, or one of torch's own; it appears whole or not at all.
+
+    InputError for another ending, or a file that is there; CheckpointError where it cannot be written.
+    """
+    if path.suffix not in SAFETENSORS + PICKLES:
+        raise InputError(f"{path} ends in no known way; name a file that ends in {', '.join(SAFETENSORS + PICKLES)}")
+    refuse_existing(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as unfinished:
+            if path.suffix in SAFETENSORS:
+                safetensors.numpy.save_file(dict(state), unfinished, {"format": "pt"})
+            else:
+                _pickle(state, unfinished)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}; give another name") from None
+
+
+def _pickle(state: Mapping[str, np.ndarray], path: Path) -> None:
+    with extra_package():
+        import torch
+
+    torch.save({name: to_tensor(array) for name, array in state.items()}, path)

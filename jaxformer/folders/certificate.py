@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import __version__
+from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.state_files import weight_files
 from jaxformer.errors import CheckpointError, MissingPackageError
 from jaxformer.folders.hf import Checkpoint
@@ -80,10 +81,11 @@ def original(source: Checkpoint) -> Any:
 def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
     """Ids `B T`, and which of them are no padding: full rows and shorter ones. An encoder-decoder reads these, and targets."""
     config, rng = model.config, np.random.default_rng(SEED)
-    seq2seq = isinstance(model, EncoderDecoder)
-    length = min(config.source.context if seq2seq else config.context, LONGEST)
+    seq2seq = isinstance(config, EncoderDecoderConfig)
+    context, size = (config.source.context, config.source_ids) if seq2seq else (config.context, config.vocab_size)
+    length = min(context, LONGEST)
     valid = np.arange(length) < np.array([[length], [length], [max(length // 2, 1)], [1]])
-    ids = some_ids(rng, config.source_ids if seq2seq else config.vocab_size, config.padding_idx, (ROWS, length))
+    ids = some_ids(rng, size, config.padding_idx, (ROWS, length))
     if not seq2seq:
         return ids, valid
     return ids, valid, some_ids(rng, config.vocab_size, config.padding_idx, (ROWS, min(config.context, LONGEST) // 2 + 1))
@@ -97,13 +99,11 @@ def some_ids(rng: np.random.Generator, size: int, padding: int | None, shape: tu
 
 def call_torch(model: Any, pooled: bool, ids: Any, valid: Any, *target: Any) -> Any:
     """Logits, or states and what they are pooled to; nothing of padding."""
-    import torch
-
     if target:
         return model(ids.long(), attention_mask=valid.long(), decoder_input_ids=target[0].long(), use_cache=False).logits
     found = model(ids.long(), attention_mask=valid.long())
     states = found[0] * valid[..., None]
-    return torch.cat([states, found.pooler_output[:, None]], 1) if pooled else states
+    return import_module("torch").cat([states, found.pooler_output[:, None]], 1) if pooled else states
 
 
 def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array) -> jax.Array:

@@ -9,11 +9,11 @@ import numpy as np
 
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import tensors_to_torch
-from jaxformer.convert.state_files import open_folder_state, open_state, weight_files
+from jaxformer.convert.state_files import open_folder_state, open_state, weight_files, write_state
 from jaxformer.errors import CheckpointError
 from jaxformer.folders.hf import model_of
 from jaxformer.folders.opened import Opened, cast, open_path
-from jaxformer.folders.written import write_folder, write_state
+from jaxformer.folders.written import write_folder
 from jaxformer.models import Model
 from jaxformer.training.runs import WEIGHTS
 from jaxformer.whole_files import refuse_existing
@@ -42,7 +42,7 @@ def convert(path: Path, out: Path, to: To, *, family: str | None = None, dtype: 
     source = open_path(path, family=family)
     model = source.model if dtype is None else cast(source.model, dtype)
     if to == "torch":
-        write_state(model, out, source.family)
+        write_state(out, tensors_to_torch(model, source.family))
         files, state = [out], open_state(out)
         back = replace(source, model=model_of(state, model.config, source.family))
     else:

@@ -83,6 +83,8 @@ def open_folder(folder: Path) -> Opened:
         return Opened(folder, model, words=words)
     if "model_type" in described:
         return of_checkpoint(read_checkpoint(folder, described))
+    if "class" not in described:
+        raise CheckpointError(f"{folder}/{CONFIG} does not describe a trained model, nor a saved one, nor one of transformers'")
     try:
         config, dtype = saved_config(described)
     except ConfigError as error:

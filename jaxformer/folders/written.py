@@ -1,30 +1,21 @@
-"""Models into folders, and into files of torch's."""
+"""Models into folders."""
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import safetensors
-import safetensors.numpy
+from typing import TYPE_CHECKING, Literal, get_args
 
 from jaxformer.config.configuration import plain
-from jaxformer.convert.family import Family
-from jaxformer.convert.rules import tensors_to_torch
 from jaxformer.convert.safetensors_io import save_weights
-from jaxformer.convert.state_dict import to_tensor
-from jaxformer.convert.state_files import PICKLES, SAFETENSORS
 from jaxformer.errors import CheckpointError, InputError, why_unwritten
-from jaxformer.extras import extra_package
 from jaxformer.folders.hf import write_checkpoint
 from jaxformer.folders.opened import CONFIGS, Opened, open_path
 from jaxformer.models import Model
 from jaxformer.pytree import named_weights
 from jaxformer.training.runs import CONFIG, TOKENIZER, WEIGHTS
 from jaxformer.validation.fields import check_choice, check_path
-from jaxformer.whole_files import new_folder, refuse_existing, written_whole
+from jaxformer.whole_files import new_folder
 
 if TYPE_CHECKING:
     from jaxformer.data.tokenizers import Tokenizer
@@ -99,27 +90,3 @@ def write_tokenizer(source: Opened, folder: Path) -> None:
     if (words := run_tokenizer(source)) is not None:
         words.save(folder / TOKENIZER)
         (folder / "tokenizer_config.json").write_text(json.dumps(FAST) + "\n", "utf-8")
-
-
-def write_state(model: Model, path: Path, family: Family) -> None:
-    """A state_dict under a family's names: a file that ends in .safetensors, or one of torch's own. It appears whole or not."""
-    if path.suffix not in SAFETENSORS + PICKLES:
-        raise InputError(f"{path} ends in no known way; name a file that ends in {', '.join(SAFETENSORS + PICKLES)}")
-    refuse_existing(path)
-    state = tensors_to_torch(model, family)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as unfinished:
-            if path.suffix in SAFETENSORS:
-                safetensors.numpy.save_file(state, unfinished, {"format": "pt"})
-            else:
-                _pickle(state, unfinished)
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}; give another name") from None
-
-
-def _pickle(state: Mapping[str, Any], path: Path) -> None:
-    with extra_package():
-        import torch
-
-    torch.save({name: to_tensor(array) for name, array in state.items()}, path)

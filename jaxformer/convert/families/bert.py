@@ -96,7 +96,7 @@ ROBERTA_TYPE = replace(
     BERT_TYPE,
     name="roberta",
     family=ROBERTA,
-    keys=BERT_TYPE.keys | {"vocab_size": Field("vocab_size", 50265), "pad_token_id": Field("padding_idx", 1)},
+    keys={**BERT_TYPE.keys, "vocab_size": Field("vocab_size", 50265), "pad_token_id": Field("padding_idx", 1)},
     model="RobertaModel",
     base="RobertaModel",
     prefix="roberta.",
@@ -110,7 +110,7 @@ XLM_ROBERTA_TYPE = replace(
     ROBERTA_TYPE,
     name="xlm-roberta",
     family=XLM_ROBERTA,
-    keys=ROBERTA_TYPE.keys | {"vocab_size": Field("vocab_size", 30522)},
+    keys={**ROBERTA_TYPE.keys, "vocab_size": Field("vocab_size", 30522)},
     model="XLMRobertaModel",
     base="XLMRobertaModel",
 )
