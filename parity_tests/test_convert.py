@@ -167,6 +167,8 @@ def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_pa
     text = "a bad hag"
     _, lines = run(capsys, "generate", tmp_path / "run", "--prompt", text, "--tokens", 200, "--temperature", 0)
     _, again = run(capsys, "generate", tmp_path / "hf", "--prompt", text, "--tokens", 200, "--temperature", 0)
+    described = json.loads((tmp_path / "hf/config.json").read_text())
+    assert described["bos_token_id"] is described["eos_token_id"] is None  # not transformers' 50256, which is no character
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf")
     ids = words(text, return_tensors="pt", return_token_type_ids=False)
