@@ -18,6 +18,7 @@ The packages, bottom to top; each may import only those before it:
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
+    exporting                               programs that run without jaxformer
     data                                    text -> batches
     training                                losses, optimizers, the train step, runs
     folders                                 models in folders, of ours and of transformers
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.convert.family import Rule as Rule
     from jaxformer.convert.family import attention_rules as attention_rules
     from jaxformer.convert.family import module_rules as module_rules
+    from jaxformer.convert.family import packed_rules as packed_rules
     from jaxformer.convert.family import projection_rules as projection_rules
     from jaxformer.convert.family import within as within
     from jaxformer.convert.state_dict import from_torch as from_torch
@@ -54,6 +56,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
+    from jaxformer.exporting.programs import export as export
+    from jaxformer.exporting.programs import export_generate as export_generate
     from jaxformer.folders.opened import load as load
     from jaxformer.folders.written import save as save
     from jaxformer.models import GPT as GPT
@@ -74,6 +78,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
+    from jaxformer.training.torch_run import from_torch_training as from_torch_training
+    from jaxformer.training.torch_run import to_torch_training as to_torch_training
 
 __version__ = "0.1.0"
 
@@ -83,10 +89,11 @@ PUBLIC = {
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
     "convert.axes": "Join Part",
-    "convert.family": "Family Rule attention_rules module_rules projection_rules within",
+    "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules within",
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
+    "exporting.programs": "export export_generate",
     "folders.opened": "load",
     "folders.written": "save",
     "models": "GPT Encoder EncoderDecoder abstract",
@@ -99,6 +106,7 @@ PUBLIC = {
     "parity.testing": "assert_parity",
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
+    "training.torch_run": "from_torch_training to_torch_training",
 }
 """Module -> the public names that it gives."""
 

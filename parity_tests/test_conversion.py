@@ -371,3 +371,25 @@ def test_a_comparison_of_joined_tensors_beside_ignored_ones():
     assert "layers.0" in pairs.values()
     assert "layers.0.q_proj" not in pairs.values()  # no module of ours holds it alone
     assert pairs["stack.blocks.0.attention.out"] == "layers.0.o_proj"
+
+
+def test_what_needs_the_same_is_told_once(model, state):
+    """All tensors of another type, one of them transposed, and a tie that is broken."""
+    family = replace(TWIN, tied={"lm_head.weight": "embed.token.weight"})
+    state = {name: array.astype(np.float16) for name, array in state.items()}
+    state |= {"head.weight": state["head.weight"].T, "lm_head.weight": np.ones((V, D), np.float16)}
+    said = refused(state, model, family)
+    assert said.count("give it as tensor.to(torch.float32), which loses nothing") == 1
+    assert f"the model wants float32[{D}] and {len(state) - 5} more: give it" in said
+    turned = f"head.weight is float16[{V}, {D}] as head.kernel; the model wants float32[{D}, {V}]: it is transposed; its rule"
+    assert f"{turned} needs layout 'same'" in said
+    assert "lm_head.weight and embed.token.weight are tied in family twin, and differ" in said
+
+
+def test_every_fault_of_a_family_is_listed():
+    family = Family("own", {"blocks.": "h.{layer}."}, (*module_rules("up", "up")[:1],), ignored={"up.weight": "frozen"})
+    tree = {"blocks": {"up": {"kernel": noise(2, D, F), "bias": noise(2, F)}, "0": FLAT}}
+    said = refused({}, tree, family)
+    assert said.startswith("blocks.up.bias of the dict has no rule in family own; blocks.0.up.kernel: the JAX model numbers")
+    assert "; family own ignores h.0.up.weight (frozen), and the JAX model holds it as blocks.up.kernel" in said
+    assert "h.1.up.weight" not in said  # once for all layers

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
-from jaxformer.keep_mask import keep_mask
+from jaxformer.keep_mask import keep_mask, split
 from jaxformer.models import abstract
 from jaxformer.nn.dropout import dropout
 from jaxformer.parity.probe.parameters import excite
@@ -39,6 +39,25 @@ def test_neighbours_are_independent():
     kept = np.asarray(keep_mask(KEY, 0.5, (200_000,)))
     together = (kept[:-1] & kept[1:]).mean()
     assert abs(together - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(kept))
+
+
+SITES = split(KEY, 2)
+PAIRS = {
+    "steps": [jax.random.fold_in(KEY, step) for step in (0, 1)],
+    "sites": SITES,
+    "a site and a site in it": [SITES[0], split(SITES[0], 1)[0]],
+    "seeds": [jax.random.key(seed) for seed in (0, 1)],
+    "old keys": [jax.random.PRNGKey(seed) for seed in (0, 1)],
+    "other generators": [jax.random.key(seed, impl="rbg") for seed in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_masks_of_two_keys_are_independent(pair):
+    one, other = (np.asarray(keep_mask(key, 0.5, (200_000,))) for key in PAIRS[pair])
+    for shift in (0, 1, 32):
+        together = (one[shift:] & np.roll(other, shift)[shift:]).mean()
+        assert abs(together - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(one))
 
 
 def test_the_mean_is_kept():

@@ -28,12 +28,22 @@ SHAPES = (
     "the model has shapes alone, and nothing to compute with; build it with rngs=nnx.Rngs(0), or fill it with "
     "jaxformer.from_torch"
 )
+JITTED = "writing compiles a program of its own, and reads ids on the host; call it outside of jit"
 VALID = "give booleans of shape (batch, length), True = no padding: `valid == 1` of ones and zeros"
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "a number for a key": (lambda: GPT(IDS, key=0), NO_KEY),
     "a number for an encoder-decoder's key": (lambda: BOTH(IDS, IDS, key=0), NO_KEY),
     "a number for the key of what is drawn": (lambda: jf.generate(GPT, IDS, 2, key=0), NO_KEY),
+    "writing under jit": (lambda: jax.jit(lambda ids: jf.generate(GPT, ids, 2))(IDS), JITTED),
+    "translating by a jitted model": (
+        lambda: jax.jit(lambda model: jf.translate(model, IDS, 2, start=1, eos=2))(BOTH),
+        JITTED,
+    ),
+    "a cache that shrinks": (
+        lambda: jf.empty_cache(GPT, 1, 4).grow(3),
+        "capacity = 3 is out of range; give an integer from 4 to 2147483647",
+    ),
     "several keys": (lambda: GPT(IDS, key=KEYS), "key holds PRNG keys of shape (3,); give one of them"),
     "several old keys": (
         lambda: GPT(IDS, key=jax.random.key_data(KEYS)),

@@ -54,7 +54,7 @@ def test_greedy_is_the_argmax_of_a_full_pass_each_time(model, scores, length):
 
 
 def test_a_longer_answer_starts_with_the_shorter(model):
-    long, short = (generate(model, prompt(3), n, key=KEY) for n in (20, 5))
+    long, short = (generate(model, prompt(3), n, key=KEY) for n in (20, np.int64(5)))
     assert np.array_equal(long[:, :5], short)
     assert generate(model, prompt(3), 0, key=KEY).shape == (3, 0)
 

@@ -260,4 +260,4 @@ def test_more_tokens_than_the_context_takes(of, array, empty):
     built, tokens = of(GPT), array(ones(2, CONTEXT))
     _, cache = built.extend(tokens, empty(GPT, 2, 2 * CONTEXT))
     message = said(lambda: built.extend(tokens[:, :1], cache))
-    assert message == f"the cache holds {CONTEXT} tokens and 1 more exceed its {CONTEXT}"
+    assert message == f"the cache holds {CONTEXT} tokens and 1 more exceed the model's context of {CONTEXT}"

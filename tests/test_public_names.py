@@ -14,9 +14,10 @@ GROUPS = {
     "models": "GPT Encoder EncoderDecoder GPTConfig EncoderConfig EncoderDecoderConfig FixedTable preset abstract",
     "tokens": "generate generate_beam translate translate_beam SamplingConfig BeamConfig Tokenizer",
     "masks and caches": "empty_cache padding_mask causal_mask ids_to_valid",
-    "weights": "load save from_torch to_torch Family Rule Part Join module_rules attention_rules projection_rules within",
+    "weights": "load save from_torch to_torch export export_generate",
+    "families": "Family Rule Part Join module_rules attention_rules packed_rules projection_rules within",
     "comparison": "compare check dump tap excite probe assert_parity Report TrainingSpec",
-    "training": "make_optimizer OptimizerConfig ScheduleConfig",
+    "training": "make_optimizer OptimizerConfig ScheduleConfig from_torch_training to_torch_training",
 }
 NAMES = [name for names in GROUPS.values() for name in names.split()]
 HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "numpy")

@@ -91,3 +91,14 @@ def test_what_is_neither_a_module_nor_a_state(untyped):
 def test_shapes_alone_are_not_weights():
     message = said(lambda: to_torch(abstract(CONFIG), "twin"), ConversionError)
     assert message.endswith("of the JAX model are shapes alone; give a model with weights")
+
+
+def test_the_family_that_fits_is_named():
+    """GPT-2's layout and nanoGPT's have the same names."""
+    config = tiny_config(projections="fused", d_ff=3 * D)
+    model = excite(abstract(config), seed=0)
+    message = said(lambda: from_torch(to_torch(model, "nanogpt"), abstract(config), "gpt2"), ConversionError)
+    assert "it is transposed; its rule needs layout 'transposed'" in message
+    assert message.endswith("; family 'nanogpt' fits: name that")
+    message = said(lambda: from_torch(to_torch(model, "nanogpt"), abstract(config)), ConversionError)
+    assert message.endswith("; family 'nanogpt' fits: name that")

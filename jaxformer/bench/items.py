@@ -72,7 +72,7 @@ ITEMS = (
     Item(
         "train",
         "W6-translate",
-        "`translate --preset small`: 3+3 layers, D 256, 4,096 tokens of 16 shapes",
+        "`translate --preset small`: 3+3 layers, D 256, 4,096 tokens of 10 shapes",
         PAIRS,
         STEP,
         32,

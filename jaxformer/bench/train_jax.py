@@ -18,6 +18,7 @@ from jaxformer.config.settings import OptimizerConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tasks import TASKS, Pairs
 from jaxformer.data.windows import draw_windows
+from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import abstract
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
@@ -34,6 +35,8 @@ class Jaxformer:
     """Many steps in one dispatch, batches drawn inside of it."""
 
     def __init__(self, folder: Path, problem: Training, count: int):
+        if problem.draws == "ready":
+            keep_freed_memory()
         self.problem, self.count, self.seed = problem, count, jax.random.key(problem.seed)
         self.loss: Any = text_loss if problem.pad is None else partial(pair_loss, pad=problem.pad, smoothing=problem.smoothing)
         optimizer = make_optimizer(problem.optimizer, problem.schedule)

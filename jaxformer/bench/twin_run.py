@@ -6,6 +6,7 @@ translated greedily and by a beam. Its batches are ready, which the recipe makes
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 
 from jaxformer.bench.machine import cores
 from jaxformer.bench.problems import Training, load_problem
-from jaxformer.bench.train_torch import Twin
+from jaxformer.bench.train_torch import Twin, tensors
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.parallel import read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from torch_ref.decoding.translation import translate, translate_beam
+from torch_ref.training.pairs import pair_loss
+from torch_ref.training.step import evaluate
 
 SHOWN, TESTED, LONGEST = 3, 8, 64
 """Sources that are translated at each evaluation and at the end, and tokens of a target at most."""
@@ -38,11 +41,11 @@ class Run(Twin):
         )
 
     def whole(self) -> float:
-        """Train, evaluate twice, and translate; the last validation loss."""
-        found = 0.0
+        """Train, evaluate twice, and translate; the last validation loss, which is measured without label smoothing."""
+        found, loss = 0.0, partial(pair_loss, pad=self.problem.pad)
         for _ in range(2):
             self.run()
-            found = self.mean_loss(self.problem.held_out)
+            found = evaluate(self.model, map(tensors, self.problem.held_out), loss=loss)
             self.translate(self.shown)
         self.translate(self.tested)
         rules: Any = {"start": self.frame.start, "eos": self.frame.end}

@@ -2,11 +2,11 @@
 inverse."""
 
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.convert.patterns import Shape, Sizes, read_pattern
 from jaxformer.errors import ConversionError
 from jaxformer.validation.fields import check_size
 
@@ -21,7 +21,8 @@ class _Part(NamedTuple):
 
 
 class Part(_Part):
-    """One of several equal parts of a torch tensor, cut along an axis: torch packs queries, keys and values so."""
+    """One of several parts of a torch tensor: torch packs queries, keys and values so. They are equal, and cut along an axis,
+    unless the rule's layout lays them side by side with +: then they are its summands."""
 
     __slots__ = ()
 
@@ -47,8 +48,9 @@ class Join:
     """What `{part}` stands for in the torch name of the rule, in the order in which they are joined."""
     axis: int = 0
     """Of torch's tensors: the one along which they are joined."""
-    shares: tuple[int, ...] = ()
-    """Their sizes there, in proportion: (4, 1, 1) where four heads of queries share one of keys. Empty: they are equal."""
+    shares: tuple[int | str, ...] = ()
+    """Their sizes there, in proportion: (4, 1, 1) where four heads of queries share one of keys, and so ("N", "K", "K") by the
+    model's own sizes. Empty, or for a model that does not say them: they are equal."""
     stacked: bool = False
     """Whether that axis is a new one."""
 
@@ -58,25 +60,27 @@ class Join:
         if self.shares and len(self.shares) != len(self.names):
             raise ConversionError(f"a Join has {len(self.names)} names and {len(self.shares)} shares; give one to each name")
 
-    def together(self, arrays: list[np.ndarray]) -> np.ndarray:
+    def together(self, arrays: list[np.ndarray], sizes: Sizes) -> np.ndarray:
         """The whole, still in torch's layout; ValueError where sizes do not go together."""
         if self.stacked:
             return np.stack(arrays, self.axis)
         whole = np.concatenate(arrays, self.axis)
-        sizes, wanted = ([array.shape[self.axis] for array in each] for each in (arrays, self.apart(whole)))
-        if sizes != wanted:
-            raise ValueError(f"{', '.join(self.names)} have sizes {sizes} on axis {self.axis}, not {wanted}; give shares")
+        found, wanted = ([array.shape[self.axis] for array in each] for each in (arrays, self.apart(whole, sizes)))
+        if found != wanted:
+            raise ValueError(f"{', '.join(self.names)} have sizes {found} on axis {self.axis}, not {wanted}; give shares")
         return whole
 
-    def apart(self, whole: np.ndarray) -> list[np.ndarray]:
+    def apart(self, whole: np.ndarray, sizes: Sizes) -> list[np.ndarray]:
         """The inverse; ValueError where it cannot be cut so."""
-        size, shares = whole.shape[self.axis], self.shares or (1,) * len(self.names)
+        size, shares = whole.shape[self.axis], [sizes.get(it, 0) if isinstance(it, str) else it for it in self.shares]
+        if not all(shares) or not shares:
+            shares = [1] * len(self.names)
         if self.stacked:
             if size != len(self.names):
                 raise ValueError(f"axis {self.axis} has {size} entries, for {len(self.names)} tensors")
             return [np.take(whole, number, self.axis) for number in range(size)]
         if len(shares) != len(self.names) or size % sum(shares):
-            raise ValueError(f"axis {self.axis} of {size} cannot be cut in proportions {list(shares)}")
+            raise ValueError(f"axis {self.axis} of {size} cannot be cut in proportions {shares}")
         return np.split(whole, np.cumsum(shares)[:-1] * (size // sum(shares)), self.axis)
 
 
@@ -106,44 +110,23 @@ class Axes:
 
 
 Layout = str | Axes
-"""'same'; 'transposed', all axes in reverse; or torch's axes by name and then ours, as 'f d 1 -> d f': each name once on both
-sides, 1 for an axis of one entry that the other side has not. `Axes` splits and merges them too."""
+"""'same'; 'transposed', all axes in reverse; torch's axes by name and then ours, as 'f d 1 -> d f' (see patterns.py); or
+`Axes`, for one shape alone."""
 
 
-def to_jax_axes(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """torch's array in our layout; ValueError where it does not fit."""
+def to_jax_axes(array: np.ndarray, layout: Layout, sizes: Sizes, shape: Shape | None = None) -> np.ndarray:
+    """torch's array in our layout, which a pattern may need sizes for; ValueError where it does not fit."""
     if isinstance(layout, Axes):
         return layout.to_jax(array)
     if layout in ("same", "transposed"):
         return array.T if layout == "transposed" else array
-    return _reordered(array, *named_axes(layout))
+    return read_pattern(layout).to_jax(array, sizes, shape)
 
 
-def to_torch_axes(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """The inverse."""
+def to_torch_axes(array: np.ndarray, layout: Layout, sizes: Sizes, like: np.ndarray | None = None) -> np.ndarray:
+    """The inverse; what a pattern drops is as in `like`."""
     if isinstance(layout, Axes):
         return layout.to_torch(array)
     if layout in ("same", "transposed"):
         return array.T if layout == "transposed" else array
-    return _reordered(array, *reversed(named_axes(layout)))
-
-
-@cache
-def named_axes(layout: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """torch's axes and ours, of 'f d 1 -> d f'; ConversionError for what is no layout."""
-    sides = [tuple(side.split()) for side in layout.split("->")]
-    names = [sorted(axis for axis in side if axis != "1") for side in sides]
-    if len(sides) != 2 or names[0] != names[1] or len(set(names[0])) != len(names[0]):
-        raise ConversionError(
-            f"layout = {layout!r} is none; give 'same', 'transposed', or torch's axes and ours, as 'f d 1 -> d f'"
-        )
-    return sides[0], sides[1]
-
-
-def _reordered(array: np.ndarray, before: tuple[str, ...], after: tuple[str, ...]) -> np.ndarray:
-    sizes = dict(zip(before, array.shape, strict=False)) | {"1": 1}
-    if array.shape != tuple(sizes.get(axis) for axis in before):
-        raise ValueError(f"shape {list(array.shape)} is not {' '.join(before)}")
-    held = [axis for axis in before if axis != "1"]
-    ordered = array.reshape([sizes[axis] for axis in held]).transpose([held.index(axis) for axis in after if axis != "1"])
-    return ordered.reshape([sizes[axis] for axis in after])
+    return read_pattern(layout).to_torch([array], sizes, like)

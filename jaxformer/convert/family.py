@@ -3,10 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, named_axes, to_jax_axes, to_torch_axes
+from jaxformer.config.models import BlockConfig
+from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
+from jaxformer.convert.patterns import Pattern, Shape, read_pattern
 from jaxformer.errors import ConversionError
 from jaxformer.validation.fields import check_kind
 
@@ -30,21 +33,38 @@ class Rule:
         check_kind(f"layout of the rule of {self.jax}", self.layout, (str, Axes), "'same', 'transposed' or axes by name")
         check_kind(f"part of the rule of {self.jax}", self.part, Part, "a Part")
         check_kind(f"join of the rule of {self.jax}", self.join, (Join, type(None)), "a Join, or None")
-        if isinstance(self.layout, str) and self.layout not in ("same", "transposed"):
-            named_axes(self.layout)
+        packed = self.pattern.packed if self.pattern else 1
+        if packed > 1 and self.part.of not in (1, packed):
+            raise ConversionError(
+                f"the rule of {self.jax} has a layout of {packed} summands and part = {self.part}; give a Part of {packed}"
+            )
         if (self.join is not None) != ("{part}" in self.torch) or (self.join and self.part != WHOLE):
             raise ConversionError(
                 f"the rule of {self.jax} has torch = {self.torch!r}, join = {self.join} and part = {self.part}; "
                 "join goes with a name that holds {part}, and without part"
             )
 
-    def to_jax(self, array: np.ndarray) -> np.ndarray:
-        """Our tensor, of torch's whole one; ValueError where it cannot be cut or laid out so."""
-        return to_jax_axes(self.part.cut(array), self.layout)
+    @property
+    def pattern(self) -> Pattern | None:
+        """Its layout, where that names axes."""
+        named = isinstance(self.layout, str) and self.layout not in ("same", "transposed")
+        return read_pattern(self.layout) if named else None  # pyright: ignore[reportArgumentType]
 
-    def to_torch(self, array: np.ndarray) -> np.ndarray:
-        """The inverse: torch's part."""
-        return to_torch_axes(array, self.layout)
+    @property
+    def packed(self) -> Pattern | None:
+        """The pattern of which it is a summand."""
+        return self.pattern if self.pattern and self.part.of > 1 and self.pattern.packed > 1 else None
+
+    def to_jax(self, array: np.ndarray, sizes: Mapping[str, int] = {}, shape: Shape | None = None) -> np.ndarray:
+        """Our tensor, of torch's whole one, by the model's sizes; ValueError where it cannot be cut or laid out so, as in
+        `shape`."""
+        if self.packed:
+            return self.packed.to_jax(array, sizes, shape, self.part.number)
+        return to_jax_axes(self.part.cut(array), self.layout, sizes, shape)
+
+    def to_torch(self, array: np.ndarray, sizes: Mapping[str, int] = {}, like: np.ndarray | None = None) -> np.ndarray:
+        """The inverse: torch's tensor, or its part where that is not a summand; what is dropped is as in `like`."""
+        return to_torch_axes(array, self.layout, sizes, like)
 
 
 @dataclass(frozen=True)
@@ -66,14 +86,23 @@ class Family:
     number and `*` anything."""
     absent: frozenset[str] = frozenset()
     """The same by their whole names, as a comparison finds them."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Of axes in layouts that no shape says, as {"N": 12}. A model's own N, K, G and H need not be given."""
 
     def __post_init__(self) -> None:
         check_kind("the name of a Family", self.name, str, "a string")
-        for field_name in ("stacks", "tied", "ignored"):
+        for field_name in ("stacks", "tied", "ignored", "sizes"):
             check_kind(f"{field_name} of family {self.name}", getattr(self, field_name), Mapping, "a dict of names")
         check_kind(f"rules of family {self.name}", self.rules, tuple, "a tuple of Rules")
         for rule in self.rules:
             check_kind(f"a rule of family {self.name}", rule, Rule, "a Rule")
+
+    def sizes_for(self, model: Any) -> dict[str, int]:
+        """The sizes that its layouts may need: those of the model's configuration, and its own."""
+        config, known = getattr(model, "config", None), {}
+        if isinstance(config, BlockConfig):
+            known = {"N": config.n_heads, "K": config.kv_heads, "G": config.n_heads // config.kv_heads, "H": config.head_width}
+        return {**known, **self.sizes}
 
     def torch_names(self, name: str, n_layers: int) -> list[str]:
         """Where a JAX tensor lives in torch: one name, or those of each layer."""
@@ -164,10 +193,25 @@ def projection_rules(jax: str, torch: str, names: tuple[str, str, str], out: str
     check_kind("names", names, tuple, "torch's names of query, key and value")
     if len(names) != 3:
         raise ConversionError(f"names = {names} of the projections are {len(names)}; give three: of query, key and value")
-    modules = zip(("query", "key", "value", "out"), (*names, out), strict=True)
+    modules, join = zip(("query", "key", "value", "out"), (*names, out), strict=True), Join(names, shares=("N", "K", "K"))
     return (
-        *(Rule(_below(jax, f"qkv.{a}"), _below(torch, f"{{part}}.{b}"), layout, join=Join(names)) for a, b, layout in fused),
+        *(Rule(_below(jax, f"qkv.{a}"), _below(torch, f"{{part}}.{b}"), layout, join=join) for a, b, layout in fused),
         *(rule for own, name in modules for rule in module_rules(_below(jax, own), _below(torch, name))),
+    )
+
+
+def packed_rules(jax: str, torch: str, rows: str = "(K (G + 1 + 1) H)") -> tuple[Rule, ...]:
+    """One `torch.nn.Linear` that holds queries, keys and values, for projections that are fused or separate; `torch` is its
+    name. `rows` says how it holds them: "(K (G + 1 + 1) H)" head by head, or by groups of G queries that share a key and a
+    value (GPT-NeoX, BLOOM, Falcon, InternLM2); "(K G H + K H + K H)" all queries, all keys, all values (Phi-3, Qwen 1).
+    """
+    fused = "(K G H + K H + K H)"
+    leaves = ("kernel", "weight", f"{rows} D -> D {fused}"), ("bias", "bias", f"{rows} -> {fused}")
+    parts = {"qkv": WHOLE, "query": Part(0, 3), "key": Part(1, 3), "value": Part(2, 3)}
+    return tuple(
+        Rule(_below(jax, f"{own}.{leaf}"), f"{torch}.{name}", layout, part)
+        for own, part in parts.items()
+        for leaf, name, layout in leaves
     )
 
 

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +13,28 @@ LISTED = 3
 """How many names an error lists before it only counts them."""
 
 
+class Misfit(NamedTuple):
+    """Why a tensor cannot be used."""
+
+    says: str
+    remedy: str = ""
+    """What to do, which is said once for all that need the same."""
+
+
 def listed(names: Sequence[str], separator: str = ", ") -> str:
     """The first of them, and how many more there are."""
     return separator.join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
-def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits: Sequence[str]) -> str:
+def say_misfits(misfits: Sequence[Misfit]) -> list[str]:
+    """The first of each kind, and what to do."""
+    kinds: dict[str, list[str]] = {}
+    for says, remedy in misfits:
+        kinds.setdefault(remedy, []).append(says)
+    return [listed(says, "; ") + remedy for remedy, says in kinds.items()]
+
+
+def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits: Sequence[Misfit]) -> str:
     """All that is wrong: names that are missing or left over, then tensors of another shape or type, then what to do."""
     missing, left = sorted(set(wanted) - set(arrays)), sorted(set(arrays) - set(wanted))
 
@@ -31,7 +48,7 @@ def mismatch(wanted: Collection[str], arrays: Mapping[str, np.ndarray], misfits:
     if left:
         parts.append(f"{len(left)} left over, first {', '.join(left[:LISTED])}")
     found = [f"tensors do not match the model: {'; '.join(parts)}"] if parts else []
-    return "; ".join([*found, *([listed(misfits, "; ")] if misfits else []), *remedies(wanted, arrays, missing, left)])
+    return "; ".join([*found, *say_misfits(misfits), *remedies(wanted, arrays, missing, left)])
 
 
 def remedies(
@@ -123,10 +140,16 @@ def off_type(found: np.dtype, wanted: np.dtype) -> str:
     return f": give it as tensor.to(torch.{wanted}), which {'loses nothing' if exact else 'rounds it'}"
 
 
-def off_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What to do about a matrix or a table with more rows or columns."""
+def off_shape(found: tuple[int, ...], wanted: tuple[int, ...], layout: object = None) -> str:
+    """What to do about a matrix that is transposed, or a table with more rows or columns; `layout` is that of the rule."""
+    if found == wanted[::-1]:
+        other = {"same": "; its rule needs layout 'transposed'", "transposed": "; its rule needs layout 'same'"}
+        return f": it is transposed{other.get(str(layout), '')}"
     off = [axis for axis, sizes in enumerate(zip(found, wanted, strict=False)) if sizes[0] != sizes[1]]
     if len(found) != len(wanted) or len(wanted) < 2 or len(off) != 1 or found[off[0]] < wanted[off[0]]:
         return ""
     more = found[off[0]] - wanted[off[0]]
-    return f": {more} more than the model on axis {off[0]}; build it as large, or cut them off, if they only pad a vocabulary"
+    return (
+        f": {more} more than the model on axis {off[0]}; build it as large, or cut them off, if they only pad a vocabulary: a "
+        "rule with layout '(v + _) d -> v d' drops them"
+    )

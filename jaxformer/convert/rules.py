@@ -7,16 +7,25 @@ family = Family(
         *attention_rules("attention", "self_attn"),  # torch.nn.MultiheadAttention, whose projections are packed
         *projection_rules("cross", "cross_attn", ("q_proj", "k_proj", "v_proj"), "o_proj"),  # or apart
         *module_rules("feed_forward.up", "fc1"),  # torch.nn.Linear, LayerNorm or Embedding
+        *packed_rules("attention", "self_attn.query_key_value"),  # or in one layer, head by head or by groups
         Rule("scale.gain", "scale.gamma", "c 1 1 -> c"),  # any tensor, its axes in another order
+        Rule("query.kernel", "wq.weight", "(N h 2) d -> d (N 2 h)"),  # rotary pairs in torch, halves in jax
+        Rule("gate.kernel", "gate_up_proj.weight", "transposed", Part(0, 2)),  # the first half of it
+        Rule("position.table", "embed_positions.weight", "(_2 + t) d -> t d"),  # two rows that the JAX table has not
+        Rule("token.table", "wte.weight", "(v + _) d -> v d"),  # a vocabulary that torch pads
     ),
     tied={"lm_head.weight": "model.embed.weight"},
     ignored={"attn.mask": "the causal mask"},
 )
 model = to_jax(torch_model.state_dict(), model, family)  # `jaxformer.from_torch` takes names of families too
 state = to_torch(model, family, like=torch_model.state_dict())
+
+Layouts are described in patterns.py. All that rules do is to move numbers: the way back is exact, and gradients and moments
+go the same way. No rule adds a constant: w + 1 is rounded, and weight decay pulls w to 0, not w + 1. A norm that computes with
+1 + w is a switch of the model.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +33,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
-from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, projection_rules, within
+from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules, within
 from jaxformer.convert.host import host, to_device
-from jaxformer.convert.mismatch import LISTED, listed, mismatch, off_shape, off_type
+from jaxformer.convert.mismatch import LISTED, Misfit, bare, listed, mismatch, off_shape, off_type
+from jaxformer.convert.patterns import Sizes
 from jaxformer.errors import ConversionError
 from jaxformer.pytree import is_weight, map_named, named_weights
 
@@ -43,9 +53,11 @@ __all__ = [
     "attention_rules",
     "gradients_to_torch",
     "module_rules",
+    "packed_rules",
     "places",
     "projection_rules",
     "tensors_to_torch",
+    "tied_names",
     "to_jax",
     "to_torch",
     "weights_of",
@@ -75,7 +87,7 @@ def to_torch(tree: PyTree, family: Family, *, like: Mapping[str, Any] | None = N
     `like` is the state of the torch model that is to have it: then this is what `load_state_dict(strict=True)` takes, with
     what the family ignores as it is there. ConversionError where the two do not fit.
     """
-    state = tensors_to_torch(tree, family)
+    state = tensors_to_torch(tree, family, like or {})
     for alias, held in family.tied.items():
         if alias in state:
             state.setdefault(held, state[alias])
@@ -90,44 +102,50 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
     misfits, shared = [], {}
     for name in (name for name in like if name in state):
         if state[name].shape != tuple(like[name].shape):
-            misfits.append(f"{name} is {list(like[name].shape)} in torch, {list(state[name].shape)} in the JAX model")
+            says = f"{name} is {list(like[name].shape)} in torch, {list(state[name].shape)} in the JAX model"
+            misfits.append(Misfit(says, ": it is transposed" if state[name].shape == tuple(like[name].shape)[::-1] else ""))
         memory = (like[name].data_ptr(), tuple(like[name].shape)) if getattr(like[name], "data_ptr", int)() else name
         first = shared.setdefault(memory, name)
         if first != name and not np.array_equal(state[first], state[name], equal_nan=True):
-            misfits.append(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model")
+            misfits.append(Misfit(f"{name} and {first} are one tensor in torch, and two that differ in the JAX model"))
     if misfits or names != set(like) - ignored:
         raise ConversionError(mismatch(names, {name: np.empty(0) for name in like if name not in ignored}, misfits))
     return {name: host(like[name]) if name in ignored else state[name] for name in like}
 
 
-def tensors_to_torch(tree: PyTree, family: Family) -> dict[str, np.ndarray]:
-    """The same with every tensor of the JAX model once."""
-    leaves = weights_of(tree, family)
+def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
+    """The same with every tensor of the JAX model once. What its rules drop of torch's is as in `like`."""
+    leaves, sizes = weights_of(tree, family), family.sizes_for(tree)
     if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
         raise ConversionError(f"{listed(shapes)} of the JAX model are shapes alone; give a model with weights")
     arrays = {name: np.asarray(leaf) for name, leaf in leaves.items()}
 
-    def piece(place: Place) -> np.ndarray:
-        array, rule = arrays[place.name], family.rule(place.name)
+    def whole(torch_name: str, given: Sequence[Place]) -> np.ndarray:
+        held = [arrays[name][layer] if family.stacked(name) else arrays[name] for name, layer, _ in given]
+        rule, there = family.rule(given[0].name), host(like[torch_name]) if torch_name in like else None
         try:
-            array = rule.to_torch(array[place.layer] if family.stacked(place.name) else array)
-            return array if rule.join is None else rule.join.apart(array)[place.joined]
+            if rule.packed:
+                return rule.packed.to_torch(held, sizes, there)
+            held = [family.rule(place.name).to_torch(array, sizes, there) for place, array in zip(given, held, strict=True)]
+            if rule.join is not None:
+                return rule.join.apart(held[0], sizes)[given[0].joined]
+            return held[0] if len(held) == 1 else np.concatenate(held, axis=rule.part.axis)
         except ValueError as error:
-            raise ConversionError(f"{place.name}{list(array.shape)} does not fit its rule in {family.name}: {error}") from None
+            said = f"{given[0].name}{list(held[0].shape)} does not fit its rule in {family.name}: {error}"
+            raise ConversionError(said) from None
 
-    state = {}
-    for torch_name, parts in places(tree, family).items():
-        pieces = [piece(place) for _, place in sorted(parts.items())]
-        whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=next(iter(parts)).axis)
-        state[torch_name] = np.array(whole, order="C")
-    return state
+    found = places(tree, family)
+    return {
+        torch_name: np.array(whole(torch_name, [parts[part] for part in sorted(parts)]), order="C")
+        for torch_name, parts in found.items()
+    }
 
 
 def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str]) -> dict[str, np.ndarray]:
     """A tree of gradients by the names of torch's parameters, as `named_parameters` has them: one for what torch ties, the sum
     over the copies of the JAX model."""
     state, total = tensors_to_torch(tree, family), {}
-    groups = {name: group for group in _tied_names(family) for name in group}
+    groups = {name: group for group in tied_names(family) for name in group}
     for name, array in state.items():
         there = [it for it in groups.get(name, [name]) if it in parameters]
         others = [it for it in there if it not in state]
@@ -144,16 +162,17 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     """
     wanted = places(like, family)
     arrays = {name: host(tensor) for name, tensor in state.items() if family.why_ignored(name) is None}
-    arrays = _untied(arrays, wanted, family)
-    read, misfits = {}, []
+    arrays, misfits = _untied(arrays, wanted, family)
+    read, sizes = {}, family.sizes_for(like)
     for name, leaf in weights_of(like, family).items():
         shape, n_layers = (leaf.shape[1:], leaf.shape[0]) if family.stacked(name) else (leaf.shape, 1)
+        one = jax.ShapeDtypeStruct(shape, leaf.dtype)
         for layer, names in enumerate(family.sources(name, n_layers)):
-            try:
-                if set(names) <= set(arrays):
-                    read[name, layer] = _read(name, names, [arrays[it] for it in names], family.rule(name), shape, leaf.dtype)
-            except ConversionError as error:
-                misfits.append(str(error))
+            if set(names) <= set(arrays):
+                found = _read(name, {it: arrays[it] for it in names}, family.rule(name), one, sizes)
+                if isinstance(found, Misfit):
+                    misfits.append(found)
+                read[name, layer] = found
     if misfits or set(arrays) != set(wanted):
         raise ConversionError(mismatch(wanted, arrays, misfits))
 
@@ -166,10 +185,12 @@ def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:
     return map_named(build, like)
 
 
-def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family) -> dict[str, np.ndarray]:
-    """What torch ties, under the names that are wanted alone; ConversionError where it is not the same under all names."""
-    arrays = {**arrays}
-    for group in _tied_names(family):
+def _untied(
+    arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Family
+) -> tuple[dict[str, np.ndarray], list[Misfit]]:
+    """What torch ties, under the names that are wanted alone, and what is not the same under all names."""
+    arrays, misfits = {**arrays}, []
+    for group in tied_names(family):
         mine, there = [name for name in group if name in wanted], [name for name in group if name in arrays]
         if not mine or not there:
             continue
@@ -178,11 +199,11 @@ def _untied(arrays: Mapping[str, np.ndarray], wanted: Container[str], family: Fa
         for name in spare:
             array = arrays.pop(name)
             if not any(np.array_equal(array, arrays[it], equal_nan=True) for it in mine):
-                raise ConversionError(_parted(name, array, mine[0], arrays[mine[0]], family))
-    return arrays
+                misfits.append(_parted(name, array, mine[0], arrays[mine[0]], family))
+    return arrays, misfits
 
 
-def _tied_names(family: Family) -> list[list[str]]:
+def tied_names(family: Family) -> list[list[str]]:
     """All names of each tensor that torch ties, the first in front."""
     groups: dict[str, list[str]] = {}
     for alias, held in family.tied.items():
@@ -190,15 +211,15 @@ def _tied_names(family: Family) -> list[list[str]]:
     return list(groups.values())
 
 
-def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> str:
+def _parted(alias: str, array: np.ndarray, held: str, other: np.ndarray, family: Family) -> Misfit:
     """That two are not the same, and how far from it."""
     off = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
     if array.shape == other.shape:
         gap = np.abs(array.astype(np.float64) - other.astype(np.float64))
         off = f"{np.count_nonzero(gap)} of {gap.size} numbers, by {gap.max():.1e} at most"
-    return (
-        f"{alias} and {held} are tied in family {family.name}, and differ: {off}; build the JAX model with both "
-        "(tied=False), or leave out the one that is not used"
+    return Misfit(
+        f"{alias} and {held} are tied in family {family.name}, and differ: {off}",
+        "; build the JAX model with both (tied=False), or leave out the one that is not used",
     )
 
 
@@ -208,46 +229,59 @@ def places(like: PyTree, family: Family) -> dict[str, dict[Part, Place]]:
     Raises ConversionError where a tensor has no rule or is ignored, two JAX tensors want the same, or parts are missing.
     """
     found: dict[str, dict[Part, Place]] = {}
-    leaves = weights_of(like, family)
+    leaves, faults = weights_of(like, family), {}
     without = [name for name in leaves if not family.ruled(name)]
     if without:
-        raise ConversionError(
-            f"{listed(without)} of the {type(like).__name__} {'have' if without[1:] else 'has'} no rule in family {family.name}"
-        )
-    for name, leaf in leaves.items():
-        part = family.rule(name).part
-        for layer, names in enumerate(family.sources(name, leaf.shape[0] if family.stacked(name) else 1)):
+        have = "have" if without[1:] else "has"
+        faults[""] = f"{listed(without)} of the {type(like).__name__} {have} no rule in family {family.name}"
+    for name in (name for name in leaves if name not in without):
+        rule, leaf = family.rule(name), leaves[name]
+        try:
+            sources = family.sources(name, leaf.shape[0] if family.stacked(name) else 1)
+        except ConversionError as error:
+            faults[name] = str(error)
+            continue
+        for layer, names in enumerate(sources):
             for joined, torch_name in enumerate(names):
                 parts = found.setdefault(torch_name, {})
-                if part in parts or any(part[1:] != other[1:] for other in parts):
-                    raise ConversionError(f"two tensors want the torch name {torch_name}; family {family.name} does not fit")
-                parts[part] = Place(name, layer, joined)
+                others = {family.rule(place.name).packed for place in parts.values()}
+                if rule.part in parts or any(rule.part[1:] != other[1:] for other in parts) or others - {rule.packed}:
+                    said = f"two tensors want the torch name {torch_name}; family {family.name} does not fit"
+                    faults.setdefault(bare(torch_name), said)
+                parts[rule.part] = Place(name, layer, joined)
     for torch_name, parts in found.items():
-        first, place = next(iter(parts.items()))
-        if (reason := family.why_ignored(torch_name)) is not None:
-            raise ConversionError(
-                f"family {family.name} ignores {torch_name} ({reason}), and the JAX model holds it as {place.name}; take it "
-                "out of one of them"
-            )
-        if len(parts) != first.of:
-            raise ConversionError(
-                f"{torch_name} holds {first.of} parts; the model has {len(parts)} of them, first {place.name}"
-            )
+        if said := _misplaced(torch_name, parts, family):
+            faults.setdefault(bare(torch_name), said)
+    if faults:
+        raise ConversionError(listed([*faults.values()], "; "))
     return found
 
 
+def _misplaced(torch_name: str, parts: Mapping[Part, Place], family: Family) -> str:
+    """That torch's tensor is ignored, or misses parts; '' where all is well."""
+    first, place = next(iter(parts.items()))
+    if (reason := family.why_ignored(torch_name)) is not None:
+        return (
+            f"family {family.name} ignores {torch_name} ({reason}), and the JAX model holds it as {place.name}; take it out of "
+            "one of them"
+        )
+    if len(parts) != first.of:
+        return f"{torch_name} holds {first.of} parts; the model has {len(parts)} of them, first {place.name}"
+    return ""
+
+
 def _read(
-    name: str, torch_names: tuple[str, ...], arrays: list[np.ndarray], rule: Rule, shape: tuple[int, ...], dtype: Any
-) -> np.ndarray:
-    """torch's tensor, or several joined, as ours, of this shape and type."""
-    called = " + ".join(torch_names)
-    found, wanted = " + ".join(f"{array.dtype}{list(array.shape)}" for array in arrays), f"{dtype}{list(shape)}"
+    name: str, arrays: Mapping[str, np.ndarray], rule: Rule, wanted: jax.ShapeDtypeStruct, sizes: Sizes
+) -> np.ndarray | Misfit:
+    """torch's tensor, or several joined, as a layer of ours."""
+    called, shape, dtype, held = " + ".join(arrays), wanted.shape, wanted.dtype, [*arrays.values()]
+    found, wants = " + ".join(f"{array.dtype}{list(array.shape)}" for array in held), f"{dtype}{list(shape)}"
     try:
-        layer = rule.to_jax(rule.join.together(arrays) if rule.join else arrays[0])
+        layer = rule.to_jax(rule.join.together(held, sizes) if rule.join else held[0], sizes, shape)
     except ValueError as error:
-        raise ConversionError(f"{called} is {found}; {name}, {wanted}, cannot be made of it: {error}") from None
-    if layer.shape != shape or layer.dtype != dtype:
-        found = f"{layer.dtype}{list(layer.shape)}"
-        what = off_shape(layer.shape, shape) if layer.shape != shape else off_type(layer.dtype, dtype)
-        raise ConversionError(f"{called} is {found} as {name}; the model wants {wanted}{what}")
-    return layer
+        return Misfit(f"{called} is {found}; {name}, {wants}, cannot be made of it: {error}")
+    if layer.shape == shape and layer.dtype == dtype:
+        return layer
+    says = f"{called} is {layer.dtype}{list(layer.shape)} as {name}; the model wants {wants}"
+    off = off_shape(layer.shape, shape, rule.layout) if layer.shape != shape else off_type(layer.dtype, dtype)
+    return Misfit(says, off)

@@ -5,6 +5,7 @@ torch_model.load_state_dict(to_torch(model, "gpt2", like=torch_model))
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -32,6 +33,8 @@ def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -
     try:
         return rules.to_jax(state, model, TWIN if family is None else find_family(family))
     except ConversionError as error:
+        if fitting := _fitting(state, model):
+            raise ConversionError(f"{error}; family {fitting!r} fits: name that") from None
         raise _with_hint(error, family) from None
 
 
@@ -48,6 +51,15 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
     except ConversionError as error:
         raise _with_hint(error, family) from None
     return {name: to_tensor(array) for name, array in arrays.items()}
+
+
+def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
+    """The first family by which the state fits."""
+    for name, family in FAMILIES.items():
+        with suppress(ConversionError):
+            rules.to_jax(state, model, family)
+            return name
+    return None
 
 
 def _check_model(model: Any) -> None:

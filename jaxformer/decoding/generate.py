@@ -17,6 +17,7 @@ from jaxformer.decoding.prepare import (
     bucket,
     check_broken,
     check_length,
+    check_outside_jit,
     check_stuck,
     check_valid,
     padded_left,
@@ -41,7 +42,7 @@ SMALLEST_CAPACITY = 64
 def generate(
     model: Model,
     prompt: Tokens,
-    n_tokens: int,
+    n_tokens: int | np.integer,
     sampling: SamplingConfig | None = None,
     *,
     key: PRNGKeyArray | None = None,
@@ -59,11 +60,11 @@ def generate(
     missing, NonFiniteError for logits that are NaN.
     """
     model, text, start, padding = _prepare(model, prompt, valid)
-    check_length(n_tokens)
+    n_tokens = check_length(n_tokens)
     size, vocab_size = bucket(n_tokens), model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
     slides = int(start) + n_tokens > model.config.context
-    tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides)
+    tokens, broken, stuck = _generate(model, text, start, padding, np.int32(n_tokens), choice, size, ngram, slides)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
@@ -72,7 +73,7 @@ def generate(
 def generate_beam(
     model: Model,
     prompt: Tokens,
-    n_tokens: int,
+    n_tokens: int | np.integer,
     beam: BeamConfig = BeamConfig(),
     *,
     eos: Ends = None,
@@ -84,7 +85,7 @@ def generate_beam(
     A search compares whole sequences, so no window slides: more tokens than fit the context with the prompt are refused.
     """
     model, text, start, padding = _prepare(model, prompt, valid)
-    check_length(n_tokens, least=1)
+    n_tokens = check_length(n_tokens, least=1)
     room = model.config.context + 1 - int(start)
     if n_tokens > room:
         raise InputError(
@@ -93,14 +94,15 @@ def generate_beam(
         )
     size = bucket(n_tokens)
     numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
-    found = _generate_beam(model, text, start, padding, jnp.int32(n_tokens), numbers, size, shape)
+    found = _generate_beam(model, text, start, padding, np.int32(n_tokens), numbers, size, shape)
     return hypotheses(found, n_tokens, "prompt")
 
 
-def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, Array, Array, Array]:
+def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, np.ndarray, np.int32, np.ndarray]:
     """The prompt's last `context` tokens, checked and filled up; their number, and how many at the left are padding."""
     if not isinstance(model, GPT):
         raise InputError(f"generate continues a GPT, and this is {type(model).__name__}; an EncoderDecoder translates")
+    check_outside_jit(model, prompt)
     check_values(model.embed)
     context, prompt = model.config.context, np.asarray(as_array(prompt))
     check_tokens(prompt, model.config.vocab_size, longest=max(prompt.size, 1), name="prompt")
@@ -108,7 +110,7 @@ def _prepare(model: Model, prompt: Tokens, valid: Tokens | None) -> tuple[GPT, A
     padding = np.maximum(padding - max(text.shape[1] - context, 0), 0)
     text = text[:, -context:].astype(np.int32)
     wide = padded_right(text, min(bucket(text.shape[1]), context))
-    return model, jnp.asarray(wide), jnp.int32(text.shape[1]), jnp.asarray(padding, jnp.int32)
+    return model, wide, np.int32(text.shape[1]), padding.astype(np.int32)
 
 
 def places(first: Array, n: int, padding: Int[Array, " B"]) -> Int[Array, "B n"]:

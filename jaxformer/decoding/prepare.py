@@ -5,6 +5,8 @@ torch compiles nothing, and the twin needs none of it.
 
 from typing import Any
 
+import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -31,11 +33,19 @@ def bucket(n: int) -> int:
     return max(SMALLEST_BUCKET, 1 << (n - 1).bit_length()) if n else SMALLEST_BUCKET
 
 
-def check_length(n_tokens: int, most: int = MOST_TOKENS, least: int = 0) -> None:
-    """How many tokens to generate."""
+def check_length(n_tokens: int | np.integer, most: int = MOST_TOKENS, least: int = 0) -> int:
+    """How many tokens to generate; numpy's integers are taken too."""
+    n_tokens = n_tokens.item() if isinstance(n_tokens, np.integer) else n_tokens
     check_size("n_tokens", n_tokens, least=least)
     if n_tokens > most:
         raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
+    return n_tokens
+
+
+def check_outside_jit(model: Any, ids: Any) -> None:
+    """InputError under a transformation: what is written is read on the host, and compiled by itself."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, ids))):
+        raise InputError("writing compiles a program of its own, and reads ids on the host; call it outside of jit")
 
 
 def check_id(name: str, token: Any, vocab_size: int) -> None:

@@ -15,6 +15,7 @@ from jaxformer.decoding.prepare import (
     check_broken,
     check_id,
     check_length,
+    check_outside_jit,
     check_stuck,
     check_valid,
     moved_right,
@@ -34,7 +35,7 @@ from jaxformer.validation.inputs import check_tokens
 def translate(
     model: Model,
     source: Tokens,
-    n_tokens: int,
+    n_tokens: int | np.integer,
     sampling: SamplingConfig | None = None,
     *,
     start: int,
@@ -51,10 +52,10 @@ def translate(
     nearby lengths share one compilation. Raises InputError for what the model cannot read and for a key that is missing,
     NonFiniteError for logits that are NaN.
     """
-    model, source, valid, size = _prepare(model, source, valid, n_tokens, start)
+    model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     vocab_size = model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
-    tokens, broken, stuck = _translate(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), choice, size, ngram)
+    tokens, broken, stuck = _translate(model, source, valid, np.int32(start), np.int32(n_tokens), choice, size, ngram)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return np.asarray(tokens)[:, :n_tokens]
@@ -63,7 +64,7 @@ def translate(
 def translate_beam(
     model: Model,
     source: Tokens,
-    n_tokens: int,
+    n_tokens: int | np.integer,
     beam: BeamConfig = BeamConfig(),
     *,
     start: int,
@@ -72,26 +73,27 @@ def translate_beam(
     valid: Tokens | None = None,
 ) -> Hypotheses:
     """The likeliest targets of `B S` source ids that a beam finds; otherwise as `translate`."""
-    model, source, valid, size = _prepare(model, source, valid, n_tokens, start)
+    model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     numbers, shape = make_beam(beam, eos, pad, vocab_size=model.config.vocab_size, n_tokens=n_tokens, size=size)
-    found = _translate_beam(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), numbers, size, shape)
+    found = _translate_beam(model, source, valid, np.int32(start), np.int32(n_tokens), numbers, size, shape)
     return hypotheses(found, n_tokens, "source")
 
 
 def _prepare(
-    model: Model, source: Tokens, valid: Tokens | None, n_tokens: int, start: int
-) -> tuple[EncoderDecoder, Array, Array, int]:
-    """The source and what of it is no padding, both checked, and filled up to a bucket; and the bucket of the target."""
+    model: Model, source: Tokens, valid: Tokens | None, n_tokens: int | np.integer, start: int
+) -> tuple[EncoderDecoder, np.ndarray, np.ndarray, int, int]:
+    """The source and what of it is no padding, both checked, and filled up to a bucket; the target's length and its bucket."""
     if not isinstance(model, EncoderDecoder):
         raise InputError(f"only an EncoderDecoder translates, and this is {type(model).__name__}; a GPT generates")
+    check_outside_jit(model, source)
     check_values(model.embed)
     config, source = model.config, np.asarray(as_array(source))
-    check_length(n_tokens, config.context)
+    n_tokens = check_length(n_tokens, config.context)
     check_tokens(source, config.source_ids, config.source.context, name="source")
     check_id("start", start, config.vocab_size)
     source, valid = moved_right(source, check_valid(valid, source, "source"))
     width, size = min(bucket(source.shape[1]), config.source.context), min(bucket(n_tokens), config.context)
-    return model, jnp.asarray(padded_right(source.astype(np.int32), width)), jnp.asarray(padded_right(valid, width)), size
+    return model, padded_right(source.astype(np.int32), width), padded_right(valid, width), n_tokens, size
 
 
 def read(

@@ -51,7 +51,7 @@ def attention_weights(
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
     """The values, averaged by the attention weights."""
     batch, heads, queries, keys = weights.shape
-    if queries > 1:
+    if queries != 1:
         grouped = weights.astype(v.dtype).reshape(batch, v.shape[2], -1, queries, keys)
         return jnp.einsum("bkgts,bskh->btkgh", grouped, v).reshape(batch, queries, heads, -1)
     grouped = weights.astype(v.dtype).reshape(batch * v.shape[2], -1, keys)

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxformer.config.models import BlockConfig
 from jaxformer.pytree import is_weight
+from jaxformer.validation.fields import check_size
 from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
 
 
@@ -113,7 +115,8 @@ class KVCache:
         return replace(self, layers=self.layers.take(rows))
 
     def grow(self, capacity: int) -> "KVCache":
-        """The same with room for more tokens."""
+        """The same with room for more tokens; InputError for less than it has."""
+        check_size("capacity", capacity, least=self.capacity)
         room = ((0, 0), (0, capacity - self.capacity), (0, 0))
         return replace(self, layers=jax.tree.map(lambda store: jnp.pad(store, room), self.layers))
 
@@ -125,7 +128,8 @@ def empty_cache(model: nnx.Module | BlockConfig, batch: int, capacity: int, dtyp
     decoder's.
     """
     blocks = cached_blocks(model)
-    check_cache_size(batch, capacity)
+    known = [1 if is_symbolic_dim(size) else size for size in (batch, capacity)]  # that of an exported program: when it runs
+    check_cache_size(*known)
     if dtype is None:
         dtype = jnp.float32 if isinstance(model, BlockConfig) else next(filter(is_weight, jax.tree.leaves(model))).dtype
     shape = (batch * blocks.kv_heads, capacity, blocks.head_width)

@@ -3,7 +3,6 @@
 The twin has torch.nn.Dropout.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -14,7 +13,7 @@ from jaxformer.validation.arrays import check_key
 def split_key(key: PRNGKeyArray | None, n: int) -> list[PRNGKeyArray | None]:
     """n keys for n random sites, or n times None."""
     check_key("key", key)
-    return [None] * n if key is None else list(jax.random.split(key, n))
+    return [None] * n if key is None else list(keep_mask.split(key, n))
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: PRNGKeyArray | None) -> Float[Array, "..."]:

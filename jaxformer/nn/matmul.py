@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Float
 
 
@@ -34,5 +35,12 @@ def _weight_tangent(x, dw):
 
 def _through_transpose(x, dw):
     """x @ dw, written so that its transpose with respect to dw is a row-major product."""
-    columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
+    with set_xla_metadata(inlineable="false"):  # a copy by tiles; fused with what makes x it would be one number at a time
+        columns = _columns(x.reshape(-1, x.shape[-1]))
+    columns = jax.lax.optimization_barrier(columns)
     return jnp.einsum("ir,io->ro", columns, dw).reshape(*x.shape[:-1], dw.shape[-1])
+
+
+@jax.jit
+def _columns(x):
+    return x.T

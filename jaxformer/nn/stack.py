@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxformer.config.models import BlockConfig
+from jaxformer.keep_mask import split
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
@@ -152,7 +153,7 @@ class Stack(nnx.Module):
         """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
         if cache is not None:
             check_cache(cache.shape, (self.n_layers, x.shape[0]))
-        keys = None if key is None else jax.random.split(key, self.n_layers)
+        keys = None if key is None else split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)

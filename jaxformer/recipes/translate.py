@@ -23,6 +23,7 @@ from jaxformer.data.buckets import Buckets
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
+from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
@@ -64,7 +65,7 @@ class Translate(Recipe):
     """Tokens a step, at most: those of both languages and the padding."""
     parts: int = 1
     """Split each batch into this many parts and add up their gradients, for less memory (gradient accumulation)."""
-    shapes: int = 16
+    shapes: int = 10
     """Batch shapes, at most. Each is compiled once; more shapes need less padding."""
     longest: int = 100
     """Pairs with more tokens than this in one language are left out of training."""
@@ -111,7 +112,7 @@ PRESETS = {
         preset="smoke",
         steps=400,
         batch=2048,
-        shapes=6,
+        shapes=4,
         evaluate_every=200,
         save_every=200,
         averaged=2,
@@ -140,6 +141,7 @@ def main(arguments: list[str]) -> None:
     start = time.perf_counter()
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train translate")
     use_cache(recipe.cache)
+    keep_freed_memory()
     out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
     tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)

@@ -132,9 +132,11 @@ def memory_shape(memory: Any) -> tuple[int, int]:
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """A cache whose length is known takes these tokens too."""
     if cache is not None:
-        held, room = int(cache.length), min(cache.capacity, context)
-        if held + n_tokens > room:
-            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {room}")
+        held = int(cache.length)
+        if held + n_tokens > cache.capacity:
+            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {cache.capacity}")
+        if held + n_tokens > context:
+            raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed the model's context of {context}")
 
 
 def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> None:

@@ -1,0 +1,1 @@
+"""Models as programs that run without jaxformer."""

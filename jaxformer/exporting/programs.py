@@ -1,0 +1,175 @@
+"""A model as one file of StableHLO: its forward pass, or how it writes, for several platforms at once.
+
+The twin has torch.export.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxformer.config.settings import SamplingConfig
+from jaxformer.decoding import translation
+from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
+from jaxformer.decoding.generate import read
+from jaxformer.decoding.prepare import NEVER, check_id, check_length
+from jaxformer.decoding.rules import Ends
+from jaxformer.errors import CheckpointError, InputError, why_unwritten
+from jaxformer.extras import extra_package
+from jaxformer.models import GPT, Encoder, EncoderDecoder, Model
+from jaxformer.nn.masks import padding_mask
+from jaxformer.validation.arrays import check_values
+from jaxformer.validation.fields import check_choice, check_kind, check_path
+from jaxformer.whole_files import refuse_existing, written_whole
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+"""That a program can be made for, on any machine."""
+
+Program = Callable[..., Array]
+Begun = tuple[Step, Array, Any, Array]
+"""A step, the first token's logits, the cache, and what was read."""
+
+
+def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFORMS) -> None:
+    """Write a model's forward pass into a new file, which needs jax alone:
+
+        program = jax.export.deserialize(Path(path).read_bytes())
+        logits = program.call(tokens)
+
+    Its weights are in it, and it is about as large as they are. It takes any batch `b`, and any length up to the context; ids
+    are int32, `valid` is True where there is no padding. There is no dropout.
+
+        GPT               tokens (b, t)                                       -> logits (b, t, V)
+        Encoder           tokens (b, t), valid (b, t), token_types (b, t) of an encoder that has them  -> states (b, t, D)
+        EncoderDecoder    source (b, s), valid (b, s), target (b, t)          -> logits (b, t, V)
+
+    InputError for a file that exists and a model without weights, ConfigError for a platform that is not known,
+    CheckpointError where it cannot be written.
+    """
+    _check_model(model)
+    ids, flags, longest = jnp.int32, jnp.bool_, {"t": model.config.context}
+    if isinstance(model, GPT):
+        _write(model, lambda model, tokens: model(tokens), {"t": [ids]}, longest, path, platforms)
+    elif isinstance(model, Encoder):
+        more = [ids] if model.config.token_types else []
+
+        def states(model: Encoder, tokens: Array, valid: Array, types: Array | None = None) -> Array:
+            return model(tokens, mask=padding_mask(valid), token_types=types)
+
+        _write(model, states, {"t": [ids, flags, *more]}, longest, path, platforms)
+    else:
+
+        def logits(model: EncoderDecoder, source: Array, valid: Array, target: Array) -> Array:
+            return model(source, target, source_mask=padding_mask(valid))
+
+        _write(model, logits, {"s": [ids, flags], "t": [ids]}, {"s": model.config.source.context} | longest, path, platforms)
+
+
+def export_generate(
+    model: Model,
+    path: Path | str,
+    n_tokens: int,
+    sampling: SamplingConfig | None = None,
+    *,
+    start: int | None = None,
+    eos: Ends = None,
+    pad: int | None = None,
+    platforms: Sequence[str] = PLATFORMS,
+) -> None:
+    """Write how a model writes into a new file, as `export` does: `generate` of a GPT, `translate` of an EncoderDecoder.
+
+        program.call(text, valid) -> tokens      ids (b, t), no padding (b, t) -> ids (b, n_tokens), those that come next
+        program.call(text, valid, seed)          the same with a uint32, where `sampling` draws at random
+
+    Padding may stand anywhere. The text of a GPT and the tokens fit its context together: no window slides. Where logits are
+    NaN, or rules leave a row no token, all ids are -1. `sampling`, `eos` and `pad` are as in `generate`, `start` as in
+    `translate`.
+    """
+    _check_model(model)
+    if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
+        raise InputError(f"a {type(model).__name__} with start = {start}; give a GPT without, or an EncoderDecoder with one")
+    context, vocab_size = model.config.context, model.config.vocab_size
+    check_length(n_tokens, context if start is not None else context - 1, least=1)
+    draws = sampling is not None and sampling.temperature > 0
+    key = jax.random.key(0) if draws else None
+    choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=n_tokens)
+    if isinstance(model, EncoderDecoder):
+        check_id("start", start, vocab_size)
+
+    def tokens(model: Model, text: Array, valid: Array, seed: Array | None = None) -> Array:
+        chosen = choice if seed is None else choice._replace(key=jax.random.key(seed))
+        if isinstance(model, EncoderDecoder):
+            return _written(_source(model, text, valid, start, n_tokens), n_tokens, chosen, ngram)
+        return _written(_prompt(cast(GPT, model), text, valid, n_tokens), n_tokens, chosen, ngram)
+
+    longest = model.config.source.context if isinstance(model, EncoderDecoder) else context - n_tokens
+    _write(model, tokens, {"t": [jnp.int32, jnp.bool_], "": [jnp.uint32] if draws else []}, {"t": longest}, path, platforms)
+
+
+def _prompt(model: GPT, text: Array, valid: Array, n_tokens: int) -> Begun:
+    """What decoding begins with, of a prompt: its padding is moved to the left."""
+    order = jnp.argsort(valid, axis=1, stable=True)
+    text, length = jnp.take_along_axis(text, order, 1), text.shape[1]
+    padding = (~valid).sum(1, dtype=jnp.int32)
+    return read(model, text, jnp.asarray(length, jnp.int32), padding, length + n_tokens, width=1)
+
+
+def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None, n_tokens: int) -> Begun:
+    """The same of a source: its padding is moved to the right."""
+    order = jnp.argsort(~valid, axis=1, stable=True)
+    text, valid = jnp.take_along_axis(text, order, 1), jnp.take_along_axis(valid, order, 1)
+    return translation.read(model, text, valid, jnp.asarray(start, jnp.int32), n_tokens, width=1)
+
+
+def _written(begun: Begun, n_tokens: int, choice: Choice, ngram: int) -> Array:
+    """The tokens; -1 where there are none."""
+    step, logits, cache, history = begun
+    progress = begin(logits, cache, history, n_tokens, choice.rules)
+    progress = advance(step, progress, jnp.int32(n_tokens), choice, ngram)
+    fine = (progress.broken == NEVER) & (progress.stuck == NEVER)
+    return jnp.where(fine, progress.tokens, jnp.full_like(progress.tokens, -1))
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, Model):
+        raise InputError(f"a {type(model).__name__} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
+    check_values(model)
+
+
+def _write(
+    model: Model,
+    program: Program,
+    arguments: dict[str, list[Any]],
+    longest: dict[str, int],
+    path: Path | str,
+    platforms: Sequence[str],
+) -> None:
+    """Lower a program for these platforms and write it. `arguments` are the types of its arguments, by the name of their
+    length: each is of shape (b, length), or a scalar where that is ''."""
+    path = check_path("path", path)
+    refuse_existing(path)
+    check_kind("platforms", platforms, (tuple, list), f"some of {PLATFORMS}")
+    for platform in platforms or [""]:
+        check_choice("platform", platform, (*PLATFORMS, "rocm"), elsewhere={"gpu": "'cuda'"})
+    with extra_package():
+        import flatbuffers  # noqa: F401  # pyright: ignore[reportMissingImports]  by jax, to write a program
+    from jax import export
+
+    names = ["b", *longest]
+    bounds = [f"{name} <= {most}" for name, most in longest.items()]
+    sizes = dict(zip(names, export.symbolic_shape(", ".join(names), constraints=bounds), strict=True))
+    shapes = ((kind, (sizes["b"], sizes[name]) if name else ()) for name, kinds in arguments.items() for kind in kinds)
+    given = [jax.ShapeDtypeStruct(shape, kind) for kind, shape in shapes]
+
+    def whole(*arguments: Array) -> Array:
+        return program(jax.lax.optimization_barrier(model), *arguments)  # else XLA computes for minutes with the constants
+
+    lowered = export.export(jax.jit(whole), platforms=tuple(platforms))(*given)
+    try:
+        with written_whole(path) as unfinished:
+            unfinished.write_bytes(lowered.serialize())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}") from None

@@ -1,0 +1,37 @@
+"""Memory that is freed and taken again is not cleared anew."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import ctypes, resource, sys
+from jaxformer.freed_memory import keep_freed_memory
+
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def take(size=2**24):
+    place = libc.malloc(ctypes.c_size_t(size))
+    ctypes.memset(place, 1, size)
+    libc.free(place)
+
+take()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    take()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(how: str) -> int:
+    return int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="an option of glibc")
+def test_freed_memory_is_kept():
+    assert page_faults("kept") < 100 < page_faults("given back")
