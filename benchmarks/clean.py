@@ -10,18 +10,9 @@ import jax
 import numpy as np
 
 import torch_ref.models
+from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections
 from jaxformer.config.fixed_table import FixedTable
-from jaxformer.config.models import (
-    Activation,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    GPTConfig,
-    ModelConfig,
-    Norm,
-    NormPosition,
-    Positions,
-    Projections,
-)
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig, Positions
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run

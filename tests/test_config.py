@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config.models import ELSEWHERE, Activation, BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.presets import PRESETS, preset
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.errors import ConfigError, JaxformerError
