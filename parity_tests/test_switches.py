@@ -15,17 +15,35 @@ import torch_ref.models as torch_models
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.decoding import generate, generate_beam
+from jaxformer.errors import InputError
 from jaxformer.models import abstract
+from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.cache import empty_cache
+from jaxformer.nn.stack import Stack
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
-from parity_tests.helpers import B, H, K, V, checks, encoder_config, gpt_config, run_check, seq2seq_config, twins
+from parity_tests.helpers import (
+    B,
+    D,
+    H,
+    K,
+    V,
+    block_config,
+    checks,
+    encoder_config,
+    gpt_config,
+    run_check,
+    seq2seq_config,
+    twins,
+)
 from torch_ref.decoding.generate import generate as torch_generate
+from torch_ref.decoding.generate import generate_beam as torch_generate_beam
+from torch_ref.nn.attention import MultiHeadAttention as TorchAttention
 from torch_ref.nn.cache import empty_cache as torch_cache
+from torch_ref.nn.stack import Stack as TorchStack
 
 CONTEXT = 23
 BARE = {"norm": "rms", "qkv_bias": False, "output_bias": False, "feed_forward_bias": False, "positions": "none"}
@@ -134,9 +152,9 @@ def model_twins(name):
 def test_equal(name, check):
     reference, candidate = model_twins(name)
     if check.__name__ == "check_all_gradients":
-        found = check(reference, candidate)
-        unread = CONFIGS[name].rotary == "none" and not CONFIGS[name].qk_norm  # a turned key bias is one no more
-        assert found == [each for each in reference.weights if each.endswith(".key.bias") and unread]
+        config = CONFIGS[name]
+        null = config.rotary == "none" and not (config.qk_norm or config.sinks)  # else a key's bias changes its weight
+        assert check(reference, candidate) == [each for each in reference.weights if null and each.endswith(".key.bias")]
     else:
         run_check(check, reference, candidate)
 
@@ -148,3 +166,90 @@ def wide_twins(name):
         reference, candidate = model_twins(name)
         model = to_float64(candidate.model(reference))
         return model, load_torch(torch_models.build(CONFIGS[name]).double(), model).eval()
+
+
+PIECES = {"prefix and one by one": (20, 1, 1, 1), "pieces": (4, 12, 2, 5)}
+CAPACITY = CONTEXT + 2
+
+
+def left_padded(n):
+    """Tokens, which are no padding over the places of a cache, and positions that count no padding."""
+    tokens = np.random.default_rng(7).integers(0, V, (3, n)).astype(np.int32)
+    padding = np.array([[0], [2], [9]])
+    valid = np.arange(CAPACITY)[None] >= padding
+    return tokens, valid[:, None, None], np.maximum(np.arange(n)[None] - padding, 0)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+@pytest.mark.parametrize("name", GPTS)
+def test_cached_equals_uncached(name, pieces):
+    """Behind left padding, with positions given."""
+    model, twin = wide_twins(name)
+    tokens, valid, positions = left_padded(CONTEXT)
+    given = {"mask": torch.from_numpy(valid[..., :CONTEXT]), "positions": torch.from_numpy(positions)}
+    with torch.no_grad():
+        reference = twin(torch.from_numpy(tokens), **given)
+        held, torch_logits = torch_cache(twin, 3, CAPACITY), []
+        extend = jax.jit(lambda model, piece, cache, places: model.extend(piece, cache, mask=valid, positions=places))
+        cache, logits = empty_cache(model, 3, CAPACITY), []
+        for piece, places in zip(*(np.split(array, np.cumsum(pieces)[:-1], 1) for array in (tokens, positions)), strict=True):
+            found, cache = extend(model, piece, cache, places)
+            mine, held = twin.extend(
+                torch.from_numpy(piece), held, mask=torch.from_numpy(valid), positions=torch.from_numpy(places)
+            )
+            logits.append(found)
+            torch_logits.append(mine)
+    check_float64("logits", jnp.concatenate(logits, 1), reference)
+    check_float64("torch's logits", torch.cat(torch_logits, 1), reference)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", GPTS)
+def test_what_it_writes_behind_padding_and_past_the_context(name):
+    model, twin = wide_twins(name)
+    prompt = np.random.default_rng(3).integers(0, V, (3, 9)).astype(np.int32)
+    valid = np.arange(9)[None] >= np.array([[0], [2], [5]])
+    found = generate(model, prompt, 20, valid=valid)
+    reference = torch_generate(twin, torch.from_numpy(prompt), 20, valid=torch.from_numpy(valid))
+    assert np.array_equal(found, reference.numpy())
+    assert len(np.unique(found)) > 3
+
+
+@pytest.mark.usefixtures("float64")
+def test_what_a_beam_finds():
+    model, twin = wide_twins("gemma")
+    prompt = np.random.default_rng(4).integers(0, V, (2, 7)).astype(np.int32)
+    found = generate_beam(model, prompt, 10, BeamConfig(width=3))
+    reference = torch_generate_beam(twin, torch.from_numpy(prompt), 10, BeamConfig(width=3))
+    assert found.tokens.tolist() == [[tokens for tokens, _ in each] for each in reference]
+    np.testing.assert_allclose(found.scores, [[score for _, score in each] for each in reference], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_attention_weights_and_hidden_states(name):
+    model, twin = wide_twins(name)
+    tokens, target = (np.random.default_rng(seed).integers(0, V, (2, n)) for seed, n in ((5, CONTEXT), (6, CONTEXT - 3)))
+    arrays = (tokens, target) if isinstance(CONFIGS[name], EncoderDecoderConfig) else (tokens,)
+    with torch.no_grad():
+        for what in ("attention_weights", "hidden_states"):
+            reference = getattr(twin, what)(*map(torch.from_numpy, arrays))
+            found = getattr(model, what)(*arrays)
+            pairs = zip(found, reference, strict=True) if isinstance(reference, tuple) else [(found, reference)]
+            for mine, other in pairs:
+                check_float64(what, mine, other)
+
+
+def test_a_layer_of_a_pattern_asks_for_its_kind():
+    config = block_config(window=2, layer_pattern=("full", "window"))
+    for stack, x in ((Stack(config), jnp.zeros((1, 3, D))), (TorchStack(config), torch.zeros(1, 3, D))):
+        with pytest.raises(InputError, match="one of a layer_pattern; call the stack, or give place"):
+            stack[0](x)
+
+
+def test_rotary_attention_has_no_memory():
+    config = block_config(rotary="half")
+    for module, x in ((MultiHeadAttention(config), jnp.zeros((1, 3, D))), (TorchAttention(config), torch.zeros(1, 3, D))):
+        with pytest.raises(InputError, match="of its own tokens; build with cross=True"):
+            module(x, x)
