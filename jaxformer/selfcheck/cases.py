@@ -16,6 +16,7 @@ BATCH, LENGTH = 5, 66
 
 PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
 """Sizes differ pairwise, and from batch and length."""
+SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
 BARE: dict[str, Any] = {
     "norm": "rms",
     "qkv_bias": False,
@@ -103,7 +104,7 @@ CONFIGS: dict[str, ModelConfig] = {
         attention_scale=1.0,
         tied=True,
     ),
-    "slopes": EncoderConfig(**PLAIN | {"n_heads": 6}, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
+    "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
 }
 """What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""

@@ -1,7 +1,7 @@
 """Bugs in the switches of modern models: rotary positions, windows, relative biases, soft caps, and where norms stand."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +33,9 @@ def turned_back(original: Callable[..., tuple[Array, Array]]) -> Callable[..., t
 
 def cap_last(q: Array, k: Array, mask: Array, bias: Array | None, scoring: attention.Scoring) -> Array:
     """Masked keys count as scores of -softcap: the cap comes behind the mask."""
-    scores = jnp.einsum("btnh,bsnh->bnts", q, k) * scoring.scale
-    capped = scoring.softcap * jnp.tanh(jnp.where(mask, scores, -jnp.inf) / scoring.softcap)
-    return attention.masked_softmax(capped, None)
+    scale, cap = cast(float, scoring.scale), cast(float, scoring.softcap)
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) * scale
+    return attention.masked_softmax(cap * jnp.tanh(jnp.where(mask, scores, -jnp.inf) / cap), None)
 
 
 def unnormed(original: Callable[..., Array]) -> Callable[..., Array]:

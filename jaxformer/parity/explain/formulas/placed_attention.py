@@ -113,11 +113,10 @@ def attend_placed(**chosen: Any) -> np.ndarray:
     k, v = (np.repeat(x, groups, 2).transpose(0, 2, 1, 3) for x in (k, v))
     scores = q.transpose(0, 2, 1, 3) @ k.swapaxes(-1, -2) * chosen["scale"]
     near = np.abs(positions - positions.T) < chosen["window"]
-    allowed, cap = chosen["mask"] & near, chosen["soft cap"]
-    late = cap is not None and cap[1]
-    if cap is not None:
-        scores = capped(scores, cap[0])
-    scores = np.where(allowed, scores, -cap[0] if late else -np.inf)
+    hidden = -np.inf
+    if (cap := chosen["soft cap"]) is not None:
+        scores, hidden = capped(scores, cap[0]), -cap[0] if cap[1] else -np.inf
+    scores = np.where(chosen["mask"] & near, scores, hidden)
     weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
     total = weights.sum(-1, keepdims=True)
     gathered = np.where(total > 0, weights / np.where(total > 0, total, 1), 0) @ v
