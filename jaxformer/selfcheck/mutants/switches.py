@@ -136,7 +136,7 @@ LOGITS = [
 ]
 
 BIASES = [
-    Mutant("buckets of queries and keys swapped", buckets(lambda f, away, both: f(-away, both)), "t5", "relative_bias"),
+    Mutant("buckets of queries and keys swapped", buckets(lambda f, away, both: f(-away, both)), "t5", "attention"),
     Mutant(
         "an encoder's buckets for the past alone",
         buckets(lambda f, away, both: f(away, False)),
