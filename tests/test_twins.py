@@ -76,6 +76,7 @@ DIFFERENT = {
     "nn/feedforward.py: only jax has gelu_tanh": OWN,
     "nn/head.py: Head: kernel | weight": LEAF,
     "nn/norms.py: ScaledNorm: scale | weight": LEAF,
+    "nn/relative_bias.py: RelativeBias: table | weight": LEAF,
     "nn/norms.py: only jax has Identity": OWN,
     "nn/norms.py: only jax has Identity.__call__": OWN,
     "nn/norms.py: only jax has _center": "torch.nn.functional.layer_norm centers",
