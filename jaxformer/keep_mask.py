@@ -1,6 +1,6 @@
 """Which units dropout keeps. A comparison takes the place of `keep_mask`, so that both frameworks drop the same units.
 
-JAX's own generator (threefry) withstands attackers. It is a loop over arrays, and on a CPU it takes a third of a small model's
+JAX's own generator (threefry) withstands attackers. It is a loop over arrays, and on a CPU it takes a fifth of a small model's
 training step. Dropout needs bits without a pattern, no more: here a unit's bits are a few operations on its number, which the
 compiler puts into the loop that uses them, so that nothing is drawn ahead or stored.
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family, Rule, module_rules, packed_rules, projection_rules
 from jaxformer.convert.patterns import read_pattern
-from jaxformer.convert.rules import Part, gradients_to_torch, to_jax, to_torch
+from jaxformer.convert.rules import Part, gradients_to_torch, places, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
+from jaxformer.parity.judge.weights import describe_difference
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import D, F, H, K, N, T, V, gpt_config, noise
@@ -253,3 +254,12 @@ def test_joined_by_the_models_own_heads():
 def test_module_rules_take_a_pattern_too():
     (rule, *_) = module_rules("up", "up", "f d 1 -> d f")
     assert rule.to_jax(noise(F, D, 1)).shape == (D, F)
+
+
+@pytest.mark.parametrize("family", [PACKED, BY_BLOCK], ids=["by group", "in blocks"])
+def test_what_differs_in_a_packed_tensor_is_named(family):
+    name, model = "stack.blocks.0.attention.query_key_value.weight", excite(abstract(gpt_config(n_kv_heads=1)), seed=0)
+    state, key = to_torch(model, family), model.stack.blocks.attention.key.kernel
+    key[...] = 2 * key[...]
+    said = describe_difference(name, places(model, family)[name], to_torch(model, family)[name], state, family, model)
+    assert said.startswith(f"{name}, in JAX stack.blocks.attention.key.kernel (relL2 1.0e+00")

@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "no platform": (
         lambda path: jf.export(GPT, path, platforms=()),
-        "platform = '' is not known; choose one of cpu, cuda, tpu, rocm",
+        "platform = '' is not known; choose one of cpu, cuda, tpu",
     ),
     "platforms in one string": (
         lambda path: jf.export(GPT, path, platforms="cpu"),

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxformer.config.settings import SamplingConfig
@@ -34,7 +35,7 @@ Begun = tuple[Step, Array, Any, Array]
 
 
 def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFORMS) -> None:
-    """Write a model's forward pass into a new file, which needs jax alone:
+    """Write a model's forward pass into a new file, which needs jax and flatbuffers alone:
 
         program = jax.export.deserialize(Path(path).read_bytes())
         logits = program.call(tokens)
@@ -71,7 +72,7 @@ def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFOR
 def export_generate(
     model: Model,
     path: Path | str,
-    n_tokens: int,
+    n_tokens: int | np.integer,
     sampling: SamplingConfig | None = None,
     *,
     start: int | None = None,
@@ -92,7 +93,7 @@ def export_generate(
     if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
         raise InputError(f"a {type(model).__name__} with start = {start}; give a GPT without, or an EncoderDecoder with one")
     context, vocab_size = model.config.context, model.config.vocab_size
-    check_length(n_tokens, context if start is not None else context - 1, least=1)
+    n_tokens = check_length(n_tokens, context if start is not None else context - 1, least=1)
     draws = sampling is not None and sampling.temperature > 0
     key = jax.random.key(0) if draws else None
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=n_tokens)
@@ -153,7 +154,7 @@ def _write(
     refuse_existing(path)
     check_kind("platforms", platforms, (tuple, list), f"some of {PLATFORMS}")
     for platform in platforms or [""]:
-        check_choice("platform", platform, (*PLATFORMS, "rocm"), elsewhere={"gpu": "'cuda'"})
+        check_choice("platform", platform, PLATFORMS, elsewhere={"gpu": "'cuda'"})
     with extra_package():
         import flatbuffers  # noqa: F401  # pyright: ignore[reportMissingImports]  by jax, to write a program
     from jax import export

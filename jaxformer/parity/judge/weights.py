@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxformer.convert.layouts import same_numbers
-from jaxformer.convert.rules import LISTED, Part, Place, places, tensors_to_torch
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.match.one_sided import Side, told
@@ -48,17 +49,29 @@ def bitwise(comparison: Comparison) -> Stage:
     wrong = [name for name in other if name not in rounded]
     if wrong:
         parts = places(like, family)
-        said = ", ".join(describe_difference(name, parts[name], ours[name], theirs) for name in wrong[:LISTED])
+        said = ", ".join(describe_difference(name, parts[name], ours[name], theirs, family, like) for name in wrong[:LISTED])
         says = f"{len(wrong)} of {len(ours)} tensors differ, first {said}; torch's are used below"
         return Stage("weights", "different", says)
     notes = [f"frozen {name} {say_rounded(most_off(ours[name], theirs[name]))}; torch's is used below" for name in rounded]
     return Stage("weights", "equal", "; ".join((f"{used} of {len(state.weights)} tensors used once, bitwise equal", *notes)))
 
 
-def describe_difference(name: str, parts: Mapping[Part, Place], ours: np.ndarray, weights: Mapping[str, np.ndarray]) -> str:
+def describe_difference(
+    name: str,
+    parts: Mapping[Part, Place],
+    ours: np.ndarray,
+    weights: Mapping[str, np.ndarray],
+    family: Family,
+    like: PyTree,
+) -> str:
     """A torch tensor, the JAX tensors that differ from it, by how much, and what the first of them holds instead, if that is
     something of torch's."""
-    cut = {part: [part.cut(side) for side in (ours, weights[name])] for part in sorted(parts)}
+
+    def piece(part: Part, side: np.ndarray) -> np.ndarray:
+        rule = family.rule(parts[part].name)
+        return rule.to_jax(side, family.sizes_for(like)) if rule.packed else part.cut(side)
+
+    cut = {part: [piece(part, side) for side in (ours, weights[name])] for part in sorted(parts)}
     wrong = [part for part, both in cut.items() if not same_bits(*both)]
     held = dict.fromkeys(parts[part].name for part in wrong)
     called = name if name in held else f"{name}, in JAX {' and '.join(held)}"
