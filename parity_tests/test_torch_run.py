@@ -268,3 +268,10 @@ def test_a_tied_head_under_both_of_its_names(float64):
     assert all(torch.equal(tensor, weights[held]) for held, tensor in model.state_dict().items())
     for number, own in theirs.state_dict()["state"].items():
         assert all(torch.equal(value, moments["state"][number][key]) for key, value in own.items())
+
+
+def test_a_state_dict_is_no_module():
+    model = GPT(CONFIG).double()
+    optimizer = torch.optim.Adam(model.parameters())
+    with pytest.raises(InputError, match=r"^torch_model is a OrderedDict; give the torch.nn.Module that the optimizer trains$"):
+        from_torch_training(model.state_dict(), optimizer, like())

@@ -91,6 +91,12 @@ def test_nan_is_no_token(tmp_path, untyped):
     assert np.array_equal(program.call(TOKENS[:1], VALID[:1]), [[-1, -1]])
 
 
+def test_padding_alone_is_no_prompt(folder):
+    program = jax.export.deserialize((folder / "drawn.jax").read_bytes())
+    found = np.asarray(program.call(TOKENS, VALID & [[True], [False], [True]], SEED))
+    assert (found == -1).all(1).tolist() == [False, True, False]
+
+
 REFUSED = {
     "another platform": (
         lambda path: jf.export(GPT, path, platforms=("gpu",)),
@@ -110,6 +116,10 @@ REFUSED = {
         "jaxformer.from_torch",
     ),
     "no model": (lambda path: jf.export(3, path), "a int cannot be exported; give a GPT, an Encoder or an EncoderDecoder"),
+    "sampling in a word": (
+        lambda path: jf.export_generate(GPT, path, 3, "greedy"),
+        "sampling = 'greedy' is a str; give a SamplingConfig",
+    ),
     "an encoder that writes": (
         lambda path: jf.export_generate(ENCODER, path, 3),
         "a Encoder with start = None; give a GPT without, or an EncoderDecoder with one",

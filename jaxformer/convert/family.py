@@ -11,7 +11,7 @@ from jaxformer.config.models import BlockConfig
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part, to_jax_axes, to_torch_axes
 from jaxformer.convert.patterns import Pattern, Shape, read_pattern
 from jaxformer.errors import ConversionError
-from jaxformer.validation.fields import check_kind
+from jaxformer.validation.fields import check_kind, check_size
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Family:
         check_kind("the name of a Family", self.name, str, "a string")
         for field_name in ("stacks", "tied", "ignored", "sizes"):
             check_kind(f"{field_name} of family {self.name}", getattr(self, field_name), Mapping, "a dict of names")
+        for axis, size in self.sizes.items():
+            check_size(f"sizes[{axis!r}] of family {self.name}", size)
         check_kind(f"rules of family {self.name}", self.rules, tuple, "a tuple of Rules")
         for rule in self.rules:
             check_kind(f"a rule of family {self.name}", rule, Rule, "a Rule")

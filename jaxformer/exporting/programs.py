@@ -86,14 +86,15 @@ def export_generate(
         program.call(text, valid, seed)          the same with a uint32, where `sampling` draws at random
 
     Padding may stand anywhere. The text of a GPT and the tokens fit its context together: no window slides. Where logits are
-    NaN, or rules leave a row no token, all ids are -1. `sampling`, `eos` and `pad` are as in `generate`, `start` as in
-    `translate`.
+    NaN, or rules leave a row no token, all ids are -1; so are those of a row that is nothing but padding. `sampling`, `eos` and
+    `pad` are as in `generate`, `start` as in `translate`.
     """
     _check_model(model)
     if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
         raise InputError(f"a {type(model).__name__} with start = {start}; give a GPT without, or an EncoderDecoder with one")
     context, vocab_size = model.config.context, model.config.vocab_size
     n_tokens = check_length(n_tokens, context if start is not None else context - 1, least=1)
+    check_kind("sampling", sampling, (SamplingConfig, type(None)), "a SamplingConfig")
     draws = sampling is not None and sampling.temperature > 0
     key = jax.random.key(0) if draws else None
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=n_tokens)
@@ -103,8 +104,8 @@ def export_generate(
     def tokens(model: Model, text: Array, valid: Array, seed: Array | None = None) -> Array:
         chosen = choice if seed is None else choice._replace(key=jax.random.key(seed))
         if isinstance(model, EncoderDecoder):
-            return _written(_source(model, text, valid, start, n_tokens), n_tokens, chosen, ngram)
-        return _written(_prompt(cast(GPT, model), text, valid, n_tokens), n_tokens, chosen, ngram)
+            return _written(_source(model, text, valid, start, n_tokens), valid, n_tokens, chosen, ngram)
+        return _written(_prompt(cast(GPT, model), text, valid, n_tokens), valid, n_tokens, chosen, ngram)
 
     longest = model.config.source.context if isinstance(model, EncoderDecoder) else context - n_tokens
     _write(model, tokens, {"t": [jnp.int32, jnp.bool_], "": [jnp.uint32] if draws else []}, {"t": longest}, path, platforms)
@@ -125,13 +126,13 @@ def _source(model: EncoderDecoder, text: Array, valid: Array, start: int | None,
     return translation.read(model, text, valid, jnp.asarray(start, jnp.int32), n_tokens, width=1)
 
 
-def _written(begun: Begun, n_tokens: int, choice: Choice, ngram: int) -> Array:
+def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: int) -> Array:
     """The tokens; -1 where there are none."""
     step, logits, cache, history = begun
     progress = begin(logits, cache, history, n_tokens, choice.rules)
     progress = advance(step, progress, jnp.int32(n_tokens), choice, ngram)
     fine = (progress.broken == NEVER) & (progress.stuck == NEVER)
-    return jnp.where(fine, progress.tokens, jnp.full_like(progress.tokens, -1))
+    return jnp.where(fine & valid.any(1, keepdims=True), progress.tokens, jnp.full_like(progress.tokens, -1))
 
 
 def _check_model(model: Any) -> None:

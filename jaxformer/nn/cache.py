@@ -115,7 +115,7 @@ class KVCache:
         return replace(self, layers=self.layers.take(rows))
 
     def grow(self, capacity: int) -> "KVCache":
-        """The same with room for more tokens; InputError for less than it has."""
+        """The same with room for more tokens; ConfigError for less than it has."""
         check_size("capacity", capacity, least=self.capacity)
         room = ((0, 0), (0, capacity - self.capacity), (0, 0))
         return replace(self, layers=jax.tree.map(lambda store: jnp.pad(store, room), self.layers))

@@ -31,7 +31,7 @@ from jaxformer.errors import InputError
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import Schedule
 from jaxformer.training.step import TrainState
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_kind, check_size
 
 NOT_HERE = {"amsgrad": False, "maximize": False, "nesterov": False, "dampening": 0}
 """torch's settings that make_optimizer has not, and what they are where they are off."""
@@ -106,6 +106,7 @@ def to_torch_training(
     Neither is changed here. The settings of `torch_optimizer` stay its own: make it as for the first step. ConversionError
     where the models do not fit, InputError where the optimizers do not.
     """
+    check_kind("state", state, TrainState, "the TrainState that training goes on with")
     rules, weights = TWIN if family is None else find_family(family), to_torch(state.model, family, like=torch_model)
     run, name = _TorchRun.read(torch_model, torch_optimizer, state.model, rules), _name(torch_optimizer)
     trees, momentum = _moments(state.moments), any(group.get("momentum") for group in torch_optimizer.param_groups)
@@ -143,6 +144,10 @@ class _TorchRun(NamedTuple):
     def read(cls, torch_model: Any, torch_optimizer: Any, model: PyTree, rules: Family) -> "_TorchRun":
         """InputError where the two models do not train the same."""
         _name(torch_optimizer)
+        if not hasattr(torch_model, "named_parameters"):
+            raise InputError(
+                f"torch_model is a {type(torch_model).__name__}; give the torch.nn.Module that the optimizer trains"
+            )
         found = places(model, rules)
         leaves: dict[str, list[str]] = {}
         for torch_name, parts in found.items():
