@@ -10,18 +10,9 @@ import jax
 import numpy as np
 
 import torch_ref.models
+from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections
 from jaxformer.config.fixed_table import FixedTable
-from jaxformer.config.models import (
-    Activation,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    GPTConfig,
-    ModelConfig,
-    Norm,
-    NormPosition,
-    Positions,
-    Projections,
-)
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig, Positions
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run
@@ -110,7 +101,7 @@ def drawn(number: int) -> ModelConfig:
     kind = one(GPTConfig, EncoderConfig, EncoderDecoderConfig)
     norm, heads, projected = one(*get_args(Norm)), one(2, 3, 4), flip()
     own = options_of(kind, draws)
-    return kind(
+    values = dict(
         **SIZES,
         n_layers=one(1, 2, 3),
         n_heads=heads,
@@ -138,12 +129,60 @@ def drawn(number: int) -> ModelConfig:
         head_dim=one(None, None, 5) if projected else None,
         stack_norm=one(None, None, True, False),
     )
+    return kind(**values, **switches_of(kind, values, draws))
+
+
+def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) -> dict[str, Any]:
+    """How tokens are placed, scores are made, and where norms stand, as far as it goes with what is given."""
+    one, flip = draws.one, draws.flip
+    rotary, window, relative = one("none", "half", "interleaved"), one(None, 2, 4), one("none", "t5", "alibi")
+    tables = [given.get(name) for name in ("positions", "source_positions")]
+    narrow = not given.get("tied") and not any(isinstance(table, FixedTable) for table in tables)
+    beside = given["norm_position"] == "pre" and given["d_ff"] > 0 and kind is not EncoderDecoderConfig
+    return {
+        "norm_unit_offset": given["norm"] != "none" and flip(),
+        "parallel_residual": beside and flip(),
+        "embedding_width": one(None, 10) if narrow else None,
+        "attention_scale": one(None, 0.4),
+        "attention_softcap": one(None, 3.0),
+        "qk_norm": flip(),
+        "sinks": flip(),
+        "window": window,
+        "layer_pattern": one(None, ("full", "window")) if window else None,
+        "rotary": rotary,
+        "relative_bias": relative,
+        **({"relative_buckets": one(4, 6, 8), "relative_distance": one(5, 9)} if relative == "t5" else {}),
+        **({} if rotary == "none" else rotations_of(window, draws)),
+    }
+
+
+def rotations_of(window: int | None, draws: Draws) -> dict[str, Any]:
+    """The numbers of rotary positions and of their scaling."""
+    one, flip = draws.one, draws.flip
+    scaling = one("none", "linear", "llama3", "yarn")
+    factor = {"rotary_factor": one(2.0, 4.0)}
+    longer = {**factor, "rotary_original_context": one(4, 16)}
+    numbers = {
+        "none": {},
+        "linear": factor,
+        "llama3": {**longer, "rotary_low_frequency_factor": one(0.5, 1.0), "rotary_high_frequency_factor": one(2.0, 4.0)},
+        "yarn": {
+            **longer,
+            "rotary_beta_fast": one(32.0, 2.0),
+            "rotary_beta_slow": one(1.0, 0.1),
+            "rotary_truncate": flip(),
+            "rotary_attention_factor": one(None, 1.3),
+        },
+    }
+    bases = {"rotary_base": one(1e4, 50.0), "rotary_window_base": one(None, 20.0) if window else None}
+    return {"rotary_dim": 2, "rotary_scaling": scaling, **bases, **numbers[scaling]}
 
 
 def options_of(kind: type[ModelConfig], draws: Draws) -> dict[str, Any]:
     """Options that one kind of model has and the others have not."""
     one, flip = draws.one, draws.flip
     readout = {"tied": flip(), "head_bias": flip(), "logits_scale": one(1.0, 1.0, SIZES["d_model"] ** -0.5)}
+    readout["logits_softcap"] = one(None, None, 2.0)
     options = {
         GPTConfig: readout,
         EncoderConfig: {"token_types": one(0, 2), "pooler": flip()},

@@ -21,6 +21,7 @@ The packages, bottom to top; each may import only those before it:
     exporting                               programs that run without jaxformer
     data                                    text -> batches
     training                                losses, optimizers, the train step, runs
+    folders                                 models in folders, of ours and of transformers
     recipes                                 systems trained from end to end
     selfcheck                               our own models against their twins, and the mutants
     bench                                   speed beside PyTorch and others
@@ -57,6 +58,8 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import translate_beam as translate_beam
     from jaxformer.exporting.programs import export as export
     from jaxformer.exporting.programs import export_generate as export_generate
+    from jaxformer.folders.opened import load as load
+    from jaxformer.folders.written import save as save
     from jaxformer.models import GPT as GPT
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
@@ -75,8 +78,6 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
-    from jaxformer.training.saved import load as load
-    from jaxformer.training.saved import save as save
     from jaxformer.training.torch_run import from_torch_training as from_torch_training
     from jaxformer.training.torch_run import to_torch_training as to_torch_training
 
@@ -93,6 +94,8 @@ PUBLIC = {
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
     "exporting.programs": "export export_generate",
+    "folders.opened": "load",
+    "folders.written": "save",
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.capture.jax_hooks": "tap",
@@ -103,7 +106,6 @@ PUBLIC = {
     "parity.testing": "assert_parity",
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
-    "training.saved": "load save",
     "training.torch_run": "from_torch_training to_torch_training",
 }
 """Module -> the public names that it gives."""

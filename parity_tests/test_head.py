@@ -6,16 +6,19 @@ from torch import nn
 from jaxformer.nn.embeddings import Embedding
 from jaxformer.nn.head import Head
 from jaxformer.parity.probe.inputs import probe
-from parity_tests.helpers import B, D, T, V, checks, noise, run_check, twins
+from parity_tests.helpers import B, D, T, V, checks, gpt_config, noise, run_check, twins
 from torch_ref.nn.embeddings import Embedding as TorchEmbedding
 from torch_ref.nn.head import Head as TorchHead
 
 X, IDS = noise(B, T, D), probe(V, B, T, seed=0)[0]
 HEADS = {
-    f"{kernel}, {'a' if bias else 'no'} bias": {"tied": kernel == "tied", "bias": bias}
+    f"{kernel}, {'a' if bias else 'no'} bias": {"tied": kernel == "tied", "head_bias": bias}
     for kernel in ("tied", "its own")
     for bias in (True, False)
-} | {"scaled, a bias": {"tied": True, "bias": True, "scale": D**-0.5}}
+} | {
+    "scaled, a bias": {"tied": True, "head_bias": True, "logits_scale": D**-0.5},
+    "soft-capped": {"tied": False, "head_bias": True, "logits_softcap": 2.0},
+}
 
 
 def call(modules, x, ids):
@@ -25,8 +28,9 @@ def call(modules, x, ids):
 
 @functools.cache
 def head_twins(name):
-    ours = {"head": Head(D, V, **HEADS[name]), "token": Embedding(V, D)}
-    theirs = nn.ModuleDict({"head": TorchHead(D, V, **HEADS[name]), "token": TorchEmbedding(V, D)})
+    config = gpt_config(**HEADS[name])
+    ours = {"head": Head(config), "token": Embedding(V, D)}
+    theirs = nn.ModuleDict({"head": TorchHead(config), "token": TorchEmbedding(V, D)})
     return twins(ours, theirs, X, IDS, call=call)
 
 
@@ -41,5 +45,5 @@ def test_it_has_no_tensor_that_it_does_not_use(name):
     reference, _ = head_twins(name)
     assert {tensor.removeprefix("head.") for tensor in reference.weights if tensor.startswith("head.")} == {
         *(["weight"] if not HEADS[name]["tied"] else []),
-        *(["bias"] if HEADS[name]["bias"] else []),
+        *(["bias"] if HEADS[name]["head_bias"] else []),
     }

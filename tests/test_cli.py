@@ -108,7 +108,8 @@ def test_help_is_a_command_too(arguments, heading, capsys):
 
 
 def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
-    assert refusal(dispatch, ["generate"]) == "Missing from jaxformer generate: PATH The run folder. (required)"
+    wanted = "PATH The run folder, or a folder that transformers wrote, with its tokenizer.json. (required)"
+    assert refusal(dispatch, ["generate"]) == f"Missing from jaxformer generate: {wanted}"
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
 

@@ -1,9 +1,10 @@
 """A configuration that cannot be built is refused by field and value, in one line, before anything is allocated."""
 
 import ast
+import json
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxformer
-from jaxformer.config.models import ELSEWHERE, Activation, BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.config.blocks import ELSEWHERE, Activation, BlockConfig
+from jaxformer.config.configuration import from_dict
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.config.presets import PRESETS, preset
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
 from jaxformer.errors import ConfigError, JaxformerError
@@ -26,13 +29,21 @@ GOOD = {
     SamplingConfig: {},
     BeamConfig: {},
 }
-SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "vocab_size", "context")
+SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "window", "vocab_size", "context", "embedding_width")
 NO_SIZES = (0, -1, 2.0, True, "4", 2**33, math.nan)
 RATES = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout")
 NO_RATES = (-0.5, 1, 1.5, math.nan, math.inf, "0.1", True)
+YARN = {"rotary": "half", "rotary_dim": 2, "rotary_scaling": "yarn", "rotary_factor": 2.0, "rotary_original_context": 8}
+LLAMA3 = YARN | {"rotary_scaling": "llama3", "rotary_low_frequency_factor": 1.0, "rotary_high_frequency_factor": 4.0}
+POSITIVE_OR_NONE = ("attention_scale", "attention_softcap", "logits_softcap", "embedding_std")
 FLAGS = (
     "gated",
     "norm_bias",
+    "norm_unit_offset",
+    "parallel_residual",
+    "qk_norm",
+    "sinks",
+    "rotary_truncate",
     "qkv_bias",
     "output_projection",
     "output_bias",
@@ -50,7 +61,7 @@ BAD = [
     *[(GPTConfig, "stack_norm", value) for value in (1, 0, "yes")],
     *[(GPTConfig, "padding_idx", value) for value in (-1, 5, 2.0, True, "0")],
     *[(kind, "logits_scale", value) for kind in (GPTConfig, EncoderDecoderConfig) for value in (0, -1, math.nan, None, True)],
-    *[(GPTConfig, "embedding_std", value) for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
+    *[(GPTConfig, name, value) for name in POSITIVE_OR_NONE for value in (0, -0.1, math.nan, math.inf, "0.1", True)],
     *[(EncoderConfig, "token_types", value) for value in (-1, 2.0, True, None)],
     *[(EncoderConfig, "pooler", value) for value in (1, 0, None, "yes")],
     *[
@@ -82,6 +93,39 @@ BAD = [
 ]
 
 
+BAD_WITH = [
+    *[(YARN, "rotary_dim", value) for value in (0, 4, 2.0, True, "2")],
+    *[
+        (YARN, name, value)
+        for name in ("rotary_factor", "rotary_beta_fast", "rotary_beta_slow")
+        for value in (0, math.nan, "1")
+    ],
+    *[(YARN, "rotary_attention_factor", value) for value in (0, -1, math.inf)],
+    *[(YARN, "rotary_original_context", value) for value in (0, 2.5, True)],
+    *[(YARN | {"window": 3}, name, v) for name in ("rotary_base", "rotary_window_base") for v in (1, 0.5, -3, math.nan, "1")],
+    *[(LLAMA3, f"rotary_{name}_frequency_factor", value) for name in ("low", "high") for value in (0, -1, "4", math.nan)],
+    *[({"relative_bias": "t5"}, "relative_buckets", value) for value in (0, 2, 3.0, True, 7)],
+    *[({"relative_bias": "t5"}, "relative_distance", value) for value in (0, 16, 20.0, True)],
+    *[({"window": 3}, "layer_pattern", value) for value in (("window", "fall"), "window", (), ("full",), 3, ["window"])],
+]
+"""The settings that a field needs; the field, and a value that it cannot have."""
+UNREAD = {
+    "rotary_dim": 2,
+    "rotary_base": 5e5,
+    "rotary_scaling": "linear",
+    "rotary_factor": 2.0,
+    "rotary_original_context": 8,
+    "rotary_low_frequency_factor": 1.0,
+    "rotary_high_frequency_factor": 4.0,
+    "rotary_beta_fast": 16.0,
+    "rotary_beta_slow": 2.0,
+    "rotary_truncate": False,
+    "rotary_attention_factor": 1.2,
+    "relative_buckets": 16,
+    "relative_distance": 64,
+}
+
+
 def shown(value: object) -> str:
     """How a message writes a value: as Python does, or shortened where it is a plain number."""
     return f"(?:{re.escape(repr(value))}" + (f"|{value:g})" if isinstance(value, int | float) else ")")
@@ -103,6 +147,25 @@ def test_bad_value_is_named(kind, name, value):
     assert re.match(rf"{name} = {shown(value)} ", refused(kind, **{name: value}))
 
 
+@pytest.mark.parametrize(("given", "name", "value"), BAD_WITH, ids=lambda x: repr(x) if not isinstance(x, dict) else "")
+def test_bad_value_of_a_field_that_is_read_is_named(given, name, value):
+    GPTConfig(**(GOOD[GPTConfig] | given))
+    assert re.match(rf"{name} = {shown(value)} ", refused(GPTConfig, **(given | {name: value})))
+
+
+@pytest.mark.parametrize(("name", "value"), UNREAD.items())
+def test_a_field_that_nothing_reads_is_refused(name, value):
+    said = refused(GPTConfig, **{name: value})
+    assert re.match(rf"{name} = {value!r} is not read with (rotary|rotary_scaling|relative_bias) = 'none'; set ", said)
+
+
+@pytest.mark.parametrize("scaling", [YARN, LLAMA3], ids=lambda given: given["rotary_scaling"])
+def test_a_scaling_without_its_numbers_is_refused(scaling):
+    for name in [name for name in scaling if name not in ("rotary", "rotary_dim", "rotary_scaling")]:
+        said = f"rotary_scaling = {scaling['rotary_scaling']!r} needs {name}; the model's own configuration has it"
+        assert refused(GPTConfig, **(scaling | {name: None})) == said
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "near", "meant"),
     [
@@ -111,6 +174,9 @@ def test_bad_value_is_named(kind, name, value):
         (GPTConfig, "norm_position", "pree", "pre"),
         (GPTConfig, "projections", "fuse", "fused"),
         (GPTConfig, "layers", "unroled", "unrolled"),
+        (GPTConfig, "rotary", "halve", "half"),
+        (GPTConfig, "rotary_scaling", "lama3", "llama3"),
+        (GPTConfig, "relative_bias", "alibie", "alibi"),
         (GPTConfig, "positions", "sinusiod", "sinusoid"),
         (EncoderDecoderConfig, "source_positions", "sinusiod", "sinusoid"),
         (GPTConfig, "init", "gpt-2", "gpt2"),
@@ -166,6 +232,37 @@ def test_an_unknown_field_is_answered_with_the_nearest(kind, field, said):
             "head_dim = 5 makes heads 20 wide in all, which output_projection = False adds to d_model = 12; set",
         ),
         (GPTConfig, {"embedding_norm": True, "norm": "none"}, "embedding_norm = True needs a norm"),
+        (GPTConfig, {"norm_unit_offset": True, "norm": "none"}, "norm_unit_offset = True needs a norm; set norm = 'rms'"),
+        (
+            GPTConfig,
+            {"parallel_residual": True, "norm_position": "post"},
+            "parallel_residual = True needs norm_position = 'pre', and it is 'post'",
+        ),
+        (
+            GPTConfig,
+            {"parallel_residual": True, "d_ff": 0},
+            "parallel_residual = True needs a feed-forward layer, and d_ff = 0",
+        ),
+        (EncoderDecoderConfig, {"parallel_residual": True}, "parallel_residual = True has no place for cross-attention; set"),
+        (
+            GPTConfig,
+            {"rotary": "half"},
+            "rotary = 'half' rotates pairs of units, and a head is 3 wide; give an even rotary_dim",
+        ),
+        (GPTConfig, YARN | {"head_dim": 8, "rotary_dim": 3}, "rotary_dim = 3 is odd; units are rotated in pairs, give an even"),
+        (GPTConfig, {"layer_pattern": ("window",)}, "layer_pattern = ('window',) needs a window; give window = 4096"),
+        (GPTConfig, YARN | {"rotary_window_base": 100.0}, "rotary_window_base = 100.0 needs a window; give window = 4096"),
+        (
+            GPTConfig,
+            LLAMA3 | {"rotary_high_frequency_factor": 1.0},
+            "rotary_low_frequency_factor = 1.0 is not below rotary_high_frequency_factor = 1.0; give a smaller one",
+        ),
+        (GPTConfig, YARN | {"rotary_beta_slow": 33.0}, "rotary_beta_slow = 33.0 is not below rotary_beta_fast = 32.0; give a"),
+        (
+            GPTConfig,
+            {"tied": True, "embedding_width": 4},
+            "embedding_width = 4 is not d_model = 12, and a tied head reads states with the embeddings' table; set",
+        ),
         (ScheduleConfig, {"name": "noam"}, "warmup = 0 is out of range; give an integer from 1"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 9}, "last = 9 does not come after warmup = 9"),
         (ScheduleConfig, {"name": "cosine", "warmup": 9, "last": 8}, "last = 8 does not come after warmup = 9"),
@@ -199,6 +296,8 @@ def test_values_that_do_not_fit_together(kind, changes, said):
 
 def test_the_edges_are_allowed():
     GPTConfig(**(GOOD[GPTConfig] | {"d_ff": 0, "attention_dropout": 0, "n_kv_heads": 1, "norm_epsilon": 1e-30}))
+    GPTConfig(**(GOOD[GPTConfig] | {"tied": True, "embedding_width": 12, "window": 1, "norm": "none", "qk_norm": True}))
+    GPTConfig(**(GOOD[GPTConfig] | {"relative_bias": "t5", "relative_buckets": 4, "relative_distance": 3}))
     assert GPTConfig(**(GOOD[GPTConfig] | {"n_heads": 5, "head_dim": 1})).head_width == 1
     GPTConfig(**(GOOD[GPTConfig] | {"head_dim": 3, "output_projection": False, "output_bias": False}))
     ScheduleConfig(name="cosine", warmup=9, last=10, floor=0)
@@ -216,6 +315,13 @@ def test_what_an_encoder_decoder_leaves_open():
     assert config.source is config
     source = replace(config, source_context=9, source_positions="none").source
     assert (source.context, source.positions, source.source) == (9, "none", source)
+
+
+def test_a_pattern_repeats_over_the_layers():
+    config = GPTConfig(**(GOOD[GPTConfig] | {"n_layers": 5, "window": 3, "layer_pattern": ("window", "window", "full")}))
+    assert config.windowed_layers == (True, True, False, True, True)
+    assert replace(config, layer_pattern=None).windowed_layers is None
+    assert from_dict(GPTConfig, json.loads(json.dumps(asdict(config)))) == config
 
 
 def test_a_configuration_cannot_be_changed():

@@ -32,6 +32,8 @@ SHORTENED = {
     "-m train.translate": "--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300",
     "jaxformer translate": "--beam 3",
     "jaxformer generate runs/mine": "",
+    "jaxformer convert": "",
+    "jaxformer info": "",
     "jaxformer generate runs/reverse-0": "",
     "jaxformer train qa --seeds 50": "",
     "jaxformer bench train": "--short --data text.txt --items W1 --peers twin --rounds 1",
@@ -50,9 +52,8 @@ def how(command: str) -> str | None:
 
 def in_order() -> list[str]:
     """A run is trained before it is used, whatever document it stands in."""
-    return sorted(
-        [SETUP.split(" && ")[-1], *LATER], key=lambda command: "generate" in command or "jaxformer translate" in command
-    )
+    uses = ("generate", "jaxformer translate", "jaxformer convert", "jaxformer info")
+    return sorted([SETUP.split(" && ")[-1], *LATER], key=lambda command: any(use in command for use in uses))
 
 
 def test_the_first_two_commands_set_up_from_nothing():
@@ -84,6 +85,8 @@ SAYS = {
     "qa --seeds 50": "of 50 models answer both questions with ",
     "bench train": "train W1",
     "benchmarks.parity": "| qa | ",
+    "jaxformer convert": "tensors, read again bit for bit",
+    "jaxformer info": "family gpt2, of transformers",
 }
 """What commands print; what is generated or translated may be anything."""
 

@@ -12,11 +12,12 @@ from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.errors import CheckpointError, ConversionError, InputError
+from jaxformer.folders.opened import load
+from jaxformer.folders.written import save
 from jaxformer.models import abstract, build
 from jaxformer.nn.linear import Linear
 from jaxformer.pytree import map_named, named_leaves
 from jaxformer.training.runs import RunFolder
-from jaxformer.training.saved import load, save
 from tests.room import room_for
 from tests.tiny import quick_key
 

@@ -100,6 +100,16 @@ COMMANDS = {
         "translate texts, a file or standard input",
         "runs/german 'Ein Hund läuft.' --beam 5",
     ),
+    "convert": Command(
+        "jaxformer.cli.convert",
+        "a model of transformers' into one of ours, or back, bit for bit",
+        "runs/shakespeare exported --to hf",
+    ),
+    "info": Command(
+        "jaxformer.cli.info",
+        "what a folder holds: family, size, memory, certificate",
+        "exported",
+    ),
 }
 
 

@@ -1,6 +1,6 @@
 """`jaxformer generate`: continue a text with a trained model, or write the target of a source."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from jaxformer.validation.fields import check_size
 if TYPE_CHECKING:
     from jaxformer.data.tasks import Task
     from jaxformer.data.tokenizers import Tokenizer
+    from jaxformer.folders.opened import Opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Generate(CacheFlag):
     """Continue a text with a trained model, or write the target of a source."""
 
     folder: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a folder that transformers wrote, with its tokenizer.json."""
     prompt: str | None = None
     """The text to continue, or the source, in characters of the model's vocabulary. None: the start of a text."""
     tokens: int = 200
@@ -62,15 +63,41 @@ def main(arguments: list[str]) -> None:
     flags = parse(Generate, arguments, prog="jaxformer generate")
     use_cache(flags.cache)
     from jaxformer.data.tokenizers import Tokenizer
-    from jaxformer.training.trained import load_trained
+    from jaxformer.folders.opened import open_path
 
-    model, text_format = load_trained(flags.folder)
-    if not isinstance(text_format, Tokenizer):
-        print(write_target(flags, model, text_format))
-    elif text_format.alphabet is not None:
-        print(continue_text(flags, model, text_format))
+    found = open_path(flags.folder)
+    if found.words is None:
+        print(write_text(flags, found))
+    elif not isinstance(found.words, Tokenizer):
+        print(write_target(flags, found.model, found.words))
+    elif found.words.alphabet is not None:
+        print(continue_text(flags, found.model, found.words))
     else:
         raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
+
+
+def write_text(flags: Generate, found: "Opened") -> str:
+    """What a model writes that no run left: a GPT after the prompt, or the target of a source."""
+    import jax
+    import numpy as np
+
+    from jaxformer.decoding import generate
+    from jaxformer.folders.texts import read_ids, read_tokenizer, translator_of
+    from jaxformer.models import GPT, EncoderDecoder
+
+    if not isinstance(found.model, GPT | EncoderDecoder):
+        raise InputError(f"{flags.folder} holds an encoder, which writes no text; load it with jaxformer.load")
+    if flags.prompt is None:
+        raise InputError(f"{flags.folder} holds a model that needs a text to begin with; give it with --prompt")
+    if isinstance(found.model, EncoderDecoder):
+        return translator_of(found).greedy([flags.prompt])[0]
+    tokenizer, ids = read_tokenizer(found), read_ids(found.place)
+    prompt = tokenizer.encode(flags.prompt, special=True, name="prompt")[None]
+    sampling = replace(flags.sampling(1.0), **ids.rules)
+    key, ends = jax.random.key(flags.seed), ids.ends or None
+    (written,) = generate(found.model, prompt, flags.tokens, sampling, key=key, eos=ends, pad=ids.pad)
+    stop = np.flatnonzero(np.isin(written, ids.ends) | (written >= tokenizer.vocab_size))
+    return flags.prompt + tokenizer.decode(written[: stop[0]] if stop.size else written)
 
 
 def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:

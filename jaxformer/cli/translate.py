@@ -24,7 +24,7 @@ class Translate(CacheFlag):
     """Translate texts: those given, the lines of a file, or those of standard input."""
 
     folder: tyro.conf.Positional[Path]
-    """The run folder."""
+    """The run folder, or a folder that transformers wrote, with its tokenizer.json."""
     texts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Texts to translate. Left out: the lines of --file, or of standard input."""
     file: Path | None = None
@@ -39,6 +39,8 @@ class Translate(CacheFlag):
     """Save a PNG of the cross-attention weights. It needs exactly one text."""
     too_long: Literal["cut", "refuse"] = "cut"
     """What to do with a source that is longer than the model's context."""
+    first: str | None = None
+    """A token that every target begins with, as NLLB's language: fra_Latn."""
 
     def __post_init__(self) -> None:
         check_size("beam", self.beam)
@@ -56,12 +58,12 @@ def main(arguments: list[str]) -> None:
     flags = parse(Translate, arguments, prog="jaxformer translate")
     use_cache(flags.cache)
     beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
+    from jaxformer.folders.texts import open_translator
     from jaxformer.training.plots import can_plot, plot_alignment
-    from jaxformer.training.translator import load_translator
 
     if flags.attention is not None and not can_plot():
         raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
-    translator = load_translator(flags.folder, too_long=flags.too_long)
+    translator = open_translator(flags.folder, flags.too_long, flags.first)
     typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
     for texts in chunks(sources(flags), 1 if typed else LINES):
         for found in translator.beam(texts, beam):

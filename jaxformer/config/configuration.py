@@ -48,7 +48,8 @@ def restored(hint: Any, value: Any) -> Any:
         return Path(value)
     if FixedTable in get_args(hint) and isinstance(value, list):
         return FixedTable(value)
-    return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
+    is_tuple = any(get_origin(each) is tuple for each in (hint, *get_args(hint)))
+    return tuple(value) if is_tuple and isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:

@@ -76,7 +76,7 @@ def initialisers(config: ModelConfig, shapes: Shapes) -> dict[str, Initialiser]:
 
     def of(path: str) -> Initialiser:
         if path.endswith(".scale"):
-            return ONES
+            return ZEROS if config.norm_unit_offset else ONES
         if path.endswith(".bias") and kernel_of(path) not in shapes:
             return ZEROS
         scheme = SCHEMES[config.init](path, shapes, config)

@@ -1,128 +1,16 @@
-"""What a model is made of: frozen, flat dataclasses, checked when they are built. No jax is imported here."""
+"""What a model is made of: blocks, and what comes before and behind them. No jax is imported here."""
 
 from dataclasses import replace
 from typing import Literal, get_args
 
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.config.configuration import configuration
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import ConfigError
-from jaxformer.validation.fields import check_choice, check_divides, check_flag, check_number, check_size
+from jaxformer.validation.fields import check_choice, check_flag, check_number, check_size
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
-Norm = Literal["layer", "rms", "std", "none"]
-NormPosition = Literal["pre", "post"]
-Projections = Literal["separate", "fused"]
 Positions = Literal["learned", "sinusoid", "sinusoid_blocks", "none"]
 Init = Literal["torch", "normal", "gpt2", "xavier"]
-Layers = Literal["auto", "unrolled", "rolled"]
-
-ELSEWHERE = {
-    "swish": "'silu'",
-    "gelu_new": "'gelu_tanh'",
-    "gelu_pytorch_tanh": "'gelu_tanh'",
-    "swiglu": "'silu' with gated = True",
-    "geglu": "'gelu' with gated = True",
-}
-"""Names of activations in other libraries -> their names here."""
-
-
-@configuration
-class BlockConfig:
-    """One transformer block, and with `n_layers` a stack of them."""
-
-    d_model: int
-    """Width D of the residual stream, in units."""
-    n_layers: int
-    """Number L of blocks."""
-    n_heads: int
-    """Number N of attention heads; divides d_model unless head_dim is given."""
-    n_kv_heads: int | None = None
-    """Number K of key/value heads; divides n_heads. None: as many as heads."""
-    head_dim: int | None = None
-    """Width H of one head. None: d_model / n_heads."""
-    d_ff: int
-    """Width F of the feed-forward layer, in units; 0: no feed-forward layer."""
-    activation: Activation = "gelu"
-    """Non-linearity of the feed-forward layer; gelu is the exact form (torch's default), quick_gelu is x sigmoid(1.702 x)."""
-    gated: bool = False
-    """Feed-forward as down(activation(gate(x)) * up(x)) (Shazeer 2020)."""
-    norm: Norm = "layer"
-    """layer: LayerNorm; rms: RMSNorm; std: by the unbiased standard deviation, epsilon outside the root."""
-    norm_position: NormPosition = "pre"
-    """pre: x + f(norm(x)); post: norm(x + f(x)), the original."""
-    norm_epsilon: float = 1e-5
-    """Added to the variance, or to the deviation for `std` (torch's default; flax has 1e-6)."""
-    norm_bias: bool = True
-    """Bias on every norm but RMSNorm, which has none."""
-    stack_norm: bool | None = None
-    """One more norm behind a stack of blocks (torch.nn.Transformer has it with post-norm too). None: with pre-norm."""
-    projections: Projections = "separate"
-    """Self-attention's query, key and value as three matrices or as one."""
-    qkv_bias: bool = True
-    """Bias on query, key and value."""
-    output_projection: bool = True
-    """Mix the heads with one more matrix after attention."""
-    output_bias: bool = True
-    """Bias on that matrix."""
-    feed_forward_bias: bool = True
-    """Bias on the feed-forward matrices."""
-    attention_dropout: float = 0.0
-    """Probability to drop an attention weight."""
-    residual_dropout: float = 0.0
-    """Probability to drop a unit of a sub-layer's output."""
-    feed_forward_dropout: float = 0.0
-    """Probability to drop a unit inside the feed-forward layer."""
-    layers: Layers = "auto"
-    """How a stack runs: unrolled (fast on CPU), rolled (flat compile time), auto: by platform and depth."""
-    remat: bool = False
-    """Recompute each block in the backward pass instead of keeping its activations."""
-
-    def __post_init__(self) -> None:
-        for name in ("d_model", "n_layers", "n_heads"):
-            check_size(name, getattr(self, name))
-        check_size("d_ff", self.d_ff, least=0)
-        if self.head_dim is None:
-            check_divides("n_heads", self.n_heads, "d_model", self.d_model)
-        else:
-            check_size("head_dim", self.head_dim)
-        if self.n_kv_heads is not None:
-            check_size("n_kv_heads", self.n_kv_heads)
-            check_divides("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
-        check_choice("activation", self.activation, get_args(Activation), elsewhere=ELSEWHERE)
-        check_choice("norm", self.norm, get_args(Norm))
-        check_choice("norm_position", self.norm_position, get_args(NormPosition))
-        check_choice("projections", self.projections, get_args(Projections))
-        check_choice("layers", self.layers, get_args(Layers))
-        check_number("norm_epsilon", self.norm_epsilon, 0, open_below=True)
-        for name in ("attention_dropout", "residual_dropout", "feed_forward_dropout"):
-            check_number(name, getattr(self, name), 0, below=1)
-        for name in ("gated", "norm_bias", "qkv_bias", "output_projection", "output_bias", "feed_forward_bias", "remat"):
-            check_flag(name, getattr(self, name))
-        if self.stack_norm is not None:
-            check_flag("stack_norm", self.stack_norm)
-        if not self.output_projection and self.output_bias:
-            raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
-        if not self.output_projection and self.n_heads * self.head_width != self.d_model:
-            raise ConfigError(
-                f"head_dim = {self.head_dim} makes heads {self.n_heads * self.head_width} wide in all, which "
-                f"output_projection = False adds to d_model = {self.d_model}; set output_projection = True"
-            )
-
-    @property
-    def head_width(self) -> int:
-        """Width H of one head."""
-        return self.d_model // self.n_heads if self.head_dim is None else self.head_dim
-
-    @property
-    def kv_heads(self) -> int:
-        """Number K of key/value heads."""
-        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
-
-    @property
-    def final_norm(self) -> Norm:
-        """The norm behind a stack: pre-norm needs one, post-norm ends with one already."""
-        wanted = self.norm_position == "pre" if self.stack_norm is None else self.stack_norm
-        return self.norm if wanted else "none"
 
 
 def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
@@ -133,6 +21,20 @@ def _check_positions(name: str, value: object, rows: int, columns: int) -> None:
         raise ConfigError(f"{name} = {value} does not fit; give at least {rows} rows of {columns} numbers")
 
 
+def _check_head(config: "GPTConfig | EncoderDecoderConfig") -> None:
+    """What makes logits of states."""
+    for name in ("tied", "head_bias"):
+        check_flag(name, getattr(config, name))
+    check_number("logits_scale", config.logits_scale, 0, open_below=True)
+    if config.logits_softcap is not None:
+        check_number("logits_softcap", config.logits_softcap, 0, open_below=True)
+    if config.tied and config.token_width != config.d_model:
+        raise ConfigError(
+            f"embedding_width = {config.embedding_width} is not d_model = {config.d_model}, and a tied head reads states "
+            "with the embeddings' table; set tied = False"
+        )
+
+
 @configuration
 class ModelConfig(BlockConfig):
     """What every model has: blocks, and token ids that come in."""
@@ -141,9 +43,11 @@ class ModelConfig(BlockConfig):
     """Number V of token ids."""
     context: int
     """Longest sequence, in tokens."""
+    embedding_width: int | None = None
+    """Width of the embeddings, with a linear layer from it to d_model behind them (ELECTRA, ALBERT). None: d_model, without."""
     positions: Positions | FixedTable = "learned"
-    """What tells the model where a token stands; sinusoid alternates sines and cosines, sinusoid_blocks has all sines first; a
-    FixedTable (a .npy file) holds numbers that are given and not trained."""
+    """What is added to a token for the place where it stands; sinusoid alternates sines and cosines, sinusoid_blocks has all
+    sines first; a FixedTable (a .npy file) holds numbers that are given and not trained."""
     position_offset: int = 0
     """Position of the first token (BART: 2)."""
     embedding_scale: bool = False
@@ -165,7 +69,9 @@ class ModelConfig(BlockConfig):
         check_size("vocab_size", self.vocab_size)
         check_size("context", self.context)
         check_size("position_offset", self.position_offset, least=0)
-        _check_positions("positions", self.positions, self.context + self.position_offset, self.d_model)
+        if self.embedding_width is not None:
+            check_size("embedding_width", self.embedding_width)
+        _check_positions("positions", self.positions, self.context + self.position_offset, self.token_width)
         if self.padding_idx is not None:
             check_size("padding_idx", self.padding_idx, least=0, most=self.vocab_size - 1)
         check_choice("init", self.init, get_args(Init))
@@ -176,6 +82,11 @@ class ModelConfig(BlockConfig):
             raise ConfigError("embedding_norm = True needs a norm; set norm = 'layer', or embedding_norm = False")
         if self.embedding_std is not None:
             check_number("embedding_std", self.embedding_std, 0, open_below=True)
+
+    @property
+    def token_width(self) -> int:
+        """Width of the embeddings."""
+        return self.d_model if self.embedding_width is None else self.embedding_width
 
 
 @configuration
@@ -188,12 +99,12 @@ class GPTConfig(ModelConfig):
     """Bias on the logits."""
     logits_scale: float = 1.0
     """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
+    logits_softcap: float | None = None
+    """Logits z become cap tanh(z / cap) (Gemma 2). None: they stay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("tied", "head_bias"):
-            check_flag(name, getattr(self, name))
-        check_number("logits_scale", self.logits_scale, 0, open_below=True)
+        _check_head(self)
 
 
 @configuration
@@ -229,6 +140,8 @@ class EncoderDecoderConfig(ModelConfig):
     """Bias on the logits."""
     logits_scale: float = 1.0
     """Times the logits, but for their bias (T5: d_model^-0.5 with its tied head)."""
+    logits_softcap: float | None = None
+    """Logits z become cap tanh(z / cap) (Gemma 2). None: they stay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,10 +152,10 @@ class EncoderDecoderConfig(ModelConfig):
             check_size("padding_idx", self.padding_idx, least=0, most=self.source_ids - 1)
         name = "positions" if self.source_positions is None else "source_positions"
         rows = (self.context if self.source_context is None else self.source_context) + self.position_offset
-        _check_positions(name, getattr(self, name), rows, self.d_model)
-        for name in ("tied", "head_bias"):
-            check_flag(name, getattr(self, name))
-        check_number("logits_scale", self.logits_scale, 0, open_below=True)
+        _check_positions(name, getattr(self, name), rows, self.token_width)
+        if self.parallel_residual:
+            raise ConfigError("parallel_residual = True has no place for cross-attention; set parallel_residual = False")
+        _check_head(self)
 
     @property
     def decoder(self) -> BlockConfig:

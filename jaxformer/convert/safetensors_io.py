@@ -9,6 +9,7 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.pytree import named_leaves
@@ -48,16 +49,17 @@ def load_weights(path: Path, like: PyTree) -> PyTree:
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
     """Every tensor of a file by its name, read-only: a part of the file is read when its numbers are, and is not held twice.
 
-    OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for a type that no model has.
+    OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for types that no model has.
     """
     with safetensors.safe_open(path, "np"):  # checks the header against the file's size
-        file = np.asarray(np.memmap(path, np.uint8, "r"))
+        file = np.memmap(path, np.uint8, "r")
     start = 8 + int.from_bytes(file[:8].tobytes(), "little")
-    header, data, tensors = json.loads(file[8:start].tobytes()), file[start:], {}
+    header, data = json.loads(file[8:start].tobytes()), file[start:]
     header.pop("__metadata__", None)
-    for name, tensor in header.items():
-        if tensor["dtype"] not in TYPES:
-            raise CheckpointError(f"{path}: {name} is of type {tensor['dtype']}; models hold F16, BF16, F32 or F64")
-        first, end = tensor["data_offsets"]
-        tensors[name] = data[first:end].view(TYPES[tensor["dtype"]]).reshape(tensor["shape"])
-    return tensors
+    odd = [f"{name} is of type {tensor['dtype']}" for name, tensor in header.items() if tensor["dtype"] not in TYPES]
+    if odd:
+        raise CheckpointError(f"{path}: {listed(odd)}; models hold F16, BF16, F32 or F64")
+    return {
+        name: data[slice(*tensor["data_offsets"])].view(TYPES[tensor["dtype"]]).reshape(tensor["shape"]).view(np.ndarray)
+        for name, tensor in header.items()
+    }

@@ -50,7 +50,7 @@ def to_torch(model: PyTree, family: Family | str | None = None, *, like: Any = N
         arrays = rules.to_torch(model, TWIN if family is None else find_family(family), like=state)
     except ConversionError as error:
         raise _with_hint(error, family) from None
-    return {name: tensor(array) for name, array in arrays.items()}
+    return {name: to_tensor(array) for name, array in arrays.items()}
 
 
 def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
@@ -86,7 +86,7 @@ def _with_hint(error: ConversionError, family: Family | str | None) -> Conversio
     return ConversionError(f"{error}; if torch has another layout, name its family: {', '.join(FAMILIES)}")
 
 
-def tensor(array: np.ndarray) -> Any:
+def to_tensor(array: np.ndarray) -> Any:
     """It as a torch tensor of the same type; numpy's bfloat16 is not torch's."""
     with extra_package():
         import torch

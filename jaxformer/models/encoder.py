@@ -44,7 +44,7 @@ class Encoder(nnx.Module):
         """
         embed_key, stack_key = split_key(key, 2)
         x = self._embed(tokens, mask, token_types, positions, embed_key)
-        return self.norm(self.stack(x, mask, key=stack_key, bias=bias))
+        return self.norm(self.stack(x, mask, key=stack_key, bias=bias, positions=positions))
 
     def pool(self, states: Float[Array, "B T D"]) -> Float[Array, "B D"]:
         """tanh of a linear layer on the first token's state."""
@@ -62,7 +62,8 @@ class Encoder(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "L B N T T"]:
         """The attention weights of every layer, for plotting."""
-        return self.stack.weights(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias).own
+        x = self._embed(tokens, mask, token_types, positions, None)
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -74,7 +75,8 @@ class Encoder(nnx.Module):
         positions: Int[Array, "_ T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        states = self.stack.hidden_states(self._embed(tokens, mask, token_types, positions, None), mask, bias=bias)
+        x = self._embed(tokens, mask, token_types, positions, None)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
     def _embed(

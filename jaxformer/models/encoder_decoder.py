@@ -57,9 +57,9 @@ class EncoderDecoder(nnx.Module):
         self.source_embed = InputEmbedding(config.source, config.source_vocab_size)
         self.encoder = Stack(config)
         self.encoder_norm = make_norm(config.final_norm, config)
-        self.decoder = Stack(config.decoder, cross=True)
+        self.decoder = Stack(config.decoder, cross=True, causal=True)
         self.decoder_norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        self.head = Head(config)
         initialise(self, config, rngs)
 
     def __call__(

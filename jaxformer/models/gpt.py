@@ -23,9 +23,9 @@ class GPT(nnx.Module):
     def __init__(self, config: GPTConfig, *, rngs: Rngs | None = None):
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.stack = Stack(config)
+        self.stack = Stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        self.head = Head(config)
         initialise(self, config, rngs)
 
     def __call__(
@@ -72,7 +72,7 @@ class GPT(nnx.Module):
         """The normed output of the stack, before the read-out: whoever needs one place's logits reads out that one."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._embed(tokens, cache, mask, positions, embed_key)
-        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias)
+        x, cache = self.stack.extend(x, cache, mask=mask, key=stack_key, bias=bias, positions=positions)
         return self.norm(x), cache
 
     def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -89,7 +89,7 @@ class GPT(nnx.Module):
     ) -> Float[Array, "L B N T T"]:
         """The attention weights of every layer, for plotting."""
         x, mask = self._embed(tokens, None, mask, positions, None)
-        return self.stack.weights(x, mask, bias=bias).own
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -101,7 +101,7 @@ class GPT(nnx.Module):
     ) -> Float[Array, "_ B T D"]:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x, mask = self._embed(tokens, None, mask, positions, None)
-        states = self.stack.hidden_states(x, mask, bias=bias)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return jnp.concatenate([states[:-1], self.norm(states[-1:])])
 
     def _embed(

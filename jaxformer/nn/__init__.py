@@ -7,16 +7,18 @@ no mode, no buffer.
 A PRNG key is the argument `key`, as everywhere in JAX; in attention, where `key` is a projection, it is `rng`.
 """
 
-from jaxformer.nn.attention import MultiHeadAttention, attention_weights
+from jaxformer.nn.attention import MultiHeadAttention, Place, Sinks, attention_weights
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, empty_cache
 from jaxformer.nn.embeddings import Embedding, InputEmbedding
 from jaxformer.nn.feedforward import ACTIVATIONS, FeedForward
 from jaxformer.nn.head import Head
 from jaxformer.nn.linear import Linear
-from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask
+from jaxformer.nn.masks import causal_mask, combine, ids_to_valid, lengths_to_valid, padding_mask, window_mask
 from jaxformer.nn.norms import ScaledNorm, layer_norm, rms_norm, std_norm
 from jaxformer.nn.positions import sinusoid, sinusoid_blocks
+from jaxformer.nn.relative_bias import RelativeBias
+from jaxformer.nn.rotary import rotate
 from jaxformer.nn.stack import Stack
 
 __all__ = [
@@ -31,7 +33,10 @@ __all__ = [
     "KeysValues",
     "Linear",
     "MultiHeadAttention",
+    "Place",
+    "RelativeBias",
     "ScaledNorm",
+    "Sinks",
     "Stack",
     "attention_weights",
     "causal_mask",
@@ -42,7 +47,9 @@ __all__ = [
     "lengths_to_valid",
     "padding_mask",
     "rms_norm",
+    "rotate",
     "sinusoid",
     "sinusoid_blocks",
     "std_norm",
+    "window_mask",
 ]

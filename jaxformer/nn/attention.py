@@ -1,17 +1,22 @@
 """Scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
+from jaxformer.nn.masks import combine, window_mask
+from jaxformer.nn.norms import ScaledNorm
 from jaxformer.nn.precision import wide_dtype
-from jaxformer.validation.inputs import check_scored, check_sources, source_widths
+from jaxformer.nn.rotary import make_rotary, rotate
+from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 
 
 def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | None) -> Float[Array, "*rows S"]:
@@ -24,11 +29,40 @@ def masked_softmax(scores: Float[Array, "*rows S"], mask: Bool[Array, "..."] | N
     return exp_scores / jnp.where(total == 0, jnp.ones_like(total), total)
 
 
+class Sinks(nnx.Module):
+    """A learned logit a head that joins the softmax over the keys, and whose weight is dropped."""
+
+    def __init__(self, heads: int):
+        self.bias = nnx.Param(jnp.zeros(heads, jnp.float32))
+
+    def __call__(self, scores: Float[Array, "B N T S"], mask: Bool[Array, "_ _ _ _"] | None) -> Float[Array, "B N T S"]:
+        sinks = jnp.broadcast_to(self.bias[...].astype(scores.dtype)[:, None, None], (*scores.shape[:-1], 1))
+        if mask is not None:
+            mask = jnp.broadcast_to(mask, (*mask.shape[:-1], scores.shape[-1]))
+            mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=True)
+        return masked_softmax(jnp.concatenate([scores, sinks], -1), mask)[..., :-1]
+
+
+class Scoring(NamedTuple):
+    """What is done with the products of queries and keys."""
+
+    scale: float | None = None
+    """Times them; None: H^-0.5."""
+    softcap: float | None = None
+    """Scores s become softcap * tanh(s / softcap), before bias and mask."""
+    sinks: Sinks | None = None
+
+
+SCALED = Scoring()
+"""Nothing but the usual scale."""
+
+
 def attention_weights(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
+    scoring: Scoring = SCALED,
 ) -> Float[Array, "B N T S"]:
     """softmax(q k^T / sqrt(H) + bias) in float32 or wider; consecutive groups of N / K heads share one key head.
 
@@ -37,7 +71,7 @@ def attention_weights(
     batch, queries, heads, width = q.shape
     kv_heads, keys = k.shape[2], k.shape[1]
     check_scored((batch, heads, queries, keys), mask, bias)
-    q, wide = q * width**-0.5, wide_dtype(q.dtype)
+    q, wide = q * (width**-0.5 if scoring.scale is None else scoring.scale), wide_dtype(q.dtype)
     if queries == 1:  # from a cache, which is read as it lies; elsewhere folding costs a small model a third of its step
         grouped = fold_heads(q).reshape(batch * kv_heads, -1, width)
         scores = jnp.einsum("xrh,xsh->xrs", grouped, fold_heads(k), preferred_element_type=wide)
@@ -45,7 +79,10 @@ def attention_weights(
         grouped = q.reshape(batch, queries, kv_heads, heads // kv_heads, width)
         scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=wide)
     scores = scores.reshape(batch, heads, queries, keys)
-    return masked_softmax(scores if bias is None else scores + bias.astype(scores.dtype), mask)
+    if scoring.softcap is not None:
+        scores = scoring.softcap * jnp.tanh(scores / scoring.softcap)
+    scores = scores if bias is None else scores + bias.astype(scores.dtype)
+    return masked_softmax(scores, mask) if scoring.sinks is None else scoring.sinks(scores, mask)
 
 
 def weighted_values(weights: Float[Array, "B N T S"], v: Float[Array, "B S K H"]) -> Float[Array, "B T N H"]:
@@ -67,9 +104,10 @@ def attention(
     bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
     rng: PRNGKeyArray | None = None,
+    scoring: Scoring = SCALED,
 ) -> Float[Array, "B T N H"]:
     """What each query gathers from the values; with an rng, attention weights are dropped out."""
-    return weighted_values(dropout(attention_weights(q, k, mask, bias), dropout_rate, rng), v)
+    return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -86,6 +124,28 @@ Source = Float[Array, "B S _"] | tuple[Float[Array, "B S _"], Float[Array, "B S 
 """States that keys and values are made of, or those of the keys and those of the values."""
 Memory = Source | KeysValues
 """A source, or what was computed from it before."""
+
+
+class Place(NamedTuple):
+    """Where tokens and layer stand, for rotary positions and windows."""
+
+    positions: Int[Array, "#B T"] | None = None
+    """Of the tokens; None: 0, 1, 2, ..., behind those in the cache."""
+    windowed: Bool[Array, ""] | None = None
+    """Whether this layer has the window; None where there is no layer pattern."""
+
+
+IN_ORDER = Place()
+"""Tokens that follow each other, in a layer like all others."""
+
+
+class Attended(NamedTuple):
+    """What attention reads."""
+
+    q: Float[Array, "B T N H"]
+    k: Float[Array, "B S K H"]
+    v: Float[Array, "B S K H"]
+    mask: Bool[Array, "_ _ _ _"] | None
 
 
 class MultiHeadAttention(nnx.Module):
@@ -107,6 +167,11 @@ class MultiHeadAttention(nnx.Module):
             self.key = Linear(self.kdim, d_kv, config.qkv_bias)
             self.value = Linear(self.vdim, d_kv, config.qkv_bias)
         self.out = Linear(d_q, d_model, config.output_bias) if config.output_projection else None
+        self.query_norm, self.key_norm = (head_norm(config) if config.qk_norm else None for _ in range(2))
+        self.sinks = Sinks(config.n_heads) if config.sinks else None
+        self.scale, self.softcap = config.attention_scale, config.attention_softcap
+        self.rotary = None if cross else make_rotary(config)
+        self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
 
     def project(
         self, x: Float[Array, "B T D"], memory: Memory | None
@@ -116,16 +181,17 @@ class MultiHeadAttention(nnx.Module):
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
-            return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            q, k, v = split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), v
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
-        return split_heads(self.query(x), self.heads), *read.unfolded()
+        return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
         keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
-        return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
+        return KeysValues(fold_heads(self._normed(self.key_norm, keys)), fold_heads(values), self.kv_heads)
 
     def weights(
         self,
@@ -134,10 +200,11 @@ class MultiHeadAttention(nnx.Module):
         mask: Bool[Array, "_ _ _ _"] | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> Float[Array, "B N T S"]:
         """The attention weights, for plotting."""
-        q, k, _ = self.project(x, memory)
-        return attention_weights(q, k, mask, bias)
+        read, _ = self._attended(x, None, memory, mask, place)
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
 
     def __call__(
         self,
@@ -147,9 +214,10 @@ class MultiHeadAttention(nnx.Module):
         rng: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> Float[Array, "B T D"]:
         """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
-        return self.extend(x, None, memory, mask, rng, bias=bias)[0]
+        return self.extend(x, None, memory, mask, rng, bias=bias, place=place)[0]
 
     def extend(
         self,
@@ -160,13 +228,43 @@ class MultiHeadAttention(nnx.Module):
         rng: PRNGKeyArray | None = None,
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        read, cache = self._attended(x, cache, memory, mask, place)
+        y = merge_heads(attention(*read, bias, self.dropout_rate, rng, self._scoring()))
+        return (y if self.out is None else self.out(y)), cache
+
+    def _attended(
+        self, x: Array, cache: LayerCache | None, memory: Memory | None, mask: Array | None, place: Place
+    ) -> tuple[Attended, LayerCache | None]:
+        """Queries and keys in their places, with the cached ones; the mask has the window in it."""
+        check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
+        start, windowed = 0 if cache is None else cache.length, place.windowed
+        if windowed is None:
+            windowed = self.window is not None
+        if self.rotary is not None:
+            behind = (jnp.arange(x.shape[1], dtype=jnp.int32) + start)[None]
+            positions = behind if place.positions is None else place.positions
+            q, k = rotate(q, self.rotary, positions, windowed), rotate(k, self.rotary, positions, windowed)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(attention(q, k, v, mask, bias, self.dropout_rate, rng))
-        return (y if self.out is None else self.out(y)), cache
+        if self.window is not None:
+            near = window_mask(q.shape[1], k.shape[1], self.window, start)
+            mask = combine(mask, near | jnp.logical_not(windowed) if self.patterned else near)
+        return Attended(q, k, v, mask), cache
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.scale, self.softcap, self.sinks)
+
+    def _normed(self, norm: ScaledNorm | None, x: Array) -> Array:
+        return x if norm is None else norm(x)
+
+
+def head_norm(config: BlockConfig) -> ScaledNorm:
+    """RMSNorm over the width of a head."""
+    return ScaledNorm("rms", config.head_width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def split_qkv(

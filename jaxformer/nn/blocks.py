@@ -5,13 +5,15 @@ from typing import NamedTuple
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxformer.config.models import BlockConfig
-from jaxformer.nn.attention import Memory, MultiHeadAttention
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from jaxformer.nn.cache import LayerCache
 from jaxformer.nn.dropout import dropout, split_key
 from jaxformer.nn.feedforward import FeedForward
 from jaxformer.nn.norms import Identity, ScaledNorm, make_norm
 from jaxformer.validation.inputs import check_attended
+
+Norm = ScaledNorm | Identity
 
 
 class AttentionWeights(NamedTuple):
@@ -24,17 +26,24 @@ class AttentionWeights(NamedTuple):
 
 
 class Block(nnx.Module):
-    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x)))."""
+    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))). Sandwich: x + dropout(output_norm(f(norm(x)))).
+
+    With `parallel_residual`, the feed-forward layer reads the x that attention reads.
+    """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False):
-        self.pre = config.norm_position == "pre"
+        self.pre, self.parallel = config.norm_position != "post", config.parallel_residual
+        sandwich = config.norm_position == "sandwich"
         self.dropout_rate = config.residual_dropout
         self.attention_norm = make_norm(config.norm, config)
         self.attention = MultiHeadAttention(config)
+        self.attention_output_norm = make_norm(config.norm, config) if sandwich else None
         self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
+        self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
         self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
 
     def __call__(
         self,
@@ -46,9 +55,10 @@ class Block(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> Float[Array, "B T D"]:
         """Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
-        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias)[0]
+        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias, place=place)[0]
 
     def extend(
         self,
@@ -61,18 +71,21 @@ class Block(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
         keys = split_key(key, 6)
-        x, cache = self._attend(x, cache, mask, bias, keys[:2])
+        given = x
+        x, cache = self._attend(x, cache, mask, bias, keys[:2], place)
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, keys[2], bias=memory_bias)
-            x = self._after(self.cross_attention_norm, x, y, keys[3])
+            x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y, keys[3])
         if self.feed_forward is not None:
-            y = self.feed_forward(self._before(self.feed_forward_norm, x), keys[4])
-            x = self._after(self.feed_forward_norm, x, y, keys[5])
+            y = self._before(self.feed_forward_norm, given if self.parallel else x)
+            y = self.feed_forward(y, keys[4])
+            x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y, keys[5])
         return x, cache
 
     def weights(
@@ -84,26 +97,34 @@ class Block(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        place: Place = IN_ORDER,
     ) -> AttentionWeights:
         """The attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias)
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask, bias, [None, None])
+        x, _ = self._attend(x, None, mask, bias, [None, None], place)
         y = self._before(self.cross_attention_norm, x)
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
-        self, x: Array, cache: LayerCache | None, mask: Array | None, bias: Array | None, keys: list[PRNGKeyArray | None]
+        self,
+        x: Array,
+        cache: LayerCache | None,
+        mask: Array | None,
+        bias: Array | None,
+        keys: list[PRNGKeyArray | None],
+        place: Place,
     ) -> tuple[Array, LayerCache | None]:
         y = self._before(self.attention_norm, x)
-        y, cache = self.attention.extend(y, cache, mask=mask, rng=keys[0], bias=bias)
-        return self._after(self.attention_norm, x, y, keys[1]), cache
+        y, cache = self.attention.extend(y, cache, mask=mask, rng=keys[0], bias=bias, place=place)
+        return self._after(self.attention_norm, self.attention_output_norm, x, y, keys[1]), cache
 
-    def _before(self, norm: ScaledNorm | Identity, x: Array) -> Array:
+    def _before(self, norm: Norm, x: Array) -> Array:
         return norm(x) if self.pre else x
 
-    def _after(self, norm: ScaledNorm | Identity, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
+    def _after(self, norm: Norm, output_norm: Norm | None, x: Array, y: Array, key: PRNGKeyArray | None) -> Array:
+        y = y if output_norm is None else output_norm(y)
         x = x + dropout(y, self.dropout_rate, key).astype(x.dtype)
         return x if self.pre else norm(x)

@@ -14,7 +14,7 @@ from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.pytree import is_weight
 from jaxformer.validation.fields import check_size
 from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type

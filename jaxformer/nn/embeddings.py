@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxformer.config.models import ModelConfig
 from jaxformer.nn.dropout import dropout
+from jaxformer.nn.linear import Linear
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.positions import position_table
@@ -37,7 +38,8 @@ class Embedding(nnx.Module):
 
 
 class InputEmbedding(nnx.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only.
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only, and a
+    linear layer to d_model behind it with an `embedding_width`.
 
     With no vocab_size it has no token embedding of its own: a call is given the one it shares. An id or a position that no
     table holds gives NaN; there are `context` positions. It can be used alone, with the weights of a model's:
@@ -54,10 +56,12 @@ class InputEmbedding(nnx.Module):
         self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout_rate = config.embedding_dropout
-        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model, config.padding_idx))
-        self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
-        self.token_type = Embedding(token_types, config.d_model) if token_types else None
-        self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
+        width = config.token_width
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))
+        self.position = Embedding(self.rows, width) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, width) if token_types else None
+        self.norm = make_norm(config.norm if config.embedding_norm else "none", config, width)
+        self.project = None if config.embedding_width is None else Linear(width, config.d_model, True)
 
     def __call__(
         self,
@@ -81,4 +85,5 @@ class InputEmbedding(nnx.Module):
             x = x + table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
         if self.token_type is not None:
             x = x + self.token_type.encode(jnp.zeros_like(positions) if token_types is None else token_types)
-        return dropout(self.norm(x), self.dropout_rate, key)
+        x = dropout(self.norm(x), self.dropout_rate, key)
+        return x if self.project is None else self.project(x)

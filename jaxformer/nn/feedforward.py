@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
 

@@ -26,6 +26,19 @@ def causal_mask(queries: int, keys: int | None = None, offset: int | Int[Array, 
     return (jnp.arange(keys, dtype=jnp.int32)[None, :] <= last[:, None])[None, None]
 
 
+def window_mask(queries: int, keys: int, window: int, offset: int | Int[Array, ""] = 0) -> Bool[Array, "1 1 T S"]:
+    """Query t stands at index t + offset and sees the keys less than `window` tokens away, on both sides.
+
+    window_mask(4, 4, 2)        causal_mask(4) & window_mask(4, 4, 2)
+    1 1 . .                     1 . . .
+    1 1 1 .                     1 1 . .
+    . 1 1 1                     . 1 1 .
+    . . 1 1                     . . 1 1
+    """
+    distance = jnp.arange(keys, dtype=jnp.int32)[None, :] - (jnp.arange(queries, dtype=jnp.int32) + offset)[:, None]
+    return (jnp.abs(distance) < window)[None, None]
+
+
 def padding_mask(valid: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     """Every query sees the keys that are no padding.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxformer.config.models import BlockConfig, Norm
+from jaxformer.config.blocks import BlockConfig, Norm
 from jaxformer.nn.precision import wide
 
 
@@ -42,17 +42,19 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nnx.Module):
-    """scale * normalised(x) + bias; RMSNorm has no bias, and the others can be without."""
+    """scale * normalised(x) + bias; RMSNorm has no bias, and the others can be without. With `unit_offset` 1 + scale."""
 
-    def __init__(self, kind: Norm, d_model: int, epsilon: float, bias: bool = True):
+    def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
         self.kind = kind
         self.epsilon = epsilon
-        self.scale = nnx.Param(jnp.ones(d_model, jnp.float32))
-        self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32)) if bias and kind != "rms" else None
+        self.unit_offset = unit_offset
+        self.scale = nnx.Param((jnp.zeros if unit_offset else jnp.ones)(width, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(width, jnp.float32)) if bias and kind != "rms" else None
 
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         leading = (1,) * (x.ndim - 1)
-        y = FUNCTIONS[self.kind](x, self.epsilon) * self.scale[...].reshape(*leading, -1)
+        y, scale = FUNCTIONS[self.kind](x, self.epsilon), self.scale[...].reshape(*leading, -1)
+        y = (wide(y) * (1 + wide(scale))).astype(y.dtype) if self.unit_offset else y * scale
         return y if self.bias is None else y + self.bias[...].reshape(*leading, -1)
 
 
@@ -63,6 +65,9 @@ class Identity(nnx.Module):
         return x
 
 
-def make_norm(kind: Norm, config: BlockConfig) -> ScaledNorm | Identity:
-    """The norm of that kind over d_model."""
-    return Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon, config.norm_bias)
+def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> ScaledNorm | Identity:
+    """The norm of that kind over d_model, or over another width."""
+    if kind == "none":
+        return Identity()
+    width = config.d_model if width is None else width
+    return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)

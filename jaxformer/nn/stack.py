@@ -7,13 +7,15 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.keep_mask import split
-from jaxformer.nn.attention import Memory, MultiHeadAttention, Source
+from jaxformer.nn.attention import Memory, MultiHeadAttention, Place, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
+from jaxformer.nn.precision import wide_dtype
+from jaxformer.nn.relative_bias import RelativeBias
 from jaxformer.pytree import is_stacked, map_named
 from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
@@ -75,8 +77,8 @@ def scan_layers(
 
 
 def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, KeysValues | None]:
-    block, key, remembered, held = layer
-    shared = dict(shared)
+    block, windowed, key, remembered, held = layer
+    shared = _in_layer(shared, windowed)
     length = shared.pop("length")
     if remembered is not None:
         shared["memory"] = remembered
@@ -84,27 +86,40 @@ def _extend(carry: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Arr
     return x, None if cache is None else cache.held
 
 
+def _in_layer(shared: dict[str, Any], windowed: Array | None) -> dict[str, Any]:
+    """What one layer is given: the positions, and whether it has the window, as its place."""
+    shared = dict(shared)
+    return shared | {"place": Place(shared.pop("positions"), windowed)}
+
+
 def _remember(carry: None, layer: list[Any], memory: Source) -> tuple[None, KeysValues]:
     return None, cast(MultiHeadAttention, layer[0].cross_attention).keys_values(memory)
 
 
 def _weights(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, AttentionWeights]:
-    block = layer[0]
+    block, windowed = layer
+    shared = _in_layer(shared, windowed)
     return block(x, **shared), block.weights(x, **shared)
 
 
 def _hidden_states(x: Array, layer: list[Any], shared: dict[str, Any]) -> tuple[Array, Array]:
-    x = layer[0](x, **shared)
+    block, windowed = layer
+    x = block(x, **_in_layer(shared, windowed))
     return x, x
 
 
 class Stack(nnx.Module):
-    """Few leaves keep dispatch cheap; a scan keeps compile time flat. `stack[i]` is layer i."""
+    """Few leaves keep dispatch cheap; a scan keeps compile time flat. `stack[i]` is layer i.
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    With `causal`, its masks will hide what comes later: T5's relative bias then has buckets for the past alone.
+    """
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.remat = config.remat
+        self.windowed = config.windowed_layers
+        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.blocks = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (config.n_layers, *leaf.shape)), Block(config, cross=cross)
         )
@@ -134,9 +149,11 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
-        return self.extend(x, None, mask, memory, memory_mask, key, bias=bias, memory_bias=memory_bias)[0]
+        more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
+        return self.extend(x, None, mask, memory, memory_mask, key, **more)[0]
 
     def extend(
         self,
@@ -149,15 +166,19 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> tuple[Float[Array, "B T D"], KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
+        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them.
+
+        Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
+        """
         if cache is not None:
             check_cache(cache.shape, (self.n_layers, x.shape[0]))
         keys = None if key is None else split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
-        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias) | {"memory": states}
+        shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}
         held, length = (None, None) if cache is None else (cache.layers, cache.length)
-        layers = [self.blocks, keys, remembered, held]
+        layers = [self.blocks, self._windowed(), keys, remembered, held]
         # A cache is filled once: what compiling the layers one by one costs is not won back.
         unroll = self.unroll if cache is None else (1, 1)
         after, held = scan_layers(_extend, x, layers, shared | {"length": length}, unroll=unroll, remat=self.remat)
@@ -178,10 +199,11 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
-        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
-        return scan_layers(_weights, x, [self.blocks], shared)[1]
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
+        return scan_layers(_weights, x, [self.blocks, self._windowed()], shared)[1]
 
     def hidden_states(
         self,
@@ -192,16 +214,35 @@ class Stack(nnx.Module):
         *,
         bias: Float[Array, "_ _ _ _"] | None = None,
         memory_bias: Float[Array, "_ _ _ _"] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
     ) -> Float[Array, "_ B T D"]:
         """x and the output of every layer, L + 1 in all."""
-        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias)
-        return jnp.concatenate([x[None], scan_layers(_hidden_states, x, [self.blocks], shared)[1]])
+        shared = self._shared(x, None, mask, memory, memory_mask, bias, memory_bias, positions)
+        states = scan_layers(_hidden_states, x, [self.blocks, self._windowed()], shared)[1]
+        return jnp.concatenate([x[None], states])
+
+    def _windowed(self) -> Array | None:
+        """Whether each layer has the window; None where no pattern says so."""
+        return None if self.windowed is None else jnp.asarray(self.windowed)
 
     def _shared(
-        self, x: Array, cache: KVCache | None, mask: Any, memory: Any, memory_mask: Any, bias: Any, memory_bias: Any
+        self,
+        x: Array,
+        cache: KVCache | None,
+        mask: Any,
+        memory: Any,
+        memory_mask: Any,
+        bias: Any,
+        memory_bias: Any,
+        positions: Any,
     ) -> dict[str, Any]:
-        """What every layer is given, checked."""
-        check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias)
+        """What every layer is given, checked; the bias has the relative one in it."""
+        check_not_torch(mask=mask, bias=bias, memory_mask=memory_mask, memory_bias=memory_bias, positions=positions)
         heads = self.blocks.attention.heads
         check_attended(heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
-        return {"mask": mask, "memory": memory, "memory_mask": memory_mask, "bias": bias, "memory_bias": memory_bias}
+        if self.relative_bias is not None:
+            start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+            relative = self.relative_bias(x.shape[1], keys, start, wide_dtype(x.dtype))
+            bias = relative if bias is None else relative + bias.astype(relative.dtype)
+        own = {"mask": mask, "bias": bias, "positions": positions if self.blocks.attention.rotary is not None else None}
+        return own | {"memory": memory, "memory_mask": memory_mask, "memory_bias": memory_bias}

@@ -16,6 +16,14 @@ BATCH, LENGTH = 5, 66
 
 PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
 """Sizes differ pairwise, and from batch and length."""
+SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
+BARE: dict[str, Any] = {
+    "norm": "rms",
+    "qkv_bias": False,
+    "output_bias": False,
+    "feed_forward_bias": False,
+    "positions": "none",
+}
 
 CONFIGS: dict[str, ModelConfig] = {
     "plain": GPTConfig(**PLAIN, head_bias=True),
@@ -39,6 +47,64 @@ CONFIGS: dict[str, ModelConfig] = {
     "separate": EncoderDecoderConfig(
         **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
     ),
+    "llama": GPTConfig(
+        **PLAIN,
+        **BARE,
+        n_kv_heads=2,
+        gated=True,
+        activation="silu",
+        qk_norm=True,
+        head_dim=8,
+        rotary="half",
+        rotary_base=5e5,
+        rotary_scaling="llama3",
+        rotary_factor=8.0,
+        rotary_original_context=8192,
+        rotary_low_frequency_factor=1.0,
+        rotary_high_frequency_factor=4.0,
+    ),
+    "gemma": GPTConfig(
+        **PLAIN,
+        **BARE,
+        norm_position="sandwich",
+        norm_unit_offset=True,
+        gated=True,
+        activation="gelu_tanh",
+        attention_scale=256**-0.5,
+        attention_softcap=5.0,
+        logits_softcap=3.0,
+        window=7,
+        head_dim=8,
+        layer_pattern=("window", "full"),
+        rotary="half",
+        rotary_base=1e6,
+        rotary_window_base=1e4,
+        rotary_scaling="linear",
+        rotary_factor=8.0,
+    ),
+    "neox": GPTConfig(
+        **PLAIN,
+        positions="none",
+        parallel_residual=True,
+        rotary="interleaved",
+        head_dim=16,
+        rotary_dim=8,
+        rotary_scaling="yarn",
+        rotary_factor=4.0,
+        rotary_original_context=4096,
+    ),
+    "t5": EncoderDecoderConfig(
+        **PLAIN,
+        **BARE,
+        n_decoder_layers=2,
+        relative_bias="t5",
+        relative_buckets=12,
+        relative_distance=40,
+        window=9,
+        attention_scale=1.0,
+        tied=True,
+    ),
+    "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
     "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
 }
 """What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""

@@ -26,7 +26,7 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, places, tensors_to_torch, tied_names, to_jax
-from jaxformer.convert.state_dict import from_torch, tensor, to_torch
+from jaxformer.convert.state_dict import from_torch, to_tensor, to_torch
 from jaxformer.errors import InputError
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import Schedule
@@ -121,8 +121,8 @@ def to_torch_training(
         group.setdefault("initial_lr", group["lr"])
         for number, parameter in zip(group["params"], held["params"], strict=True):
             if (own := run.names.get(id(parameter), "")) in run.trained:
-                each = {key: tensor(np.array(array[own])) for key, array in arrays.items()}
-                made["state"][number] = {key: tensor(np.array(value)) for key, value in counted.items()} | each
+                each = {key: to_tensor(np.array(array[own])) for key, array in arrays.items()}
+                made["state"][number] = {key: to_tensor(np.array(value)) for key, value in counted.items()} | each
     return weights, made
 
 

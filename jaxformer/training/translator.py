@@ -5,15 +5,15 @@ Only the JAX side has runs: the twin has none.
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxformer.config.settings import BeamConfig
-from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.config.settings import BeamConfig, SamplingConfig
+from jaxformer.data.tokenizers import Frame, Tokenizer
 from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.prepare import bucket
 from jaxformer.errors import InputError
@@ -43,13 +43,22 @@ class Translator:
     tokenizer: Tokenizer
     too_long: TooLong = "cut"
     """What happens to a source that is longer than the model's table of positions."""
+    given_frame: Frame | None = None
+    """The ids around a target, of a model whose tokenizer frames sources by itself. None: the tokenizer's frame both."""
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of BeamConfig that every search has."""
 
     def __post_init__(self) -> None:
-        if self.tokenizer.vocab_size != self.model.config.vocab_size:
+        if self.given_frame is None and self.tokenizer.vocab_size != self.model.config.vocab_size:
             raise InputError(
                 f"the tokenizer has {self.tokenizer.vocab_size} tokens, the model {self.model.config.vocab_size}: it is not "
                 f"the one that this model was trained with"
             )
+
+    @property
+    def frame(self) -> Frame:
+        """The ids that stand around a target, and that fill it up."""
+        return self.tokenizer.frame if self.given_frame is None else self.given_frame
 
     def greedy(self, texts: Sequence[str]) -> list[str]:
         """The targets that take the likeliest token at each place; an empty text has an empty one."""
@@ -64,10 +73,10 @@ class Translator:
         and the tokens of both, the ends among them."""
         (source,) = self._encode([text])
         ids = self.tokenizer.encode(target)[: self.model.config.context - 1]
-        read = np.concatenate([[self.tokenizer.frame.start], ids]).astype(np.int32)
+        read = np.concatenate([[self.frame.start], ids]).astype(np.int32)
         maps = jax.jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
         weights = np.asarray(maps.cross[-1, 0]).mean(0)
-        end = self.tokenizer.backend.id_to_token(self.tokenizer.frame.end) or ""
+        end = self.tokenizer.backend.id_to_token(self.frame.end) or ""
         return weights, [*self._pieces(source[:-1]), end], [*self._pieces(ids), end]
 
     def _pieces(self, ids: np.ndarray) -> list[str]:
@@ -75,14 +84,16 @@ class Translator:
 
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of sources, each with the end behind it; one that is too long is cut, or refused."""
-        most, end = self.model.config.source.context - 1, self.tokenizer.frame.end
-        rows = self.tokenizer.encode_all(texts)
+        most, framed = self.model.config.source.context - 1, self.given_frame is not None
+        rows = self.tokenizer.encode_all(texts, special=framed)
+        ends = [row[-1] if framed and len(row) else self.frame.end for row in rows]
+        rows = [row[:-1] for row in rows] if framed else rows
         for text, row in zip(texts, rows, strict=True):
             if len(row) > most:
                 if self.too_long == "refuse":
                     raise InputError(f"{text[:40]!r}... has {len(row)} tokens; this model reads at most {most}")
                 warnings.warn(f"sources of more than {most} tokens are cut there", stacklevel=1)
-        return [np.append(row[:most], end).astype(np.int32) for row in rows]
+        return [np.append(row[:most], end).astype(np.int32) for row, end in zip(rows, ends, strict=True)]
 
     def _in_batches(self, texts: Sequence[str], decode: Any, empty: Any) -> list[Any]:
         """Whatever `decode` gives for each text, in their order: sources of like lengths go together, and no text changes
@@ -91,18 +102,22 @@ class Translator:
         filled = [i for i, text in enumerate(texts) if text.strip()]
         results: list[Any] = [empty] * len(texts)
         for chunk in _chunks({i: bucket(len(rows[i])) for i in filled}):
-            ids, valid = _padded([rows[i] for i in chunk], self.tokenizer.frame.pad)
+            ids, valid = _padded([rows[i] for i in chunk], self.frame.pad)
             for i, result in zip(chunk, decode(ids, valid), strict=False):
                 results[i] = result
         return results
 
     def _greedy(self, ids: np.ndarray, valid: np.ndarray) -> list[str]:
-        start, end, _ = self.tokenizer.frame
-        return [self._text(row) for row in translate(self.model, ids, self._room(ids), start=start, eos=end, valid=valid)]
+        start, end, pad = self.frame
+        sampling, room = SamplingConfig(temperature=0, **self.rules), self._room(ids)
+        return [
+            self._text(row) for row in translate(self.model, ids, room, sampling, start=start, eos=end, pad=pad, valid=valid)
+        ]
 
     def _beam(self, ids: np.ndarray, valid: np.ndarray, beam: BeamConfig) -> list[list[Translation]]:
-        start, end, _ = self.tokenizer.frame
-        found = translate_beam(self.model, ids, self._room(ids), beam, start=start, eos=end, valid=valid)
+        start, end, pad = self.frame
+        beam = replace(beam, **self.rules)
+        found = translate_beam(self.model, ids, self._room(ids), beam, start=start, eos=end, pad=pad, valid=valid)
         return [
             [Translation(self._text(row), float(score)) for row, score in zip(*source, strict=True)]
             for source in zip(found.tokens, found.scores, strict=True)
@@ -114,8 +129,9 @@ class Translator:
 
     def _text(self, ids: np.ndarray) -> str:
         """A target up to its end, on one line."""
-        ends = np.flatnonzero(ids == self.tokenizer.frame.end)
-        return " ".join(self.tokenizer.decode(ids[: ends[0]] if ends.size else ids).split("\n")).strip()
+        ends = np.flatnonzero(ids == self.frame.end)
+        ids = ids[: ends[0]] if ends.size else ids
+        return " ".join(self.tokenizer.decode(ids[ids < self.tokenizer.vocab_size]).split("\n")).strip()
 
 
 def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:

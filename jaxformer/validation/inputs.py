@@ -171,6 +171,16 @@ def check_attended(heads: int, x: Any, cache: Any, own: Attended, memory: Any, c
         check_scored((batch, heads, queries, memory_shape(memory)[1]), *cross, name="memory ")
 
 
+def check_place(patterned: bool, windowed: Any, placed: bool, memory: Any) -> None:
+    """A layer of a pattern knows from its stack whether it has the window; rotary positions and windows are of x alone."""
+    if patterned and windowed is None:
+        raise InputError("this layer is one of a layer_pattern; call the stack, or give place=Place(windowed=True or False)")
+    if placed and memory is not None:
+        raise InputError(
+            "this attention has rotary positions or a window of its own tokens; build with cross=True for a memory"
+        )
+
+
 def check_scored(shape: Shape, mask: Any, bias: Any, *, name: str = "") -> None:
     """A mask and a bias for scores of this shape (B, N, T, S)."""
     check_mask(mask, shape, name=f"{name}mask")

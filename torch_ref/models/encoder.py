@@ -35,7 +35,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """The state of every token of `B T` ids."""
         x = self._embed(tokens, mask, token_types, positions)
-        return self.norm(self.stack(x, mask, bias=bias))
+        return self.norm(self.stack(x, mask, bias=bias, positions=positions))
 
     def pool(self, states: Tensor) -> Tensor:
         """tanh of a linear layer on the first token's state."""
@@ -53,7 +53,8 @@ class Encoder(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """The attention weights of every layer, for plotting: `L B N T T`."""
-        return self.stack.weights(self._embed(tokens, mask, token_types, positions), mask, bias=bias).own
+        x = self._embed(tokens, mask, token_types, positions)
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -65,7 +66,8 @@ class Encoder(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
-        states = self.stack.hidden_states(self._embed(tokens, mask, token_types, positions), mask, bias=bias)
+        x = self._embed(tokens, mask, token_types, positions)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return torch.cat([states[:-1], self.norm(states[-1:])])
 
     def _embed(self, tokens: Tensor, mask: Tensor | None, token_types: Tensor | None, positions: Tensor | None) -> Tensor:

@@ -21,9 +21,9 @@ class GPT(nn.Module):
         super().__init__()
         self.config = check_config(config, GPTConfig)
         self.embed = InputEmbedding(config, config.vocab_size)
-        self.stack = Stack(config)
+        self.stack = Stack(config, causal=True)
         self.norm = make_norm(config.final_norm, config)
-        self.head = Head(config.d_model, config.vocab_size, tied=config.tied, bias=config.head_bias, scale=config.logits_scale)
+        self.head = Head(config)
         initialise(self, config, generator)
 
     def forward(
@@ -61,7 +61,7 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, KVCache | None]:
         """The normed output of the stack, before the read-out."""
         x, mask = self._embed(tokens, cache, mask, positions)
-        x, cache = self.stack.extend(x, cache, mask=mask, bias=bias)
+        x, cache = self.stack.extend(x, cache, mask=mask, bias=bias, positions=positions)
         return self.norm(x), cache
 
     def read_out(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """The attention weights of every layer, for plotting: `L B N T T`."""
         x, mask = self._embed(tokens, None, mask, positions)
-        return self.stack.weights(x, mask, bias=bias).own
+        return self.stack.weights(x, mask, bias=bias, positions=positions).own
 
     def hidden_states(
         self,
@@ -90,7 +90,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """The embedded tokens and the output of every layer, L + 1 in all; the last is normed, as in transformers."""
         x, mask = self._embed(tokens, None, mask, positions)
-        states = self.stack.hidden_states(x, mask, bias=bias)
+        states = self.stack.hidden_states(x, mask, bias=bias, positions=positions)
         return torch.cat([states[:-1], self.norm(states[-1:])])
 
     def _embed(

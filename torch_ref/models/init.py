@@ -7,8 +7,9 @@ from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import ModelConfig
 from torch_ref.nn.embeddings import Embedding
 from torch_ref.nn.head import Head
+from torch_ref.nn.relative_bias import RelativeBias
 
-LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table"}
+LEAVES = {nn.Linear: "kernel", Head: "kernel", Embedding: "table", RelativeBias: "table"}
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

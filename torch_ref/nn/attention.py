@@ -1,13 +1,17 @@
 """Scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.validation.inputs import check_scored, check_sources, source_widths
+from jaxformer.validation.inputs import check_place, check_scored, check_sources, source_widths
 from torch_ref.nn.cache import KeysValues, LayerCache, fold_heads
-from torch_ref.nn.masks import combine
+from torch_ref.nn.masks import combine, window_mask
+from torch_ref.nn.norms import ScaledNorm
+from torch_ref.nn.rotary import make_rotary, rotate
 
 KEEP_ALL = nn.Dropout(0.0)
 """No dropout."""
@@ -21,18 +25,51 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask & alive, -torch.inf).softmax(-1).masked_fill(~alive, 0.0)
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+class Sinks(nn.Module):
+    """A learned logit a head that joins the softmax over the keys, and whose weight is dropped."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(heads))
+
+    def forward(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        sinks = self.bias.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        if mask is not None:
+            mask = nn.functional.pad(mask.expand(*mask.shape[:-1], scores.shape[-1]), (0, 1), value=True)
+        return masked_softmax(torch.cat([scores, sinks], -1), mask)[..., :-1]
+
+
+class Scoring(NamedTuple):
+    """What is done with the products of queries and keys."""
+
+    scale: float | None = None
+    """Times them; None: H^-0.5."""
+    softcap: float | None = None
+    """Scores s become softcap * tanh(s / softcap), before bias and mask."""
+    sinks: Sinks | None = None
+
+
+SCALED = Scoring()
+"""Nothing but the usual scale."""
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scoring: Scoring = SCALED
+) -> Tensor:
     """softmax(q k^T / sqrt(H) + bias), `B N T S`; consecutive groups of N / K heads share one key head.
 
     A key with a bias of -inf is masked.
     """
     check_scored((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), mask, bias)
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
-    scores = (q.transpose(1, 2) * q.shape[-1] ** -0.5) @ k.permute(0, 2, 3, 1)
+    scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    scores = (q.transpose(1, 2) * scale) @ k.permute(0, 2, 3, 1)
+    if scoring.softcap is not None:
+        scores = scoring.softcap * (scores / scoring.softcap).tanh()
     if bias is not None:
         hidden = bias.isneginf()
         scores, mask = scores + bias.masked_fill(hidden, 0.0).to(scores.dtype), combine(mask, ~hidden)
-    return masked_softmax(scores, mask)
+    return masked_softmax(scores, mask) if scoring.sinks is None else scoring.sinks(scores, mask)
 
 
 def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
@@ -48,9 +85,10 @@ def attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     dropout: nn.Module = KEEP_ALL,
+    scoring: Scoring = SCALED,
 ) -> Tensor:
     """What each query gathers from the values, `B T N H`; in training mode, `dropout` drops attention weights."""
-    return weighted_values(dropout(attention_weights(q, k, mask, bias)), v)
+    return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring)), v)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -67,6 +105,28 @@ Source = Tensor | tuple[Tensor, Tensor]
 """States that keys and values are made of, or those of the keys and those of the values."""
 Memory = Source | KeysValues
 """A source, or what was computed from it before."""
+
+
+class Place(NamedTuple):
+    """Where tokens and layer stand, for rotary positions and windows."""
+
+    positions: Tensor | None = None
+    """Of the tokens, `#B T`; None: 0, 1, 2, ..., behind those in the cache."""
+    windowed: bool | None = None
+    """Whether this layer has the window; None where there is no layer pattern."""
+
+
+IN_ORDER = Place()
+"""Tokens that follow each other, in a layer like all others."""
+
+
+class Attended(NamedTuple):
+    """What attention reads."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None
 
 
 class MultiHeadAttention(nn.Module):
@@ -89,6 +149,11 @@ class MultiHeadAttention(nn.Module):
             self.key = nn.Linear(self.kdim, d_kv, config.qkv_bias)
             self.value = nn.Linear(self.vdim, d_kv, config.qkv_bias)
         self.out = nn.Linear(d_q, d_model, config.output_bias) if config.output_projection else None
+        self.query_norm, self.key_norm = (head_norm(config) if config.qk_norm else None for _ in range(2))
+        self.sinks = Sinks(config.n_heads) if config.sinks else None
+        self.scale, self.softcap = config.attention_scale, config.attention_softcap
+        self.rotary = None if cross else make_rotary(config)
+        self.window, self.patterned = None if cross else config.window, config.layer_pattern is not None and not cross
 
     def project(self, x: Tensor, memory: Memory | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x; keys and values of the memory, or of x."""
@@ -96,29 +161,42 @@ class MultiHeadAttention(nn.Module):
             if memory is not None:
                 raise ConfigError("projections = 'fused' attends to x alone; build with cross=True to attend to a memory")
             q, k, v = split_qkv(self.qkv(x), self.heads, self.kv_heads)
-            return split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            q, k, v = split_heads(q, self.heads), split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
+            return self._normed(self.query_norm, q), self._normed(self.key_norm, k), v
         read = memory if isinstance(memory, KeysValues) else self.keys_values(x if memory is None else memory)
-        return split_heads(self.query(x), self.heads), *read.unfolded()
+        return self._normed(self.query_norm, split_heads(self.query(x), self.heads)), *read.unfolded()
 
     def keys_values(self, source: Source) -> KeysValues:
         """What queries find in the source."""
         keys, values = source if isinstance(source, tuple) else (source, source)
         check_sources(keys, values, (self.kdim, self.vdim))
         keys, values = split_heads(self.key(keys), self.kv_heads), split_heads(self.value(values), self.kv_heads)
-        return KeysValues(fold_heads(keys), fold_heads(values), self.kv_heads)
+        return KeysValues(fold_heads(self._normed(self.key_norm, keys)), fold_heads(values), self.kv_heads)
 
     def weights(
-        self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: Memory | None = None,
+        mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> Tensor:
         """The attention weights, for plotting."""
-        q, k, _ = self.project(x, memory)
-        return attention_weights(q, k, mask, bias)
+        read, _ = self._attended(x, None, memory, mask, place)
+        return attention_weights(read.q, read.k, read.mask, bias, self._scoring())
 
     def forward(
-        self, x: Tensor, memory: Memory | None = None, mask: Tensor | None = None, *, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: Memory | None = None,
+        mask: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> Tensor:
         """Of the keys that `mask` (`B N|1 T S`, True = may attend) allows; `bias` of that shape is added to the scores."""
-        return self.extend(x, None, memory, mask, bias=bias)[0]
+        return self.extend(x, None, memory, mask, bias=bias, place=place)[0]
 
     def extend(
         self,
@@ -128,13 +206,42 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         *,
         bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> tuple[Tensor, LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added. Without a cache: x alone."""
+        read, cache = self._attended(x, cache, memory, mask, place)
+        y = merge_heads(attention(*read, bias, self.dropout, self._scoring()))
+        return (y if self.out is None else self.out(y)), cache
+
+    def _attended(
+        self, x: Tensor, cache: LayerCache | None, memory: Memory | None, mask: Tensor | None, place: Place
+    ) -> tuple[Attended, LayerCache | None]:
+        """Queries and keys in their places, with the cached ones; the mask has the window in it."""
+        check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
+        start, windowed = 0 if cache is None else cache.length, place.windowed
+        if windowed is None:
+            windowed = self.window is not None
+        if self.rotary is not None:
+            behind = (torch.arange(x.shape[1]) + start)[None]
+            positions = behind if place.positions is None else place.positions
+            q, k = rotate(q, self.rotary, positions, windowed), rotate(k, self.rotary, positions, windowed)
         if cache is not None:
             k, v, cache = cache.append(k, v)
-        y = merge_heads(attention(q, k, v, mask, bias, self.dropout))
-        return (y if self.out is None else self.out(y)), cache
+        if self.window is not None and windowed:
+            mask = combine(mask, window_mask(q.shape[1], k.shape[1], self.window, start))
+        return Attended(q, k, v, mask), cache
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.scale, self.softcap, self.sinks)
+
+    def _normed(self, norm: ScaledNorm | None, x: Tensor) -> Tensor:
+        return x if norm is None else norm(x)
+
+
+def head_norm(config: BlockConfig) -> ScaledNorm:
+    """RMSNorm over the width of a head."""
+    return ScaledNorm("rms", config.head_width, config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def split_qkv(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:

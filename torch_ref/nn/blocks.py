@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 from jaxformer.validation.inputs import check_attended
-from torch_ref.nn.attention import Memory, MultiHeadAttention
+from torch_ref.nn.attention import IN_ORDER, Memory, MultiHeadAttention, Place
 from torch_ref.nn.cache import LayerCache
 from torch_ref.nn.feedforward import FeedForward
 from torch_ref.nn.norms import make_norm
@@ -22,18 +22,25 @@ class AttentionWeights(NamedTuple):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x)))."""
+    """Pre-norm: x + dropout(f(norm(x))). Post-norm: norm(x + dropout(f(x))). Sandwich: x + dropout(output_norm(f(norm(x)))).
+
+    With `parallel_residual`, the feed-forward layer reads the x that attention reads.
+    """
 
     def __init__(self, config: BlockConfig, *, cross: bool = False):
         super().__init__()
-        self.pre = config.norm_position == "pre"
+        self.pre, self.parallel = config.norm_position != "post", config.parallel_residual
+        sandwich = config.norm_position == "sandwich"
         self.dropout = nn.Dropout(config.residual_dropout)
         self.attention_norm = make_norm(config.norm, config)
         self.attention = MultiHeadAttention(config)
+        self.attention_output_norm = make_norm(config.norm, config) if sandwich else None
         self.cross_attention_norm = make_norm(config.norm if cross else "none", config)
         self.cross_attention = MultiHeadAttention(config, cross=True) if cross else None
+        self.cross_attention_output_norm = make_norm(config.norm, config) if sandwich and cross else None
         self.feed_forward_norm = make_norm(config.norm if config.d_ff else "none", config)
         self.feed_forward = FeedForward(config) if config.d_ff else None
+        self.feed_forward_output_norm = make_norm(config.norm, config) if sandwich and config.d_ff else None
 
     def forward(
         self,
@@ -44,9 +51,10 @@ class Block(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> Tensor:
         """Masks (`B N|1 T S`, True = may attend) hide keys; biases of that shape are added to the scores."""
-        return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)[0]
+        return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias, place=place)[0]
 
     def extend(
         self,
@@ -58,17 +66,20 @@ class Block(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> tuple[Tensor, LayerCache | None]:
         """The output for x after the cached tokens, and the cache with x added."""
         check_attended(self.attention.heads, x, cache, (mask, bias), memory, (memory_mask, memory_bias))
-        x, cache = self._attend(x, cache, mask, bias)
+        given = x
+        x, cache = self._attend(x, cache, mask, bias, place)
         if self.cross_attention is not None:
             y = self._before(self.cross_attention_norm, x)
             y = self.cross_attention(y, memory, memory_mask, bias=memory_bias)
-            x = self._after(self.cross_attention_norm, x, y)
+            x = self._after(self.cross_attention_norm, self.cross_attention_output_norm, x, y)
         if self.feed_forward is not None:
-            y = self.feed_forward(self._before(self.feed_forward_norm, x))
-            x = self._after(self.feed_forward_norm, x, y)
+            y = self._before(self.feed_forward_norm, given if self.parallel else x)
+            y = self.feed_forward(y)
+            x = self._after(self.feed_forward_norm, self.feed_forward_output_norm, x, y)
         return x, cache
 
     def weights(
@@ -80,25 +91,27 @@ class Block(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        place: Place = IN_ORDER,
     ) -> AttentionWeights:
         """The attention weights for x."""
         check_attended(self.attention.heads, x, None, (mask, bias), memory, (memory_mask, memory_bias))
-        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias)
+        own = self.attention.weights(self._before(self.attention_norm, x), mask=mask, bias=bias, place=place)
         if self.cross_attention is None:
             return AttentionWeights(own, None)
-        x, _ = self._attend(x, None, mask, bias)
+        x, _ = self._attend(x, None, mask, bias, place)
         y = self._before(self.cross_attention_norm, x)
         return AttentionWeights(own, self.cross_attention.weights(y, memory, memory_mask, bias=memory_bias))
 
     def _attend(
-        self, x: Tensor, cache: LayerCache | None, mask: Tensor | None, bias: Tensor | None
+        self, x: Tensor, cache: LayerCache | None, mask: Tensor | None, bias: Tensor | None, place: Place
     ) -> tuple[Tensor, LayerCache | None]:
-        y, cache = self.attention.extend(self._before(self.attention_norm, x), cache, mask=mask, bias=bias)
-        return self._after(self.attention_norm, x, y), cache
+        y = self._before(self.attention_norm, x)
+        y, cache = self.attention.extend(y, cache, mask=mask, bias=bias, place=place)
+        return self._after(self.attention_norm, self.attention_output_norm, x, y), cache
 
     def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.pre else x
 
-    def _after(self, norm: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        x = x + self.dropout(y)
+    def _after(self, norm: nn.Module, output_norm: nn.Module | None, x: Tensor, y: Tensor) -> Tensor:
+        x = x + self.dropout(y if output_norm is None else output_norm(y))
         return x if self.pre else norm(x)

@@ -24,7 +24,8 @@ class Embedding(nn.Embedding):
 
 
 class InputEmbedding(nn.Module):
-    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only.
+    """dropout(norm(token embedding [* sqrt(D)] + position [+ token type])); the norm is there with `embedding_norm` only, and a
+    linear layer to d_model behind it with an `embedding_width`.
 
     With no vocab_size it has no token embedding of its own: a call is given the one it shares.
     """
@@ -35,10 +36,12 @@ class InputEmbedding(nn.Module):
         self.rows = config.context + config.position_offset
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, config.d_model, config.padding_idx))
-        self.position = Embedding(self.rows, config.d_model) if config.positions == "learned" else None
-        self.token_type = Embedding(token_types, config.d_model) if token_types else None
-        self.norm = make_norm(config.norm if config.embedding_norm else "none", config)
+        width = config.token_width
+        self.token = cast(Embedding, None if vocab_size is None else Embedding(vocab_size, width, config.padding_idx))
+        self.position = Embedding(self.rows, width) if config.positions == "learned" else None
+        self.token_type = Embedding(token_types, width) if token_types else None
+        self.norm = make_norm(config.norm if config.embedding_norm else "none", config, width)
+        self.project = None if config.embedding_width is None else nn.Linear(width, config.d_model)
 
     def forward(
         self, ids: Tensor, positions: Tensor, *, token: Embedding | None = None, token_types: Tensor | None = None
@@ -52,4 +55,5 @@ class InputEmbedding(nn.Module):
             x = x + position_table(self.positions, self.rows, x.shape[-1]).to(x.dtype)[positions]
         if self.token_type is not None:
             x = x + self.token_type.encode(torch.zeros_like(positions) if token_types is None else token_types)
-        return self.dropout(self.norm(x))
+        x = self.dropout(self.norm(x))
+        return x if self.project is None else self.project(x)

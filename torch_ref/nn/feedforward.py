@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jaxformer.config.models import BlockConfig
+from jaxformer.config.blocks import BlockConfig
 
 
 def quick_gelu(x: Tensor) -> Tensor:

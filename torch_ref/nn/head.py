@@ -4,17 +4,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from torch_ref.nn.embeddings import Embedding
 
 
 class Head(nn.Module):
-    """scale * x @ weight.T + bias; a tied head has no weight and takes the token embedding's table (Press and Wolf 2017)."""
+    """scale * x @ weight.T + bias, soft-capped where asked; a tied head has no weight and takes the token embedding's table
+    (Press and Wolf 2017)."""
 
-    def __init__(self, d_model: int, vocab_size: int, *, tied: bool, bias: bool, scale: float = 1.0):
+    def __init__(self, config: GPTConfig | EncoderDecoderConfig):
         super().__init__()
-        self.scale = scale
-        self.weight = None if tied else nn.Parameter(torch.zeros(vocab_size, d_model))
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        self.scale, self.softcap = config.logits_scale, config.logits_softcap
+        shape = config.vocab_size, config.d_model
+        self.weight = None if config.tied else nn.Parameter(torch.zeros(shape))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
 
     def forward(self, x: Tensor, token: Embedding) -> Tensor:
-        return F.linear(x * self.scale, token.weight if self.weight is None else self.weight, self.bias)
+        y = F.linear(x * self.scale, token.weight if self.weight is None else self.weight, self.bias)
+        return y if self.softcap is None else self.softcap * (y / self.softcap).tanh()

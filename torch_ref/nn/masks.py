@@ -21,6 +21,19 @@ def causal_mask(queries: int, keys: int | None = None, offset: int = 0) -> Tenso
     return (torch.arange(keys)[None, :] <= last[:, None])[None, None]
 
 
+def window_mask(queries: int, keys: int, window: int, offset: int = 0) -> Tensor:
+    """Query t stands at index t + offset and sees the keys less than `window` tokens away, on both sides: `1 1 T S`.
+
+    window_mask(4, 4, 2)        causal_mask(4) & window_mask(4, 4, 2)
+    1 1 . .                     1 . . .
+    1 1 1 .                     1 1 . .
+    . 1 1 1                     . 1 1 .
+    . . 1 1                     . . 1 1
+    """
+    distance = torch.arange(keys)[None, :] - (torch.arange(queries) + offset)[:, None]
+    return (distance.abs() < window)[None, None]
+
+
 def padding_mask(valid: Tensor) -> Tensor:
     """Every query sees the keys that are no padding: `B S` -> `B 1 1 S`.
 

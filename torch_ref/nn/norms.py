@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from jaxformer.config.models import BlockConfig, Norm
+from jaxformer.config.blocks import BlockConfig, Norm
 
 
 def layer_norm(x: Tensor, epsilon: float) -> Tensor:
@@ -27,20 +27,24 @@ FUNCTIONS = {"layer": layer_norm, "std": std_norm, "rms": rms_norm}
 
 
 class ScaledNorm(nn.Module):
-    """weight * normalised(x) + bias; RMSNorm has no bias, and the others can be without."""
+    """weight * normalised(x) + bias; RMSNorm has no bias, and the others can be without. With `unit_offset` 1 + weight."""
 
-    def __init__(self, kind: Norm, d_model: int, epsilon: float, bias: bool = True):
+    def __init__(self, kind: Norm, width: int, epsilon: float, bias: bool = True, unit_offset: bool = False):
         super().__init__()
         self.kind = kind
         self.epsilon = epsilon
-        self.weight = nn.Parameter(torch.ones(d_model))
-        self.bias = nn.Parameter(torch.zeros(d_model)) if bias and kind != "rms" else None
+        self.unit_offset = unit_offset
+        self.weight = nn.Parameter((torch.zeros if unit_offset else torch.ones)(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias and kind != "rms" else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = FUNCTIONS[self.kind](x, self.epsilon) * self.weight
+        y = FUNCTIONS[self.kind](x, self.epsilon) * (1 + self.weight if self.unit_offset else self.weight)
         return y if self.bias is None else y + self.bias
 
 
-def make_norm(kind: Norm, config: BlockConfig) -> nn.Module:
-    """The norm of that kind over d_model."""
-    return nn.Identity() if kind == "none" else ScaledNorm(kind, config.d_model, config.norm_epsilon, config.norm_bias)
+def make_norm(kind: Norm, config: BlockConfig, width: int | None = None) -> nn.Module:
+    """The norm of that kind over d_model, or over another width."""
+    if kind == "none":
+        return nn.Identity()
+    width = config.d_model if width is None else width
+    return ScaledNorm(kind, width, config.norm_epsilon, config.norm_bias, config.norm_unit_offset)

@@ -5,18 +5,24 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from jaxformer.config.models import BlockConfig
-from jaxformer.validation.inputs import check_cache
-from torch_ref.nn.attention import Memory, MultiHeadAttention, Source
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.validation.inputs import check_bias, check_cache
+from torch_ref.nn.attention import Memory, MultiHeadAttention, Place, Source
 from torch_ref.nn.blocks import AttentionWeights, Block
 from torch_ref.nn.cache import KeysValues, KVCache, LayerCache
+from torch_ref.nn.relative_bias import RelativeBias
 
 
 class Stack(nn.Module):
-    """`stack[i]` is layer i."""
+    """`stack[i]` is layer i.
 
-    def __init__(self, config: BlockConfig, *, cross: bool = False):
+    With `causal`, its masks will hide what comes later: T5's relative bias then has buckets for the past alone.
+    """
+
+    def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         super().__init__()
+        self.windowed = config.windowed_layers
+        self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(config.n_layers))
 
     def __getitem__(self, i: int) -> Block:
@@ -34,9 +40,11 @@ class Stack(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Masks (`B N|1 T S`, True = may attend) hide keys from every layer; biases of that shape are added to the scores."""
-        return self.extend(x, None, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)[0]
+        more = {"bias": bias, "memory_bias": memory_bias, "positions": positions}
+        return self.extend(x, None, mask, memory, memory_mask, **more)[0]
 
     def extend(
         self,
@@ -48,15 +56,20 @@ class Stack(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
-        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them."""
+        """Every layer in turn; the cache comes back with x in it. The memory is a source's states, or `remember` of them.
+
+        Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
+        """
         if cache is not None:
             check_cache(cache.shape, (len(self), x.shape[0]))
-        n_tokens = x.shape[1]
+        n_tokens, bias = x.shape[1], self._biased(x, cache, bias)
         for i in range(len(self)):
             read = _of_layer(memory, i) if isinstance(memory, KeysValues) else memory
             held = None if cache is None else LayerCache(_of_layer(cache.layers, i), cache.length)
-            x, _ = self[i].extend(x, held, mask, read, memory_mask, bias=bias, memory_bias=memory_bias)
+            more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
+            x, _ = self[i].extend(x, held, mask, read, memory_mask, **more)
         return x, None if cache is None else cache.advance(cache.layers, n_tokens)
 
     def remember(self, memory: Source) -> KeysValues:
@@ -75,12 +88,14 @@ class Stack(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> AttentionWeights:
         """The attention weights of every layer."""
-        found = []
+        found, bias = [], self._biased(x, None, bias)
         for i in range(len(self)):
-            found.append(self[i].weights(x, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias))
-            x = self[i](x, mask, memory, memory_mask, bias=bias, memory_bias=memory_bias)
+            more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
+            found.append(self[i].weights(x, mask, memory, memory_mask, **more))
+            x = self[i](x, mask, memory, memory_mask, **more)
         own, cross = zip(*found, strict=True)
         return AttentionWeights(torch.stack(own), None if cross[0] is None else torch.stack(cross))
 
@@ -93,12 +108,26 @@ class Stack(nn.Module):
         *,
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """x and the output of every layer, L + 1 in all: `_ B T D`."""
-        found = [x]
+        found, bias = [x], self._biased(x, None, bias)
         for i in range(len(self)):
-            found.append(self[i](found[-1], mask, memory, memory_mask, bias=bias, memory_bias=memory_bias))
+            more = {"bias": bias, "memory_bias": memory_bias, "place": self._place(i, positions)}
+            found.append(self[i](found[-1], mask, memory, memory_mask, **more))
         return torch.stack(found)
+
+    def _biased(self, x: Tensor, cache: KVCache | None, bias: Tensor | None) -> Tensor | None:
+        """The bias with the relative one in it."""
+        if self.relative_bias is None:
+            return bias
+        start, keys = (0, x.shape[1]) if cache is None else (cache.length, cache.capacity)
+        check_bias(bias, (x.shape[0], self[0].attention.heads, x.shape[1], keys))
+        relative = self.relative_bias(x.shape[1], keys, start, torch.promote_types(x.dtype, torch.float32))
+        return relative if bias is None else relative + bias.to(relative.dtype)
+
+    def _place(self, i: int, positions: Tensor | None) -> Place:
+        return Place(positions, None if self.windowed is None else self.windowed[i])
 
 
 def _of_layer(all_layers: KeysValues, i: int) -> KeysValues:

@@ -4,6 +4,7 @@ import pkgutil
 from importlib import import_module
 
 from jaxformer.convert.family import Family
+from jaxformer.convert.model_type import ModelType
 from jaxformer.errors import ConfigError, InputError
 from jaxformer.validation.fields import nearest
 
@@ -13,6 +14,10 @@ FAMILIES: dict[str, Family] = {
     found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Family)
 }
 """By name: every Family in a file of this folder."""
+MODEL_TYPES: dict[str, ModelType] = {
+    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, ModelType)
+}
+"""The same of transformers' model types, by what config.json calls them."""
 
 
 def find_family(family: Family | str, name: str = "family") -> Family:

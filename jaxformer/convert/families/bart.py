@@ -1,8 +1,17 @@
-"""BART as transformers has it (`BartForConditionalGeneration`), and Marian (`MarianMTModel`), which has sinusoids."""
+"""BART as transformers has it (`BartForConditionalGeneration`), and those with its names: Marian, mBART, M2M-100 (NLLB)."""
 
+import math
+from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
+import numpy as np
+
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
+from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only, Same
 
 _NAMES = {
     "attention_norm": "self_attn_layer_norm",
@@ -16,6 +25,8 @@ _NAMES = {
     "source_embed.token": "model.encoder.embed_tokens",
     "source_embed.position": "model.encoder.embed_positions",
     "source_embed.norm": "model.encoder.layernorm_embedding",
+    "encoder_norm": "model.encoder.layer_norm",
+    "decoder_norm": "model.decoder.layer_norm",
 }
 _LINEARS = ("q_proj", "k_proj", "v_proj"), "out_proj"
 _TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
@@ -31,6 +42,7 @@ BART = Family(
         Rule("head.bias", "final_logits_bias", "1 v -> v"),
     ),
     tied=dict.fromkeys(_TABLES, "model.shared.weight"),
+    ignored={f"{stack}.version": "the number of a format" for stack in ("encoder", "decoder")},
 )
 """For `EncoderDecoderConfig(norm_position="post", embedding_norm=True, position_offset=2, tied=True, head_bias=True,
 padding_idx=1)`.
@@ -39,9 +51,169 @@ torch keeps the head's bias as a buffer, and never trains it: train with
 `make_optimizer(..., frozen=lambda name, shape: name == "head.bias")`.
 """
 
-MARIAN = replace(
-    BART, name="marian", ignored={f"{stack}.embed_positions.weight": "sinusoids, frozen" for stack in ("encoder", "decoder")}
-)
+SINUSOIDS = {f"{stack}.embed_positions.weight": "sinusoids, frozen" for stack in ("encoder", "decoder")}
+
+MARIAN = replace(BART, name="marian", ignored=SINUSOIDS)
 """For `EncoderDecoderConfig(norm_position="post", positions="sinusoid_blocks", activation="silu", embedding_scale=True,
 tied=True, head_bias=True, padding_idx=...)`; `source_vocab_size=...` where its vocabularies are two. The table that torch holds
 is rounded to float32; `positions=FixedTable(model.model.decoder.embed_positions.weight)` has its numbers."""
+MARIAN_APART = replace(
+    MARIAN,
+    name="marian_apart",
+    rules=(
+        *module_rules("source_embed.token", _TABLES[0].removesuffix(".weight")),
+        Rule("embed.token.table", _TABLES[1]),
+        *MARIAN.rules,
+    ),
+    tied={"lm_head.weight": _TABLES[1]},
+)
+"""The same with a table for each, as transformers saves it."""
+MBART = replace(BART, name="mbart")
+"""The same as BART with `norm_position="pre"`."""
+M2M_100 = replace(
+    BART,
+    name="m2m_100",
+    ignored={f"{stack}.embed_positions.weights": "sinusoids, frozen" for stack in ("encoder", "decoder")} | SINUSOIDS,
+)
+"""For `EncoderDecoderConfig(norm_position="pre", positions=FixedTable(sinusoids of fairseq), position_offset=2, tied=True)`."""
+
+_KEYS: dict[str, Key] = {
+    "vocab_size": Field("vocab_size", 50265),
+    "max_position_embeddings": Field("context", 1024),
+    "d_model": Field("d_model", 1024),
+    "encoder_layers": Field("n_layers", 12),
+    "decoder_layers": Field("n_decoder_layers", 12),
+    "encoder_attention_heads": Field("n_heads", 16),
+    "decoder_attention_heads": Same("encoder_attention_heads"),
+    "encoder_ffn_dim": Field("d_ff", 4096),
+    "decoder_ffn_dim": Same("encoder_ffn_dim"),
+    "num_hidden_layers": Same("encoder_layers"),
+    "activation_function": Field("activation", "gelu", ACTIVATIONS),
+    "dropout": Field("residual_dropout", 0.1, also=("embedding_dropout",)),
+    "attention_dropout": Field("attention_dropout", 0.0),
+    "activation_dropout": Field("feed_forward_dropout", 0.0),
+    "scale_embedding": Field("embedding_scale", False),
+    "pad_token_id": Field("padding_idx", 1),
+    "is_encoder_decoder": Only(True, "its decoder would read no source"),
+    "tie_word_embeddings": Only(True, "the tables of source, target and head would be one, and are several"),
+    "add_bias_logits": Only(False, "the logits would lack a bias"),
+    "extra_pos_embeddings": Only(2, "positions would be counted from another row"),
+}
+_UNLIKE = {  # keys of older files, which say what each model type is
+    "normalize_before": "its norms stand in other places",
+    "normalize_embedding": "the norm behind the embeddings is not as it says",
+    "add_final_layer_norm": "the norm behind the stacks is not as it says",
+    "static_position_embeddings": "its positions are of the other kind, sinusoids or trained",
+}
+
+
+def _older(before: bool, embedding: bool, final: bool, static: bool) -> dict[str, Key]:
+    return {
+        name: Only(value, why) for (name, why), value in zip(_UNLIKE.items(), (before, embedding, final, static), strict=True)
+    }
+
+
+def _biased(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A base model is saved without the bias of the head."""
+    return found | {"head_bias": "final_logits_bias" in names}
+
+
+BART_TYPE = ModelType(
+    name="bart",
+    config=EncoderDecoderConfig,
+    family=BART,
+    keys=_KEYS | _older(False, True, False, False),
+    fixed={"norm_position": "post", "embedding_norm": True, "position_offset": 2, "tied": True},
+    model="BartForConditionalGeneration",
+    base="BartModel",
+    prefix="model.",
+    heads={"classification_head.": "classification", "qa_outputs.": "answers in a text"},
+    harmless=frozenset(["classif_dropout", "classifier_dropout", "decoder_layerdrop", "encoder_layerdrop"]),
+    derive=_biased,
+)
+
+
+def _two_tables(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Where the vocabularies are two, `vocab_size` is the source's."""
+    shared, target = found.pop("shared"), found.pop("target")
+    if not shared:
+        found = found | {"source_vocab_size": found["vocab_size"], "vocab_size": target or found["vocab_size"]}
+    return _biased(found, names)
+
+
+def _one_or_two(config: EncoderDecoderConfig) -> dict[str, Any]:
+    shared = config.source_vocab_size is None
+    sizes = {"vocab_size": config.source_ids, "decoder_vocab_size": config.vocab_size}
+    return sizes | {"share_encoder_decoder_embeddings": shared}
+
+
+MARIAN_TYPE = replace(
+    BART_TYPE,
+    name="marian",
+    family=MARIAN,
+    keys=_KEYS
+    | _older(False, False, False, True)
+    | {
+        "vocab_size": Field("vocab_size", 58101),
+        "decoder_vocab_size": Field("target", None),
+        "share_encoder_decoder_embeddings": Field("shared", True),
+        "pad_token_id": Field("padding_idx", 58100),
+    },
+    fixed={"norm_position": "post", "positions": "sinusoid_blocks", "tied": True},
+    model="MarianMTModel",
+    base="MarianModel",
+    derive=_two_tables,
+    undo=_one_or_two,
+    variant=lambda config: None if config.source_vocab_size is None else MARIAN_APART,
+)
+
+MBART_TYPE = replace(
+    BART_TYPE,
+    name="mbart",
+    family=MBART,
+    keys=_KEYS | _older(True, True, True, False),
+    fixed={"norm_position": "pre", "embedding_norm": True, "position_offset": 2, "tied": True},
+    model="MBartForConditionalGeneration",
+    base="MBartModel",
+)
+
+
+@cache
+def fairseq_sinusoids(rows: int, d_model: int, padding_idx: int) -> FixedTable:
+    """Sines, then cosines, of wave lengths that reach 10000 at the last one; zeros for padding."""
+    half = d_model // 2
+    waves = np.exp(np.arange(half) * (-math.log(10000.0) / (half - 1)))
+    angles = np.arange(rows)[:, None] * waves
+    table = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((rows, d_model % 2))], 1)
+    table[padding_idx] = 0
+    return FixedTable(table)
+
+
+def _fairseq(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Positions are counted from the one behind the padding's."""
+    if found["padding_idx"] is None:
+        raise TypeError("pad_token_id is null, and positions are counted from it")
+    rows, offset = found["context"] + 2, found["padding_idx"] + 1
+    table = fairseq_sinusoids(rows, found["d_model"], found["padding_idx"])
+    return found | {"positions": table, "position_offset": offset, "context": rows - offset}
+
+
+M2M_100_TYPE = replace(
+    BART_TYPE,
+    name="m2m_100",
+    family=M2M_100,
+    keys=_KEYS
+    | _older(True, False, True, True)
+    | {
+        "vocab_size": Field("vocab_size", 128112),
+        "activation_function": Field("activation", "relu", ACTIVATIONS),
+        "attention_dropout": Field("attention_dropout", 0.1),
+        "scale_embedding": Field("embedding_scale", True),
+    },
+    fixed={"norm_position": "pre", "tied": True},
+    model="M2M100ForConditionalGeneration",
+    base="M2M100Model",
+    derive=_fairseq,
+    undo=lambda config: {"max_position_embeddings": config.context + config.position_offset - 2},
+)
+"""A token that is `pad_token_id` has a position of its own in torch, and the later ones do not move up: pad on the right."""

@@ -1,6 +1,12 @@
-"""BERT as transformers has it (`BertModel`, with its pooler)."""
+"""BERT as transformers has it (`BertModel`, with its pooler), and those that have its names: RoBERTa and XLM-R."""
 
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.config.models import EncoderConfig
 from jaxformer.convert.family import Family, module_rules, projection_rules
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
 
 _NAMES = {
     "embed.token": "embeddings.word_embeddings",
@@ -25,3 +31,86 @@ BERT = Family(
 )
 """For `EncoderConfig(norm_position="post", norm_epsilon=1e-12, embedding_norm=True, token_types=2, pooler=True,
 padding_idx=0)`."""
+ROBERTA = replace(BERT, name="roberta")
+"""The same with `position_offset=2, padding_idx=1`."""
+XLM_ROBERTA = replace(BERT, name="xlm-roberta")
+"""The same."""
+
+RELATIVE = "each layer has a table of distances that would be left out"
+
+
+def _pooled(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A model with a head for tokens is saved without the pooler."""
+    if not found["token_types"]:
+        raise TypeError("type_vocab_size is 0, and every token has a type")
+    return found | {"pooler": "pooler.dense.weight" in names}
+
+
+BERT_TYPE = ModelType(
+    name="bert",
+    config=EncoderConfig,
+    family=BERT,
+    keys={
+        "vocab_size": Field("vocab_size", 30522),
+        "max_position_embeddings": Field("context", 512),
+        "hidden_size": Field("d_model", 768),
+        "num_hidden_layers": Field("n_layers", 12),
+        "num_attention_heads": Field("n_heads", 12),
+        "intermediate_size": Field("d_ff", 3072),
+        "hidden_act": Field("activation", "gelu", ACTIVATIONS),
+        "layer_norm_eps": Field("norm_epsilon", 1e-12),
+        "type_vocab_size": Field("token_types", 2),
+        "pad_token_id": Field("padding_idx", 0),
+        "attention_probs_dropout_prob": Field("attention_dropout", 0.1),
+        "hidden_dropout_prob": Field("residual_dropout", 0.1, also=("embedding_dropout",)),
+        "position_embedding_type": Only("absolute", RELATIVE),
+    },
+    fixed={"norm_position": "post", "embedding_norm": True},
+    model="BertModel",
+    base="BertModel",
+    prefix="bert.",
+    heads={
+        "cls.": "masked words and next sentences",
+        "classifier.": "classification",
+        "qa_outputs.": "answers in a text",
+    },
+    harmless=frozenset(
+        [
+            *("classifier_dropout", "directionality", "tie_word_embeddings", "pooler_fc_size", "pooler_num_attention_heads"),
+            *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
+        ]
+    ),
+    derive=_pooled,
+)
+
+
+def _after_padding(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Positions are counted from the one behind the padding's."""
+    if found["padding_idx"] is None:
+        raise TypeError("pad_token_id is null, and positions are counted from it")
+    offset = found["padding_idx"] + 1
+    return _pooled(found | {"position_offset": offset, "context": found["context"] - offset}, names)
+
+
+ROBERTA_TYPE = replace(
+    BERT_TYPE,
+    name="roberta",
+    family=ROBERTA,
+    keys={**BERT_TYPE.keys, "vocab_size": Field("vocab_size", 50265), "pad_token_id": Field("padding_idx", 1)},
+    model="RobertaModel",
+    base="RobertaModel",
+    prefix="roberta.",
+    heads={"lm_head.": "masked words", "classifier.": "classification", "qa_outputs.": "answers in a text"},
+    derive=_after_padding,
+    undo=lambda config: {"max_position_embeddings": config.context + config.position_offset},
+)
+"""A token that is `pad_token_id` has the position before the first in torch, and the later ones move up: give `positions` where
+padding stands on the left, or between others."""
+XLM_ROBERTA_TYPE = replace(
+    ROBERTA_TYPE,
+    name="xlm-roberta",
+    family=XLM_ROBERTA,
+    keys={**ROBERTA_TYPE.keys, "vocab_size": Field("vocab_size", 30522)},
+    model="XLMRobertaModel",
+    base="XLMRobertaModel",
+)

@@ -1,7 +1,12 @@
 """GPT-2 as transformers has it (`GPT2LMHeadModel`): packed projections, and weights that need no transpose."""
 
-from jaxformer.convert.axes import Layout
+from collections.abc import Collection
+from typing import Any
+
+from jaxformer.config.models import GPTConfig
+from jaxformer.convert.axes import Layout, Part
 from jaxformer.convert.family import Family, Rule, module_rules
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
 
 _NAMES = {
     "embed.token": "transformer.wte",
@@ -19,7 +24,16 @@ _NAMES = {
 def gpt2_rules(kernel: Layout) -> tuple[Rule, ...]:
     """Of its names, which others use too; the head's kernel is torch's transposed in all of them."""
     rules = (rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs, kernel))
-    return *rules, *module_rules("head", "lm_head")
+    columns = 1 if kernel == "same" else 0
+    separate = (
+        rule
+        for number, own in enumerate(("query", "key", "value"))
+        for rule in (
+            Rule(f"attention.{own}.kernel", "attn.c_attn.weight", kernel, Part(number, 3, columns)),
+            Rule(f"attention.{own}.bias", "attn.c_attn.bias", part=Part(number, 3)),
+        )
+    )
+    return *rules, *separate, *module_rules("head", "lm_head")
 
 
 STACKS = {"stack.blocks.": "transformer.h.{layer}."}
@@ -27,4 +41,50 @@ TIED = {"lm_head.weight": "transformer.wte.weight"}
 MASKS = {"attn.bias": "the causal mask", "attn.masked_bias": "what hidden scores are set to"}
 
 GPT2 = Family(name="gpt2", stacks=STACKS, rules=gpt2_rules("same"), tied=TIED, ignored=MASKS)
-"""For `GPTConfig(projections="fused", activation="gelu_tanh", tied=True)`."""
+"""For `GPTConfig(activation="gelu_tanh", tied=True)`, with projections fused or separate."""
+
+
+def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The feed-forward layer is 4 times as wide as the model unless it is said."""
+    return found | {"d_ff": 4 * found["d_model"] if found["d_ff"] is None else found["d_ff"]}
+
+
+GPT2_TYPE = ModelType(
+    name="gpt2",
+    config=GPTConfig,
+    family=GPT2,
+    keys={
+        "vocab_size": Field("vocab_size", 50257),
+        "n_positions": Field("context", 1024),
+        "n_embd": Field("d_model", 768),
+        "n_layer": Field("n_layers", 12),
+        "n_head": Field("n_heads", 12),
+        "n_inner": Field("d_ff", None),
+        "activation_function": Field("activation", "gelu_new", ACTIVATIONS),
+        "layer_norm_epsilon": Field("norm_epsilon", 1e-5),
+        "attn_pdrop": Field("attention_dropout", 0.1),
+        "resid_pdrop": Field("residual_dropout", 0.1),
+        "embd_pdrop": Field("embedding_dropout", 0.1),
+        "tie_word_embeddings": Field("tied", True),
+        "scale_attn_weights": Only(True, "scores would be divided by sqrt(head width), and are not there"),
+        "scale_attn_by_inverse_layer_idx": Only(False, "the scores of layer i would lack the factor 1 / (i + 1)"),
+        "reorder_and_upcast_attn": Only(False, "in half precision, scores would be rounded at other places"),
+    },
+    fixed={"projections": "fused"},
+    model="GPT2LMHeadModel",
+    base="GPT2Model",
+    prefix="transformer.",
+    heads={"score.": "classification", "classifier.": "classification", "multiple_choice_head.": "multiple choice"},
+    harmless=frozenset(
+        [
+            "classifier_dropout",
+            "n_ctx",
+            "summary_activation",
+            "summary_first_dropout",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+        ]
+    ),
+    derive=_derive,
+)

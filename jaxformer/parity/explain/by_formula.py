@@ -47,4 +47,5 @@ def only(row: slice, evidence: Evidence, rows: int) -> Evidence:
         return array[row] if array.shape[:1] == (rows,) else array
 
     before, ids = ({name: cut(array) for name, array in each.items()} for each in (evidence.before, evidence.ids))
-    return replace(evidence, before=before, ids=ids, masks=tuple(map(cut, evidence.masks)))
+    masks, scores = (tuple(map(cut, arrays)) for arrays in (evidence.masks, evidence.scores))
+    return replace(evidence, before=before, ids=ids, masks=masks, scores=scores)

@@ -1,0 +1,54 @@
+"""`jaxformer convert`: a model from one framework's files into another's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.errors import InputError
+from jaxformer.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert(CacheFlag):
+    """Convert a model, and read it again to see that no bit was lost. Exit code 0: it was not; 1: --verify found a
+    difference."""
+
+    source: tyro.conf.Positional[Path]
+    """A folder of transformers' or of ours, a name on the Hugging Face hub, or a file of tensors (with --family)."""
+    out: tyro.conf.Positional[Path]
+    """The folder to write; with --to torch a file that ends in .safetensors or .pt."""
+    to: Literal["hf", "jax", "torch"]
+    """hf: a folder that transformers loads. jax: a folder that jaxformer loads. torch: a state_dict, under the names that
+    transformers or the family has, or else those of torch_ref."""
+    family: str | None = None
+    """Whose names the tensors of a file have, as gpt2 or nanogpt; its config.json lies beside it."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Type of the weights. None: as they are."""
+    verify: bool = False
+    """Compare with transformers' own model of the source, and write the verdict into parity.json beside the weights."""
+
+
+def main(arguments: list[str]) -> int:
+    """Convert, print the table of tensors and the verdicts, and return the exit code."""
+    flags = parse(Convert, arguments, prog="jaxformer convert")
+    use_cache(flags.cache)
+    from jaxformer.folders.conversion import convert
+    from jaxformer.folders.describe import tensor_table
+
+    done = convert(flags.source, flags.out, flags.to, family=flags.family, dtype=flags.dtype)
+    print("\n".join(tensor_table(done.state)))
+    print(done.said)
+    if not flags.verify:
+        return 0
+    if (checkpoint := done.source.checkpoint) is None or not checkpoint.place.is_dir():
+        raise InputError(f"--verify compares with transformers' own model, and {flags.source} is not a folder of transformers'")
+    from jaxformer.folders.certificate import NAME, certify
+
+    report = certify(checkpoint, done.model, done.files)
+    for stage in report.stages:
+        print(f"{stage.name}: {stage.status}; {stage.says}")
+    print(f"verdict: {report.verdict}; written into {done.files[0].parent / NAME}")
+    return report.exit_code

@@ -1,0 +1,125 @@
+"""Which settings of a block do not go together: each is refused by name. No jax is imported here."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import ConfigError
+from jaxformer.validation.fields import check_number, check_size
+
+if TYPE_CHECKING:
+    from jaxformer.config.blocks import BlockConfig
+
+ROTATED = ("half", "interleaved")
+READ_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "rotary_dim": ("rotary", ROTATED),
+    "rotary_base": ("rotary", ROTATED),
+    "rotary_window_base": ("rotary", ROTATED),
+    "rotary_scaling": ("rotary", ROTATED),
+    "rotary_factor": ("rotary_scaling", ("linear", "llama3", "yarn")),
+    "rotary_original_context": ("rotary_scaling", ("llama3", "yarn")),
+    "rotary_low_frequency_factor": ("rotary_scaling", ("llama3",)),
+    "rotary_high_frequency_factor": ("rotary_scaling", ("llama3",)),
+    "rotary_beta_fast": ("rotary_scaling", ("yarn",)),
+    "rotary_beta_slow": ("rotary_scaling", ("yarn",)),
+    "rotary_truncate": ("rotary_scaling", ("yarn",)),
+    "rotary_attention_factor": ("rotary_scaling", ("yarn",)),
+    "relative_buckets": ("relative_bias", ("t5",)),
+    "relative_distance": ("relative_bias", ("t5",)),
+}
+"""Field -> the other field, and its values with which it is read."""
+FEWEST_BUCKETS = 4
+
+
+def check_combinations(config: "BlockConfig") -> None:
+    """ConfigError for a setting that another one leaves unread, or makes impossible."""
+    _check_read(config)
+    _check_norms_and_residuals(config)
+    _check_heads(config)
+    _check_windows(config)
+    _check_scaling(config)
+    if config.relative_bias == "t5":
+        check_size("relative_buckets", config.relative_buckets, least=FEWEST_BUCKETS)
+        if config.relative_buckets % 2:
+            raise ConfigError(f"relative_buckets = {config.relative_buckets} is odd; give an even number, half for each side")
+        check_size("relative_distance", config.relative_distance, least=config.relative_buckets // 2 + 1)
+
+
+def _check_read(config: "BlockConfig") -> None:
+    """Nothing is set that nothing reads."""
+    defaults = {field.name: field.default for field in fields(config)}
+    for name, (other, values) in READ_WITH.items():
+        value, found = getattr(config, name), getattr(config, other)
+        if value != defaults[name] and found not in values:
+            wanted = " or ".join(map(repr, values))
+            raise ConfigError(
+                f"{name} = {value!r} is not read with {other} = {found!r}; set {other} = {wanted}, or leave it out"
+            )
+
+
+def _check_norms_and_residuals(config: "BlockConfig") -> None:
+    if config.norm_unit_offset and config.norm == "none" and not config.qk_norm:
+        raise ConfigError("norm_unit_offset = True needs a norm; set norm = 'rms', or norm_unit_offset = False")
+    if config.parallel_residual and config.norm_position != "pre":
+        raise ConfigError(f"parallel_residual = True needs norm_position = 'pre', and it is {config.norm_position!r}")
+    if config.parallel_residual and not config.d_ff:
+        raise ConfigError("parallel_residual = True needs a feed-forward layer, and d_ff = 0; set parallel_residual = False")
+
+
+def _check_heads(config: "BlockConfig") -> None:
+    if not config.output_projection and config.output_bias:
+        raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
+    if not config.output_projection and config.n_heads * config.head_width != config.d_model:
+        raise ConfigError(
+            f"head_dim = {config.head_dim} makes heads {config.n_heads * config.head_width} wide in all, which "
+            f"output_projection = False adds to d_model = {config.d_model}; set output_projection = True"
+        )
+    if config.rotary_dim is not None:
+        check_size("rotary_dim", config.rotary_dim, least=2, most=config.head_width)
+        if config.rotary_dim % 2:
+            raise ConfigError(f"rotary_dim = {config.rotary_dim} is odd; units are rotated in pairs, give an even number")
+    elif config.rotary != "none" and config.head_width % 2:
+        raise ConfigError(
+            f"rotary = {config.rotary!r} rotates pairs of units, and a head is {config.head_width} wide; give an even "
+            "rotary_dim"
+        )
+
+
+def _check_windows(config: "BlockConfig") -> None:
+    pattern = config.layer_pattern
+    if config.window is not None:
+        check_size("window", config.window)
+    if pattern is not None:
+        if not isinstance(pattern, tuple) or any(kind not in ("window", "full") for kind in pattern):
+            raise ConfigError(
+                f"layer_pattern = {pattern!r:.60} is not a tuple of 'window' and 'full'; give one, as ('window', 'full')"
+            )
+        if "window" not in pattern:
+            raise ConfigError(
+                f"layer_pattern = {pattern!r:.60} has no 'window'; leave it and window out where all layers see all"
+            )
+    for name in ("layer_pattern", "rotary_window_base"):
+        if getattr(config, name) is not None and config.window is None:
+            raise ConfigError(f"{name} = {getattr(config, name)!r:.60} needs a window; give window = 4096, or leave it out")
+
+
+def _check_scaling(config: "BlockConfig") -> None:
+    """A scaling of rotary positions has all of its numbers, in order."""
+    for name in ("rotary_base", "rotary_window_base"):
+        if getattr(config, name) is not None or name == "rotary_base":
+            check_number(name, getattr(config, name), 1, open_below=True)
+    if config.rotary_original_context is not None:
+        check_size("rotary_original_context", config.rotary_original_context)
+    for name, (other, values) in READ_WITH.items():
+        missing = other == "rotary_scaling" and config.rotary_scaling in values and getattr(config, name) is None
+        if missing and name != "rotary_attention_factor":
+            raise ConfigError(f"{other} = {config.rotary_scaling!r} needs {name}; the model's own configuration has it")
+    ordered = {
+        "llama3": ("rotary_low_frequency_factor", "rotary_high_frequency_factor"),
+        "yarn": ("rotary_beta_slow", "rotary_beta_fast"),
+    }
+    if config.rotary_scaling in ordered:
+        low, high = ordered[config.rotary_scaling]
+        if not getattr(config, low) < getattr(config, high):
+            raise ConfigError(
+                f"{low} = {getattr(config, low)} is not below {high} = {getattr(config, high)}; give a smaller one"
+            )

@@ -1,0 +1,235 @@
+"""How transformers describes one of its model types in config.json: a table of keys, read and written by the same table.
+
+    ModelType(
+        name="gpt2",
+        config=GPTConfig,
+        family=GPT2,
+        keys={"n_embd": Field("d_model", 768), "add_cross_attention": Only(False, "a second attention would be left out")},
+        fixed={"projections": "fused"},
+        model="GPT2LMHeadModel",
+        base="GPT2Model",
+        prefix="transformer.",
+    )
+
+A file in `families/` that makes one of these is all that a new model type needs: `load`, `save` and the commands find it.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
+from jaxformer.convert.family import Family
+from jaxformer.errors import ConfigError, ConversionError
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python": "gelu",
+    "gelu_python_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""transformers' names of activations -> ours. Of several, the first is written."""
+
+TASKS = """_num_labels architectures bos_token_id cls_token_id decoder_start_token_id eos_token_id finetuning_task id2label
+initializer_range init_std label2id mask_token_id model_type num_labels pad_token_id prefix problem_type sep_token_id
+task_specific_params tokenizer_class unk_token_id"""
+OUTPUTS = """output_attentions output_hidden_states output_past return_dict tie_last_hidden_states use_cache use_return_dict"""
+SEARCH = """bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_token_id forced_eos_token_id length_penalty
+max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"""
+RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attn_implementation
+chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers_version use_bfloat16"""
+HARMLESS = frozenset(f"{TASKS} {OUTPUTS} {SEARCH} {RUNNING}".split())
+"""Keys that change no output of any model: heads for tasks, what is returned, how tokens are chosen, how it is run."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A key that one field of our configuration says."""
+
+    name: str
+    """The field, or a name that `derive` reads and `undo` writes."""
+    default: Any
+    """transformers' own, where the key is missing."""
+    values: Mapping[Any, Any] | None = None
+    """Its words -> ours, where they are not the same."""
+    also: tuple[str, ...] = ()
+    """More fields that have this value."""
+
+
+@dataclass(frozen=True)
+class Only:
+    """A switch of which we have one setting, which is also what a missing key means."""
+
+    value: Any
+    otherwise: str
+    """What would be wrong if another value were ignored."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """A key that has to say what another one says: one field of ours holds both."""
+
+    key: str
+
+
+Key = Field | Only | Same
+
+SWITCHES: dict[str, Key] = {
+    "add_cross_attention": Only(False, "a second attention would be left out"),
+    "auto_map": Only(None, "the model has code of its own, which would not run"),
+    "cross_attention_hidden_size": Only(None, "a second attention would be left out"),
+    "is_decoder": Only(False, "every token would see the later ones"),
+    "is_encoder_decoder": Only(False, "one of its two stacks would be left out"),
+    "per_layer_config": Only(None, "some layers have settings of their own, which would be ignored"),
+    "pruned_heads": Only({}, "heads that were taken out would be missing"),
+    "quantization_config": Only(None, "the weights are quantized, and would be read as they are"),
+    "tie_encoder_decoder": Only(False, "the two stacks share their weights, and would not"),
+}
+"""What every model type has; a table of its own keys may say otherwise."""
+NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "projections")
+"""Fields that change no output: how a model starts, how it is run, how its weights are packed."""
+AT_START = {"layers": "rolled"}
+"""Fields of every model that is read: compiled in seconds, and no layer's weights are copied beside the others."""
+TRAINING = ("attention_dropout", "residual_dropout", "feed_forward_dropout", "embedding_dropout", "padding_idx")
+"""Fields that change training alone."""
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """One of transformers' model types, as a table."""
+
+    name: str
+    """`model_type` in config.json."""
+    config: type[ModelConfig]
+    family: Family
+    keys: Mapping[str, Key]
+    """What config.json says about the model."""
+    model: str
+    """transformers' class that has the tensors of the family."""
+    base: str
+    """Its class without a head; the same where the family has none."""
+    prefix: str
+    """What the names of tensors begin with in a model with a head."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ours that are the same in every model of this type."""
+    heads: Mapping[str, str] = field(default_factory=dict)
+    """What names of tensors begin with that are of heads which ours has none of -> what for."""
+    harmless: frozenset[str] = frozenset()
+    """More keys that change no output."""
+    derive: Callable[[dict[str, Any], Collection[str]], dict[str, Any]] | None = None
+    """Our fields, of those that the keys say and of the tensors' names, where that is not all."""
+    undo: Callable[[Any], dict[str, Any]] | None = None
+    """Keys whose values `derive` changed, as config.json has them."""
+    variant: Callable[[Any], Family | None] | None = None
+    """The family of some configurations, where it is another."""
+
+    @property
+    def headed(self) -> bool:
+        """Whether the family's names are those of a model with a head."""
+        return self.model != self.base
+
+    def family_of(self, config: ModelConfig) -> Family:
+        """The rules of a model of that configuration."""
+        return (self.variant and self.variant(config)) or self.family
+
+    def read(self, described: Mapping[str, Any], names: Collection[str]) -> ModelConfig:
+        """Our configuration of what config.json says, of a model with tensors of these names.
+
+        ConfigError lists every key that is not known, and every value that ours has not.
+        """
+        problems = [problem for name, value in described.items() if (problem := self._problem(name, value, described))]
+        found: dict[str, Any] = {**AT_START, **self.fixed}
+        for name, key in self.keys.items():
+            if isinstance(key, Field):
+                value = described.get(name, key.default)
+                if key.values is not None and value not in list(key.values):
+                    problems.append(f"{name} = {value!r} is not known, and something else would be computed")
+                else:
+                    own = value if key.values is None else key.values[value]
+                    found |= dict.fromkeys((key.name, *key.also), own)
+        if not problems:
+            try:
+                return self.config(**(self.derive(found, names) if self.derive else found))
+            except (ConfigError, TypeError) as error:
+                problems.append(f"it describes no model: {error}")
+        raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
+
+    def _problem(self, name: str, value: Any, described: Mapping[str, Any]) -> str | None:
+        """What is wrong with a key; None where nothing is."""
+        key = self.keys.get(name, SWITCHES.get(name))
+        if isinstance(key, Only) and value != key.value and value is not None:
+            return f"{name} = {value!r:.60} is not supported ({key.value!r} is): {key.otherwise}"
+        if isinstance(key, Same):
+            wanted = described.get(key.key, self._default(key.key))
+            return None if value == wanted else f"{name} = {value!r:.60} differs from {key.key} = {wanted!r}; here they are one"
+        if key is None and name not in HARMLESS | self.harmless:
+            return f"{name} = {value!r:.60} is not a known key; take it out if it changes no output"
+        return None
+
+    def _default(self, name: str) -> Any:
+        key = self.keys[name]
+        return key.default if isinstance(key, Field) else None
+
+    def head_of(self, name: str) -> str | None:
+        """What a tensor is for that belongs to a head which ours has none of; None for all others."""
+        return next((task for start, task in self.heads.items() if name.startswith(start)), None)
+
+    def write(self, config: ModelConfig, names: Collection[str]) -> dict[str, Any]:
+        """The keys of config.json that describe a model of that configuration, with tensors of these names.
+
+        ConversionError lists the fields that transformers' model has no place for; those of training alone are a warning.
+        """
+        written: dict[str, Any] = {"model_type": self.name}
+        for name, key in self.keys.items():
+            if isinstance(key, Field) and hasattr(config, key.name):
+                value = getattr(config, key.name)
+                words = [word for word, mine in (key.values or {}).items() if mine == value]
+                written[name] = words[0] if words else value
+        written |= self.undo(config) if self.undo else {}
+        written |= {name: written[key.key] for name, key in self.keys.items() if isinstance(key, Same)}
+        try:
+            back = self.read(written, names)
+        except ConfigError as error:
+            raise ConversionError(str(error)) from None
+        if lost := differences(config, back, but=(*NOT_FUNCTION, *TRAINING)):
+            raise ConversionError(f"transformers' {self.name} has no place for {'; '.join(lost)}")
+        if lost := differences(config, back, but=NOT_FUNCTION):
+            warnings.warn(f"config.json of a {self.name} has no place for {'; '.join(lost)}: training needs it", stacklevel=4)
+        return written
+
+
+def differences(config: ModelConfig, other: ModelConfig, but: Collection[str]) -> list[str]:
+    """The fields whose values are not the same, however the same value is written."""
+    one, two = normal_form(config), normal_form(other)
+    return [
+        f"{it.name} = {getattr(one, it.name)!r} ({getattr(two, it.name)!r} there)"
+        for it in fields(one)
+        if it.name not in but and getattr(one, it.name) != getattr(two, it.name)
+    ]
+
+
+def normal_form(config: ModelConfig) -> ModelConfig:
+    """The same model with every default written out as the value that it stands for."""
+    given: dict[str, Any] = {
+        "n_kv_heads": config.kv_heads,
+        "head_dim": config.head_width,
+        "stack_norm": config.final_norm != "none",
+    }
+    if isinstance(config, EncoderDecoderConfig):
+        source = config.source
+        given |= {
+            "n_decoder_layers": config.decoder.n_layers,
+            "source_context": source.context,
+            "source_positions": source.positions,
+        }
+    return replace(config, **given)

@@ -1,0 +1,147 @@
+"""torch's states on disk: one file, or the files of a folder that transformers wrote. Nothing in them is ever executed.
+
+The tensors of safetensors files are mapped, and read when they are used; torch reads `.bin`, `.pt` and `.pth`.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from jaxformer.convert.host import host
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.safetensors_io import map_tensors
+from jaxformer.convert.state_dict import to_tensor
+from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
+from jaxformer.extras import extra_package
+from jaxformer.whole_files import refuse_existing, written_whole
+
+SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
+"""Endings of files that hold a state."""
+WHOLE, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
+"""transformers' names of a model in one file; of several, the index has this ending too."""
+INSIDE = ("state_dict", "model", "model_state_dict")
+"""Keys under which training scripts save a state beside other things."""
+
+
+def open_state(path: Path) -> dict[str, Any]:
+    """Every tensor of a file by its name, as numpy arrays; CheckpointError where it cannot be read whole and safely."""
+    if path.suffix in SAFETENSORS:
+        try:
+            return dict(map_tensors(path))
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} is not a safetensors file: {first_line(error)}") from None
+    if path.suffix in PICKLES:
+        return {name: host(tensor) for name, tensor in _unpickled(path).items()}
+    raise InputError(f"{path} ends in no known way; give a file that ends in {', '.join(SAFETENSORS + PICKLES)}")
+
+
+def _unpickled(path: Path) -> Mapping[str, Any]:
+    """torch's own file, of tensors alone: `weights_only` runs no code that the file brings."""
+    with extra_package():
+        import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a pickle that torch refuses may end in any of them
+        raise CheckpointError(
+            f"{path} is not a file of tensors alone, and is not opened ({first_line(error)}); save its state_dict()"
+        ) from None
+    inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
+    odd = [] if isinstance(inner, dict) else [f"it is a {type(inner).__name__}"]
+    odd += (
+        [f"{name} is a {type(it).__name__}" for name, it in dict(inner or {}).items() if not hasattr(it, "detach")]
+        if not odd
+        else []
+    )
+    if odd or not inner:
+        raise CheckpointError(f"{path} holds no state_dict: {listed(odd) or 'it is empty'}; save model.state_dict()")
+    return inner
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the tensors of a folder, one or several; CheckpointError where the index or a file is missing."""
+    for name in WHOLE:
+        if (folder / name).is_file():
+            return [folder / name]
+        if (index := folder / f"{name}{INDEX}").is_file():
+            return _shards(index, sorted(set(weight_map(index).values())))
+    looked = ", ".join(f"{name}, {name}{INDEX}" for name in WHOLE)
+    raise CheckpointError(f"{folder} holds no weights: it has none of {looked}")
+
+
+def _shards(index: Path, names: list[str]) -> list[Path]:
+    """The files that an index names; all of them are plain names in its own folder."""
+    odd = [f"{name!r:.60} is not a plain name of a weights file" for name in names if not _plain(name)]
+    odd += [f"{name} is missing" for name in names if _plain(name) and not (index.parent / name).is_file()]
+    if odd:
+        raise CheckpointError(f"{index}: {listed(odd)}; copy the whole folder again")
+    return [index.parent / name for name in names]
+
+
+def _plain(name: str) -> bool:
+    """Whether a file of that name is in the folder itself, on every system."""
+    return name.endswith(SAFETENSORS + PICKLES) and not any(character in name for character in "/\\:\0")
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Names of tensors -> names of files."""
+    try:
+        found = json.loads(index.read_text("utf-8"))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{index} is not an index of weights: {first_line(error)}") from None
+    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
+        raise CheckpointError(f"{index} is not an index of weights: its weight_map is {found!r:.50}")
+    return found
+
+
+def open_folder_state(folder: Path) -> dict[str, Any]:
+    """Every tensor of a folder; CheckpointError where two files have the same one, or the index names one that none has."""
+    state: dict[str, Any] = {}
+    for path in (files := weight_files(folder)):
+        more = open_state(path)
+        if twice := sorted(set(more) & set(state)):
+            raise CheckpointError(f"{path}: {listed(twice)} {'are' if twice[1:] else 'is'} in another file too")
+        state |= more
+    if files[0].name not in WHOLE:
+        index = next(index for name in WHOLE if (index := folder / f"{name}{INDEX}").is_file())
+        if lost := sorted(set(weight_map(index)) - set(state)):
+            raise CheckpointError(f"{index} names tensors that no file has: {listed(lost)}; copy the whole folder again")
+    return state
+
+
+def write_state(path: Path, state: Mapping[str, np.ndarray]) -> None:
+    """Write tensors into a file that ends in .safetensors, or one of torch's own; it appears whole or not at all.
+
+    InputError for another ending, or a file that is there; CheckpointError where it cannot be written.
+    """
+    if path.suffix not in SAFETENSORS + PICKLES:
+        raise InputError(f"{path} ends in no known way; name a file that ends in {', '.join(SAFETENSORS + PICKLES)}")
+    refuse_existing(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as unfinished:
+            if path.suffix in SAFETENSORS:
+                safetensors.numpy.save_file(dict(state), unfinished, {"format": "pt"})
+            else:
+                _pickle(state, unfinished)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}; give another name") from None
+
+
+def _pickle(state: Mapping[str, np.ndarray], path: Path) -> None:
+    with extra_package():
+        import torch
+
+    torch.save({name: to_tensor(array) for name, array in state.items()}, path)

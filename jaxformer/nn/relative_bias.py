@@ -1,0 +1,56 @@
+"""What is added to attention's scores by the distance of key and query: `1 N T S`, one for all layers of a stack."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from jaxformer.config.blocks import BlockConfig
+
+
+def bucket(distance: Int[np.ndarray, "*rows"], buckets: int, farthest: int, *, both_sides: bool) -> Int[np.ndarray, "*rows"]:
+    """T5's bucket of each distance key - query: the nearest have one each, farther ones share by the logarithm (in float32, as
+    transformers has it), and `farthest` and beyond share the last. With `both_sides`, keys behind the query have half of them.
+    """
+    later = np.zeros_like(distance)
+    if both_sides:
+        buckets //= 2
+        later, distance = (distance > 0) * buckets, np.abs(distance)
+    else:
+        distance = np.maximum(-distance, 0)
+    exact = buckets // 2
+    ratio = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact))
+    shared = ratio / np.float32(math.log(farthest / exact)) * np.float32(buckets - exact)
+    return later + np.where(distance < exact, distance, np.minimum(exact + shared.astype(np.int64), buckets - 1))
+
+
+def alibi_slopes(heads: int) -> Float[np.ndarray, " N"]:
+    """2^(-8i / n) for i = 1 ... n where the heads are a power of two. Else those of the next one, every second first."""
+    power = 1 << (heads - 1).bit_length()
+    slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+    return (slopes if power == heads else np.concatenate([slopes[1::2], slopes[::2]]))[:heads]
+
+
+class RelativeBias(nnx.Module):
+    """T5's learned bias for buckets of distances, or ALiBi's, -slope * distance, which owns nothing."""
+
+    def __init__(self, config: BlockConfig, *, causal: bool):
+        self.heads, self.causal = config.n_heads, causal
+        self.buckets, self.farthest = config.relative_buckets, config.relative_distance
+        learned = config.relative_bias == "t5"
+        self.table = nnx.Param(jnp.zeros((self.buckets, self.heads), jnp.float32)) if learned else None
+
+    def __call__(self, queries: int, keys: int, start: int | Int[Array, ""], dtype: DTypeLike) -> Float[Array, "1 N T S"]:
+        """For queries at start, start + 1, ... and keys at 0, 1, ..."""
+        key, query = jnp.arange(keys, dtype=jnp.int32), jnp.arange(queries, dtype=jnp.int32) + start
+        distance = key[None, :] - query[:, None]
+        if self.table is None:
+            slopes = jnp.asarray(alibi_slopes(self.heads), dtype)
+            return -(slopes[:, None, None] * jnp.abs(distance).astype(dtype)[None])[None]
+        every = np.arange(-self.farthest, self.farthest + 1)
+        known = jnp.asarray(bucket(every, self.buckets, self.farthest, both_sides=not self.causal), jnp.int32)
+        found = known[jnp.clip(distance, -self.farthest, self.farthest) + self.farthest]
+        return jnp.moveaxis(self.table[...].astype(dtype)[found], -1, 0)[None]

@@ -1,0 +1,118 @@
+"""Rotary positions (Su et al. 2021): pairs of units of queries and keys are rotated by angles that grow with the position."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.nn.precision import wide, wide_dtype
+
+Pairs = tuple[float, ...]
+"""A number for each pair of units."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The angles a token, in float64, of layers that see all and of those with a window."""
+
+    interleaved: bool
+    """Which units pair: 2i and 2i + 1, or i and i + R / 2."""
+    angles: tuple[Pairs, Pairs]
+    """Radians a token."""
+    amplitudes: tuple[float, float]
+    """Times what is rotated."""
+
+
+def make_rotary(config: BlockConfig) -> Rotary | None:
+    """What a configuration asks for; its numbers are computed once, in float64, and rounded once, by whoever uses them."""
+    if config.rotary == "none":
+        return None
+    dim = config.head_width if config.rotary_dim is None else config.rotary_dim
+    angles, amplitude = SCALINGS[config.rotary_scaling](base_angles(dim, config.rotary_base), config)
+    local, local_amplitude = angles, amplitude
+    if config.rotary_window_base is not None:
+        local, local_amplitude = base_angles(dim, config.rotary_window_base), 1.0
+    both = tuple(angles.tolist()), tuple(local.tolist())
+    return Rotary(config.rotary == "interleaved", both, (amplitude, local_amplitude))
+
+
+def base_angles(dim: int, base: float) -> Float[np.ndarray, " P"]:
+    """base^(-2i / dim): the first pair turns by one radian a token, the last by almost 1 / base."""
+    return base ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
+
+
+def unscaled(angles: np.ndarray, config: BlockConfig) -> tuple[np.ndarray, float]:
+    """As they are."""
+    return angles, 1.0
+
+
+def linear(angles: np.ndarray, config: BlockConfig) -> tuple[np.ndarray, float]:
+    """All angles by the factor, as if positions were (Chen et al. 2023)."""
+    return angles / cast(float, config.rotary_factor), 1.0
+
+
+def llama3(angles: np.ndarray, config: BlockConfig) -> tuple[np.ndarray, float]:
+    """Short waves stay, long ones are scaled, with a passage by how often a wave fits the original context (Llama 3.1)."""
+    low, high = cast(float, config.rotary_low_frequency_factor), cast(float, config.rotary_high_frequency_factor)
+    fits = cast(int, config.rotary_original_context) * angles / (2 * math.pi)
+    kept = np.clip((fits - low) / (high - low), 0, 1)
+    return angles * (kept + (1 - kept) / cast(float, config.rotary_factor)), 1.0
+
+
+def yarn(angles: np.ndarray, config: BlockConfig) -> tuple[np.ndarray, float]:
+    """A ramp over the pairs, and a larger amplitude (Peng et al. 2023, sections 3.2 and 3.4)."""
+    n, factor = len(angles), cast(float, config.rotary_factor)
+
+    def pair_that_turns(times: float) -> float:
+        """In the original context."""
+        return n * math.log(cast(int, config.rotary_original_context) / (2 * math.pi * times)) / math.log(config.rotary_base)
+
+    first, last = pair_that_turns(config.rotary_beta_fast), pair_that_turns(config.rotary_beta_slow)
+    if config.rotary_truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * n - 1)
+    width = last - first if last != first else 0.001  # as transformers has it
+    scaled = np.clip((np.arange(n) - first) / width, 0, 1)
+    amplitude = config.rotary_attention_factor
+    if amplitude is None:
+        amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return angles * (1 - scaled + scaled / factor), amplitude
+
+
+SCALINGS: dict[str, Callable[[np.ndarray, BlockConfig], tuple[np.ndarray, float]]] = {
+    "none": unscaled,
+    "linear": linear,
+    "llama3": llama3,
+    "yarn": yarn,
+}
+
+
+def waves(
+    rotary: Rotary, positions: Int[Array, "#B T"], windowed: bool | Bool[Array, ""], dtype: np.dtype
+) -> tuple[Float[Array, "#B T 1 P"], Float[Array, "#B T 1 P"]]:
+    """Cosine and sine of every pair's angle at these positions."""
+    full, local = (jnp.asarray(angles, dtype) for angles in rotary.angles)
+    amplitude, local_amplitude = (jnp.asarray(number, dtype) for number in rotary.amplitudes)
+    angles = positions.astype(dtype)[..., None, None] * jnp.where(windowed, local, full)[None, None, None]
+    amplitude = jnp.where(windowed, local_amplitude, amplitude)
+    return jnp.cos(angles) * amplitude, jnp.sin(angles) * amplitude
+
+
+def rotate(
+    x: Float[Array, "B T N H"], rotary: Rotary, positions: Int[Array, "#B T"], windowed: bool | Bool[Array, ""] = False
+) -> Float[Array, "B T N H"]:
+    """Each pair (a, b) of the first R units as (a cos - b sin, b cos + a sin), in float32 or wider; the other units stay."""
+    cos, sin = waves(rotary, positions, windowed, wide_dtype(x.dtype))
+    n = 2 * cos.shape[-1]
+    turned, rest = wide(x[..., :n]), x[..., n:]
+    pairs = turned.reshape(*turned.shape[:-1], *((-1, 2) if rotary.interleaved else (2, -1)))
+    axis = -1 if rotary.interleaved else -2
+    a, b = (jax.lax.index_in_dim(pairs, i, axis, keepdims=False) for i in (0, 1))
+    turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis).reshape(turned.shape)
+    return jnp.concatenate([turned.astype(x.dtype), rest], -1)

@@ -1,0 +1,200 @@
+"""`jaxformer convert`, `info`, `generate` and `translate` on folders of transformers': what it loads, and what it writes."""
+
+import json
+import shutil
+import sys
+from dataclasses import asdict
+
+import jax
+import pytest
+import torch
+import transformers
+
+import jaxformer as jf
+from jaxformer.cli.main import dispatch
+from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.errors import CheckpointError, InputError, MissingPackageError
+from jaxformer.folders.certificate import certify
+from jaxformer.folders.opened import open_path
+from jaxformer.training.runs import RunFolder
+
+TEXTS = ["Ein Mann fährt Fahrrad.", "A man rides a bike.", "Zwei Hunde laufen."]
+CHARACTERS = "\n abcdefgh"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A tokenizer of transformers', without a template around texts."""
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    jf.Tokenizer.train_bpe(TEXTS, 270).save(path)
+    described = json.loads(path.read_text()) | {"post_processor": None}
+    path.write_text(json.dumps(described))
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path), pad_token="<pad>", eos_token="</s>")
+
+
+@pytest.fixture(scope="module")
+def gpt2(words, tmp_path_factory):
+    """A folder as transformers writes it."""
+    sizes = {"n_positions": 64, "n_embd": 12, "n_layer": 2, "n_head": 3}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=len(words) + 3, **sizes, **ids))
+    folder = tmp_path_factory.mktemp("gpt2") / "theirs"
+    jf.excite(model, seed=3).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bart(words, tmp_path_factory):
+    sizes = {"d_model": 12, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 64, "vocab_size": len(words)}
+    sizes |= {f"{stack}_attention_heads": 3 for stack in ("encoder", "decoder")}
+    sizes |= {f"{stack}_ffn_dim": 20 for stack in ("encoder", "decoder")}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 2}
+    model = jf.excite(transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes, **ids)), seed=4)
+    model.generation_config.no_repeat_ngram_size = 2
+    folder = tmp_path_factory.mktemp("bart") / "theirs"
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def run(capsys, *arguments) -> tuple[int | None, list[str]]:
+    """The exit code, and the lines on stdout."""
+    code = dispatch([str(it) for it in arguments])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_comes_back_bit_for_bit_with_a_certificate(gpt2, tmp_path, capsys):
+    code, lines = run(capsys, "convert", gpt2, tmp_path / "it", "--to", "hf", "--verify")
+    assert code == 0
+    assert any(
+        line.split() == ["transformer.h.{layer}.mlp.c_fc.bias", "[48]", "float32", "layers", "0", "to", "1"] for line in lines
+    )
+    assert "round trip: 28 tensors, read again bit for bit; 28 are the source's, name and bits" in lines
+    assert lines[-1].startswith("verdict: EQUAL: weights, forward, gradients, float32 (tier B); written into")
+    written, wanted = bytes_of(tmp_path / "it"), bytes_of(gpt2)
+    found = json.loads(written.pop("parity.json"))
+    assert {name: json.loads(it) if name == "config.json" else it for name, it in written.items()} == {
+        name: json.loads(it) if name == "config.json" else it for name, it in wanted.items()
+    }
+    assert found["torch"] == found["jax"] == {"model.safetensors": found["jax"]["model.safetensors"]}
+    assert {"jaxformer", "transformers", "torch", "jax", "numpy"} <= {*found["versions"]}
+    assert [check["status"] for check in found["checks"]] == ["equal"] * 4
+
+    _, lines = run(capsys, "info", tmp_path / "it", "--tensors")
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert shown["family"] == "gpt2, of transformers"
+    assert shown["certificate"].endswith(f"beside transformers {transformers.__version__}; the weights are unchanged")
+    weights = tmp_path / "it/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    _, lines = run(capsys, "info", tmp_path / "it")
+    assert lines[-1].endswith("the weights have changed since: model.safetensors")
+    (tmp_path / "it/parity.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"parity.json is damaged, or not a certificate"):
+        dispatch(["info", str(tmp_path / "it")])
+
+
+def test_a_certificate_tells_a_difference(gpt2, tmp_path):
+    shutil.copytree(gpt2, tmp_path / "it")
+    found = open_path(tmp_path / "it")
+    found.model.stack.blocks.attention_norm.scale[...] *= 1.01
+    report = certify(found.checkpoint, found.model, [tmp_path / "it/model.safetensors"])
+    assert report.exit_code == 1
+    assert json.loads((tmp_path / "it/parity.json").read_text())["verdict"].startswith("DIFFERENT")
+
+
+def test_without_transformers(gpt2, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingPackageError, match=r"^--verify compares .* and transformers is not installed; pip install"):
+        run(capsys, "convert", gpt2, tmp_path / "it", "--to", "hf", "--verify")
+
+
+def test_ours_and_torchs(gpt2, tmp_path, capsys):
+    run(capsys, "convert", gpt2, tmp_path / "ours", "--to", "jax", "--dtype", "bfloat16")
+    _, lines = run(capsys, "info", tmp_path / "ours")
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert shown["family"] == "a saved model, GPT"
+    assert shown["types"] == "bfloat16"
+    assert (tmp_path / "ours/tokenizer.json").read_bytes() == (gpt2 / "tokenizer.json").read_bytes()
+    run(capsys, "convert", gpt2, tmp_path / "state.pt", "--to", "torch")
+    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
+    shutil.copy(gpt2 / "config.json", tmp_path / "config.json")
+    run(capsys, "convert", tmp_path / "state.pt", tmp_path / "again", "--to", "hf", "--family", "gpt2")
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (gpt2 / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("arguments", [("state.txt", "--to", "torch"), ("", "--to", "hf")], ids=["no ending", "there"])
+def test_what_is_refused_before_anything_is_written(arguments, gpt2, tmp_path, capsys):
+    with pytest.raises(InputError):
+        run(capsys, "convert", gpt2, tmp_path / arguments[0], *arguments[1:])
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
+    ids = words(TEXTS[0], return_tensors="pt")
+    wanted = transformers.GPT2LMHeadModel.from_pretrained(gpt2).generate(
+        **{name: ids[name] for name in ("input_ids", "attention_mask")}, max_new_tokens=20, do_sample=False
+    )[0, ids["input_ids"].shape[1] :]
+    _, lines = run(capsys, "generate", gpt2, "--prompt", TEXTS[0], "--tokens", 20, "--temperature", 0)
+    ends = torch.nonzero((wanted == 2) | (wanted >= len(words)))
+    assert "\n".join(lines) == TEXTS[0] + words.backend_tokenizer.decode(wanted[: ends[0] if len(ends) else None].tolist())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys):
+    model = transformers.BartForConditionalGeneration.from_pretrained(bart)
+    ids = words(TEXTS[1], return_tensors="pt")["input_ids"]
+    wanted = model.generate(ids, max_new_tokens=64, num_beams=beams, do_sample=False, early_stopping=True)[0, 1:]
+    _, lines = run(capsys, "translate", bart, TEXTS[1], "--beam", beams)
+    stop = (wanted == 2).nonzero()[0]
+    assert lines == [" ".join(words.backend_tokenizer.decode(wanted[:stop].tolist()).split("\n")).strip()]
+
+
+def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_path, capsys):
+    sizes = {"d_model": 12, "n_layers": 2, "n_heads": 3, "d_ff": 20}
+    config = jf.GPTConfig(vocab_size=len(CHARACTERS), context=256, tied=True, **sizes)
+    ours = RunFolder.create(tmp_path / "run", {"recipe": {"model": asdict(config)}, "characters": CHARACTERS})
+    save_weights(ours.weights, jf.excite(jf.abstract(config), seed=2))
+    run(capsys, "convert", tmp_path / "run", tmp_path / "hf", "--to", "hf")
+    text = "a bad hag"
+    _, lines = run(capsys, "generate", tmp_path / "run", "--prompt", text, "--tokens", 200, "--temperature", 0)
+    _, again = run(capsys, "generate", tmp_path / "hf", "--prompt", text, "--tokens", 200, "--temperature", 0)
+    described = json.loads((tmp_path / "hf/config.json").read_text())
+    assert described["bos_token_id"] is described["eos_token_id"] is None  # not transformers' 50256, which is no character
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf")
+    ids = words(text, return_tensors="pt", return_token_type_ids=False)
+    wanted = words.decode(model.generate(**ids, max_new_tokens=200, do_sample=False, pad_token_id=0)[0])
+    assert lines == again == wanted.splitlines()
+    assert len(wanted) == len(text) + 200
+    assert len({*wanted}) > 3
+
+
+def test_what_does_not_write(gpt2, bart, tmp_path, capsys):
+    with pytest.raises(InputError, match="needs a text to begin with; give it with --prompt"):
+        dispatch(["generate", str(gpt2)])
+    with pytest.raises(InputError, match="holds a model that does not translate texts; use jaxformer generate"):
+        dispatch(["translate", str(gpt2), "x"])
+    with pytest.raises(InputError, match=r"--first 'fra_Latn' is no token of"):
+        dispatch(["translate", str(bart), "x", "--first", "fra_Latn"])
+    shutil.copytree(gpt2, tmp_path / "it")
+    (tmp_path / "it/tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"has no tokenizer.json: its texts cannot be read"):
+        dispatch(["generate", str(tmp_path / "it"), "--prompt", "x"])
+    jf.Tokenizer.train_bpe(TEXTS, 300).save(tmp_path / "it/tokenizer.json")
+    with pytest.raises(InputError, match="it is another model's"):
+        dispatch(["generate", str(tmp_path / "it"), "--prompt", "x"])
+    encoder = jf.Encoder(
+        jf.EncoderConfig(vocab_size=5, context=4, d_model=4, n_layers=1, n_heads=1, d_ff=4), rngs=jax.random.key(0)
+    )
+    jf.save(encoder, tmp_path / "encoder")
+    with pytest.raises(InputError, match="holds an encoder, which writes no text"):
+        dispatch(["generate", str(tmp_path / "encoder"), "--prompt", "x"])

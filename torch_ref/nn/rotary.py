@@ -1,0 +1,103 @@
+"""Rotary positions (Su et al. 2021): pairs of units of queries and keys are rotated by angles that grow with the position."""
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from jaxformer.config.blocks import BlockConfig
+
+Pairs = tuple[float, ...]
+"""A number for each pair of units."""
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The angles a token, in float64, of layers that see all and of those with a window."""
+
+    interleaved: bool
+    """Which units pair: 2i and 2i + 1, or i and i + R / 2."""
+    angles: tuple[Pairs, Pairs]
+    """Radians a token."""
+    amplitudes: tuple[float, float]
+    """Times what is rotated."""
+
+
+def make_rotary(config: BlockConfig) -> Rotary | None:
+    """What a configuration asks for; its numbers are computed once, in float64, and rounded once, by whoever uses them."""
+    if config.rotary == "none":
+        return None
+    dim = config.head_width if config.rotary_dim is None else config.rotary_dim
+    angles, amplitude = SCALINGS[config.rotary_scaling](base_angles(dim, config.rotary_base), config)
+    local, local_amplitude = angles, amplitude
+    if config.rotary_window_base is not None:
+        local, local_amplitude = base_angles(dim, config.rotary_window_base), 1.0
+    both = tuple(angles.tolist()), tuple(local.tolist())
+    return Rotary(config.rotary == "interleaved", both, (amplitude, local_amplitude))
+
+
+def base_angles(dim: int, base: float) -> Tensor:
+    """base^(-2i / dim): the first pair turns by one radian a token, the last by almost 1 / base."""
+    return 1.0 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def unscaled(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+    """As they are."""
+    return angles, 1.0
+
+
+def linear(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+    """All angles by the factor, as if positions were (Chen et al. 2023)."""
+    return angles / cast(float, config.rotary_factor), 1.0
+
+
+def llama3(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+    """Short waves stay, long ones are scaled, with a passage by how often a wave fits the original context (Llama 3.1)."""
+    low, high = cast(float, config.rotary_low_frequency_factor), cast(float, config.rotary_high_frequency_factor)
+    fits = cast(int, config.rotary_original_context) * angles / (2 * math.pi)
+    kept = ((fits - low) / (high - low)).clamp(0, 1)
+    return torch.lerp(angles / cast(float, config.rotary_factor), angles, kept), 1.0
+
+
+def yarn(angles: Tensor, config: BlockConfig) -> tuple[Tensor, float]:
+    """A ramp over the pairs, and a larger amplitude (Peng et al. 2023, sections 3.2 and 3.4)."""
+    n, factor = len(angles), cast(float, config.rotary_factor)
+
+    def pair_that_turns(times: float) -> float:
+        """In the original context."""
+        return n * math.log(cast(int, config.rotary_original_context) / (2 * math.pi * times)) / math.log(config.rotary_base)
+
+    first, last = pair_that_turns(config.rotary_beta_fast), pair_that_turns(config.rotary_beta_slow)
+    if config.rotary_truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * n - 1)
+    width = last - first if last != first else 0.001  # as transformers has it
+    scaled = ((torch.arange(n, dtype=torch.float64) - first) / width).clamp(0, 1)
+    amplitude = config.rotary_attention_factor
+    if amplitude is None:
+        amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return torch.lerp(angles, angles / factor, scaled), amplitude
+
+
+SCALINGS = {"none": unscaled, "linear": linear, "llama3": llama3, "yarn": yarn}
+
+
+def waves(rotary: Rotary, positions: Tensor, windowed: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every pair's angle at these positions: `#B T 1 R/2`."""
+    angles = positions.to(dtype)[..., None, None] * torch.tensor(rotary.angles[windowed], dtype=dtype)
+    amplitude = rotary.amplitudes[windowed]
+    return angles.cos() * amplitude, angles.sin() * amplitude
+
+
+def rotate(x: Tensor, rotary: Rotary, positions: Tensor, windowed: bool = False) -> Tensor:
+    """Each pair (a, b) of the first R units as (a cos - b sin, b cos + a sin), in float32 or wider; the other units stay."""
+    cos, sin = waves(rotary, positions, windowed, torch.promote_types(x.dtype, torch.float32))
+    n = 2 * cos.shape[-1]
+    turned, rest = x[..., :n].to(cos.dtype), x[..., n:]
+    pairs = turned.unflatten(-1, (-1, 2) if rotary.interleaved else (2, -1))
+    axis = -1 if rotary.interleaved else -2
+    a, b = pairs.unbind(axis)
+    turned = torch.stack([a * cos - b * sin, b * cos + a * sin], axis).flatten(-2)
+    return torch.cat([turned.to(x.dtype), rest], -1)
