@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from jaxformer.config.models import GPTConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.config.settings import LEFT_OUT
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
+from jaxformer.data.tasks import Pairs
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
@@ -18,6 +19,7 @@ from jaxformer.parity.numerics.metrics import check_float32, check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import chunked_loss, losses
+from jaxformer.training.pairs import pair_loss
 from torch_ref.models import build
 from torch_ref.training import losses as torch_losses
 
@@ -207,21 +209,26 @@ def test_too_few_classes_to_share_are_refused():
 
 
 STATES = RNG.standard_normal((4, 7, 4))
-MODELS = {"own head": {"head_bias": True}, "tied": {"tied": True}}
+SIZES = {"vocab_size": 11, "context": 7, "d_model": 4, "n_layers": 1, "n_heads": 1, "d_ff": 0}
+MODELS = {
+    "own head": GPTConfig(**SIZES, head_bias=True),
+    "tied": GPTConfig(**SIZES, tied=True),
+    "encoder-decoder": EncoderDecoderConfig(**SIZES, tied=True, head_bias=True),
+}
+"""Of which only the read-out is called."""
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def gpt(request):
-    """A model of which only the read-out is called."""
-    return GPTConfig(vocab_size=11, context=7, d_model=4, n_layers=1, n_heads=1, d_ff=0, **MODELS[request.param])
+def config(request):
+    return MODELS[request.param]
 
 
 @pytest.mark.parametrize("most", [11, 44, 10**6], ids=["a row", "four rows", "whole"])
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
-def test_a_loss_in_chunks_has_torchs_value_and_gradient(rules, most, gpt, float64, monkeypatch):
+def test_a_loss_in_chunks_has_torchs_value_and_gradient(rules, most, config, float64, monkeypatch):
     monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most)
-    weights = excite(abstract(gpt), seed=1)
-    twin, states = load_torch(build(gpt), weights).double(), torch.from_numpy(STATES).requires_grad_()
+    weights = excite(abstract(config), seed=1)
+    twin, states = load_torch(build(config), weights).double(), torch.from_numpy(STATES).requires_grad_()
     total, normaliser = theirs(twin.read_out(states), rules)
     torch_losses.mean(total, normaliser).backward()
     rules = {name: jnp.asarray(rule) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
@@ -255,3 +262,15 @@ def test_a_loss_in_chunks_never_holds_all_logits(monkeypatch):
     chunked = bytes_of(lambda model, states: chunked_loss.read_out_cross_entropy(model, states, targets)[0])
     assert whole >= 4 * 1024 * 256
     assert chunked < whole / 8
+
+
+def test_the_loss_of_pairs_is_in_chunks(monkeypatch):
+    model = abstract(EncoderDecoderConfig(vocab_size=2048, context=9, d_model=8, n_layers=1, n_heads=1, d_ff=0))
+    batch = Pairs(jnp.ones((64, 2), jnp.int32), jnp.ones((64, 9), jnp.int32))
+
+    def bytes_in_chunks_of(most):
+        monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most)
+        gradient = jax.jit(jax.grad(lambda model: pair_loss(model, batch, None, pad=0, smoothing=0.1)[0]))
+        return gradient.lower(model).compile().memory_analysis().temp_size_in_bytes
+
+    assert bytes_in_chunks_of(2**14) < bytes_in_chunks_of(2**20) / 4

@@ -132,11 +132,32 @@ class EncoderDecoder(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "B T V"], KVCache | None]:
         """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        masks, biases = {"mask": mask, "memory_mask": memory_mask}, {"bias": bias, "memory_bias": memory_bias}
+        x, cache = self.last_hidden_state(target, cache, memory, **masks, **biases, key=key)
+        return self.read_out(x), cache
+
+    def last_hidden_state(
+        self,
+        target: Tokens,
+        cache: KVCache | None,
+        memory: Memory,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        memory_bias: Float[Array, "..."] | None = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "B T D"], KVCache | None]:
+        """The normed output of the decoder, before the read-out: a loss over a large vocabulary reads it out in chunks."""
         embed_key, stack_key = split_key(key, 2)
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias), embed_key)
         biases = {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, stack_key, **biases)
-        return self.head(self.decoder_norm(x), self.embed.token), cache
+        return self.decoder_norm(x), cache
+
+    def read_out(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """States -> logits."""
+        return self.head(x, self.embed.token)
 
     def attention_weights(
         self,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxformer.config.settings import IGNORE_INDEX
-from jaxformer.models import GPT
+from jaxformer.models import GPT, EncoderDecoder
 from jaxformer.nn.precision import wide, wide_dtype
 from jaxformer.training.losses import cross_entropy
 
@@ -24,7 +24,7 @@ ChunkLoss = Callable[[PyTree, Array, Array], tuple[Array, Array]]
 
 
 def read_out_cross_entropy(
-    model: GPT, states: Float[Array, "B T D"], targets: Int[Array, "B T"], **rules: Any
+    model: GPT | EncoderDecoder, states: Float[Array, "B T D"], targets: Int[Array, "B T"], **rules: Any
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """`cross_entropy(model.read_out(states), targets, **rules)` in the memory of at most MOST_LOGITS logits.
 

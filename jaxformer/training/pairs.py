@@ -7,16 +7,21 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxformer.config.settings import Spread
 from jaxformer.data.tasks import Pairs
 from jaxformer.models import EncoderDecoder
+from jaxformer.nn.dropout import split_key
 from jaxformer.nn.masks import ids_to_valid, padding_mask
+from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.losses import cross_entropy
 
 
-def predict(
+def last_hidden_state(
     model: EncoderDecoder, batch: Pairs, key: PRNGKeyArray | None, *, pad: int
-) -> tuple[Float[Array, "B T V"], Int[Array, "B T"]]:
-    """Logits of every target token but the first, and these tokens."""
+) -> tuple[Float[Array, "B T D"], Int[Array, "B T"]]:
+    """The states that every target token but the first is read out of, and these tokens."""
+    encoder_key, decoder_key = split_key(key, 2)
     mask = padding_mask(ids_to_valid(jnp.asarray(batch.source), pad))
-    return model(batch.source, batch.target[:, :-1], source_mask=mask, key=key), jnp.asarray(batch.target[:, 1:])
+    memory = model.encode(batch.source, mask=mask, key=encoder_key)
+    states, _ = model.last_hidden_state(batch.target[:, :-1], None, memory, memory_mask=mask, key=decoder_key)
+    return states, jnp.asarray(batch.target[:, 1:])
 
 
 def pair_loss(
@@ -29,13 +34,14 @@ def pair_loss(
     spread: Spread = "others_but_padding",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Cross-entropy of the target: its sum and its count, padding left out."""
-    logits, targets = predict(model, batch, key, pad=pad)
-    return cross_entropy(logits, targets, ignore_index=pad, smoothing=smoothing, spread=spread)
+    states, targets = last_hidden_state(model, batch, key, pad=pad)
+    return read_out_cross_entropy(model, states, targets, ignore_index=pad, smoothing=smoothing, spread=spread)
 
 
 def pair_sums(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
     """Without dropout or smoothing: the summed loss, how many tokens are the likeliest ones, and how many there are."""
-    logits, targets = predict(model, batch, None, pad=pad)
+    states, targets = last_hidden_state(model, batch, None, pad=pad)
+    logits = model.read_out(states)
     total, _ = cross_entropy(logits, targets, ignore_index=pad)
     counted = targets != pad
     return total, ((logits.argmax(-1) == targets) & counted).sum(), counted.sum()

@@ -114,10 +114,30 @@ class EncoderDecoder(nn.Module):
         memory_bias: Tensor | None = None,
     ) -> tuple[Tensor, KVCache | None]:
         """Logits of these tokens, which come after the cached ones, and the cache with these tokens added."""
+        masks, biases = {"mask": mask, "memory_mask": memory_mask}, {"bias": bias, "memory_bias": memory_bias}
+        x, cache = self.last_hidden_state(target, cache, memory, **masks, **biases)
+        return self.read_out(x), cache
+
+    def last_hidden_state(
+        self,
+        target: Tensor,
+        cache: KVCache | None,
+        memory: Memory,
+        *,
+        mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        memory_bias: Tensor | None = None,
+    ) -> tuple[Tensor, KVCache | None]:
+        """The normed output of the decoder, before the read-out."""
         x, mask = self._embed_target(target, cache, memory, (mask, bias), (memory_mask, memory_bias))
         biases = {"bias": bias, "memory_bias": memory_bias}
         x, cache = self.decoder.extend(x, cache, mask, memory, memory_mask, **biases)
-        return self.head(self.decoder_norm(x), self.embed.token), cache
+        return self.decoder_norm(x), cache
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """States -> logits."""
+        return self.head(x, self.embed.token)
 
     def attention_weights(
         self,

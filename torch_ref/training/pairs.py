@@ -12,24 +12,28 @@ Pairs = tuple[Tensor, Tensor]
 """A source `B S` and a target `B U`."""
 
 
-def predict(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Tensor, Tensor]:
-    """Logits of every target token but the first, and these tokens."""
+def last_hidden_state(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Tensor, Tensor]:
+    """The states that every target token but the first is read out of, and these tokens."""
     source, target = batch
-    return model(source, target[:, :-1], source_mask=padding_mask(ids_to_valid(source, pad))), target[:, 1:]
+    mask = padding_mask(ids_to_valid(source, pad))
+    memory = model.encode(source, mask=mask)
+    states, _ = model.last_hidden_state(target[:, :-1], None, memory, memory_mask=mask)
+    return states, target[:, 1:]
 
 
 def pair_loss(
     model: EncoderDecoder, batch: Pairs, *, pad: int, smoothing: float = 0.0, spread: Spread = "others_but_padding"
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the target: its sum and its count, padding left out."""
-    logits, targets = predict(model, batch, pad=pad)
-    return cross_entropy(logits, targets, ignore_index=pad, smoothing=smoothing, spread=spread)
+    states, targets = last_hidden_state(model, batch, pad=pad)
+    return cross_entropy(model.read_out(states), targets, ignore_index=pad, smoothing=smoothing, spread=spread)
 
 
 @torch.no_grad()
 def pair_sums(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Tensor, Tensor, Tensor]:
     """Without smoothing: the summed loss, how many tokens are the likeliest ones, and how many there are."""
-    logits, targets = predict(model, batch, pad=pad)
+    states, targets = last_hidden_state(model, batch, pad=pad)
+    logits = model.read_out(states)
     total, _ = cross_entropy(logits, targets, ignore_index=pad)
     counted = targets != pad
     return total, ((logits.argmax(-1) == targets) & counted).sum(), counted.sum()
