@@ -101,7 +101,11 @@ PLANTED = {
         "torch mask as given; jax mask none",
     ),
     "half of what a sub-layer adds": (
-        patched(blocks.Block, "_after", lambda f: lambda self, norm, x, y, key: f(self, norm, x, y / 2, key)),
+        patched(
+            blocks.Block,
+            "_after",
+            lambda f: lambda self, norm, output_norm, x, y, key: f(self, norm, output_norm, x, y / 2, key),
+        ),
         list(BLOCKS),
         "jax adds 0.5 times",
     ),

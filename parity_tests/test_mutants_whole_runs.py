@@ -11,12 +11,15 @@ pytestmark = pytest.mark.optimizers
 CASES = (*TRAININGS, *DECODINGS)
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICKLY = "noam", "beam"
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICKLY else pytest.mark.slow) for case in CASES])
 def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_training_and_decoding_are_killed(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CASES][::every]]
     with capsys.disabled():

@@ -191,7 +191,9 @@ def test_cached_equals_uncached(name, pieces):
     with torch.no_grad():
         reference = twin(torch.from_numpy(tokens), **given)
         held, torch_logits = torch_cache(twin, 3, CAPACITY), []
-        extend = jax.jit(lambda model, piece, cache, places: model.extend(piece, cache, mask=valid, positions=places))
+        extend = jax.jit(
+            lambda model, piece, cache, places: model.extend(piece, cache, mask=jnp.asarray(valid), positions=places)
+        )
         cache, logits = empty_cache(model, 3, CAPACITY), []
         for piece, places in zip(*(np.split(array, np.cumsum(pieces)[:-1], 1) for array in (tokens, positions)), strict=True):
             found, cache = extend(model, piece, cache, places)

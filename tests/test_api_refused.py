@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder",
     ),
     "no folder": (lambda: jf.save(GPT, ""), "folder is empty; give a path"),
-    "a model to load": (lambda: jf.load(GPT), "folder is a GPT; give a path"),
+    "a model to load": (lambda: jf.load(GPT), "path is a GPT; give a path"),
     "a tokenizer from a number": (lambda: jf.Tokenizer.load(5), "path = 5 is a int; give a path"),
     "a number for a tokenizer": (
         lambda: jf.Tokenizer(5),

@@ -10,7 +10,7 @@ import pytest
 from jaxformer.cli.commands import COMMANDS
 from jaxformer.compilation_cache import FOLDER, LEAST_SECONDS, remove_unfinished
 
-COMPILES = [name for name in COMMANDS if name not in ("parity dump", "parity explain") and not name.startswith("bench")]
+COMPILES = [name for name in COMMANDS if name not in ("info", "parity dump", "parity explain") and not name.startswith("bench")]
 """A benchmark measures starts with a cache of its own, and without."""
 COUNTED = """
 import jax, sys

@@ -14,7 +14,7 @@ from jaxformer.parity.explain.formulas.attention import packed, separate
 from jaxformer.parity.explain.search import Choices, Hypothesis
 
 BASES = (10000.0, 500000.0, 1000000.0, 150000.0, 160000.0, 100000.0, 1000.0)
-LLAMA3, YARN = 8192, (4096, 8192, 32768)
+LLAMA3, YARN = 8192.0, (4096.0, 8192.0, 32768.0)
 """Contexts before the scaling, in tokens."""
 PROBED = 23
 """So many of the scores tell one combination from all others."""
@@ -23,11 +23,11 @@ ROTATION = ("rotary pairs", "rotated part", "rotary base", "rotary scaling")
 Scaling = tuple[str, float, float]
 """Its kind, by how much, and the context before it."""
 SCALINGS: dict[str, Scaling] = {
-    "none": ("none", 1, 0),
-    **{f"linear by {n}": ("linear", n, 0) for n in (2, 4, 8)},
-    **{f"llama3 by {n}": ("llama3", n, LLAMA3) for n in (8, 32)},
-    **{f"yarn by {n} of {of}": ("yarn", n, of) for n in (4, 32, 40) for of in YARN},
-    **{f"yarn by {n} of {of}, between pairs": ("yarn between pairs", n, of) for n in (4, 32) for of in YARN},
+    "none": ("none", 1.0, 0.0),
+    **{f"linear by {n:g}": ("linear", n, 0.0) for n in (2.0, 4.0, 8.0)},
+    **{f"llama3 by {n:g}": ("llama3", n, LLAMA3) for n in (8.0, 32.0)},
+    **{f"yarn by {n:g} of {of:g}": ("yarn", n, of) for n in (4.0, 32.0, 40.0) for of in YARN},
+    **{f"yarn by {n:g} of {of:g}, between pairs": ("yarn between pairs", n, of) for n in (4.0, 32.0) for of in YARN},
 }
 
 
