@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
+from jaxformer.nn.by_sequence import by_sequence
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.dropout import dropout
 from jaxformer.nn.linear import Linear
@@ -107,7 +108,11 @@ def attention(
     scoring: Scoring = SCALED,
 ) -> Float[Array, "B T N H"]:
     """What each query gathers from the values; with an rng, attention weights are dropped out."""
-    return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
+
+    def attend(q, k, v, mask, bias, rng):
+        return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
+
+    return by_sequence(attend, q, k, v, mask, bias, rng)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:

@@ -134,9 +134,12 @@ class Stack(nnx.Module):
 
     @property
     def unroll(self) -> tuple[int, int]:
-        """How many layers a turn of the compiled loop holds, on CPU and elsewhere; all of them: there is no loop."""
+        """How many layers a turn of the compiled loop holds, on CPU and elsewhere; all of them: there is no loop.
+
+        XLA's CPU backend keeps what an unrolled loop was asked to compute again: `remat` needs a loop.
+        """
         if self.layers == "auto":
-            return (self.n_layers if self.n_layers <= DEEPEST_UNROLLED else 1), 1
+            return (1 if self.remat or self.n_layers > DEEPEST_UNROLLED else self.n_layers), 1
         return (self.n_layers, self.n_layers) if self.layers == "unrolled" else (1, 1)
 
     def __call__(
