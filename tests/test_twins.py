@@ -13,7 +13,7 @@ PACKAGES = ("nn", "models", "decoding", "training")
 
 NO_TWIN = {
     "decoding/prepare.py": "torch compiles nothing",
-    "nn/by_sequence.py": "torch's fused attention keeps no scores",
+    "nn/in_parts.py": "torch's fused attention keeps no scores",
     "nn/dropout.py": "torch.nn.Dropout",
     "nn/linear.py": "torch.nn.Linear",
     "nn/matmul.py": "torch's own gradient of a product is fast already",

@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.nn.by_sequence import by_sequence
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
 from jaxformer.nn.dropout import dropout
+from jaxformer.nn.in_parts import attend_in_parts
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import combine, window_mask
 from jaxformer.nn.norms import ScaledNorm
@@ -112,7 +112,7 @@ def attention(
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
-    return by_sequence(attend, q, k, v, mask, bias, rng)
+    return attend_in_parts(attend, q, k, v, mask, bias, rng)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:

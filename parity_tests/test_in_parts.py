@@ -12,21 +12,26 @@ import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
 from jaxformer.config.models import GPTConfig
 from jaxformer.models import abstract
-from jaxformer.nn import by_sequence
+from jaxformer.nn import in_parts
 from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.helpers import noise, padding
 
 B, T, S, N, K, H = 6, 5, 7, 4, 2, 3
 Q, KEYS, VALUES = noise(B, T, N, H), noise(B, S, K, H, seed=1), noise(B, S, K, H, seed=2)
-MASKS = {"none": None, "one a sequence": padding(B, S), "one for all": noise(1, 1, T, S, seed=3) > 0}
+MASKS = {
+    "none": None,
+    "one a head": noise(B, N, T, S, seed=6) > 0,
+    "one a sequence": padding(B, S),
+    "one for all": noise(1, 1, T, S, seed=3) > 0,
+}
 BIASES = {"none": None, "one a sequence": noise(B, N, T, S, seed=4), "one for all": noise(1, N, T, S, seed=5)}
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[0.5, 1, 3], ids=["two heads", "a sequence", "three sequences"])
 def few(request, monkeypatch):
-    """That many sequences at a time; of three, all six are three times two."""
-    monkeypatch.setattr(by_sequence, "MOST_SCORES", N * T * S)
-    monkeypatch.setattr(by_sequence, "AT_ONCE", request.param * N * T * S)
+    """That much at a time."""
+    monkeypatch.setattr(in_parts, "MOST_SCORES", N * T * S)
+    monkeypatch.setattr(in_parts, "AT_ONCE", int(request.param * N * T * S))
 
 
 @pytest.mark.usefixtures("few", "float64")
@@ -64,9 +69,10 @@ def test_every_part_drops_other_weights():
     assert len({sequence.tobytes() for sequence in found}) == B
 
 
-def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch):
-    monkeypatch.setattr(by_sequence, "MOST_SCORES", 1)
-    monkeypatch.setattr(by_sequence, "AT_ONCE", 4 * N * T * S)
+@pytest.mark.parametrize("at_once", [1, 4 * N * T * S])
+def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
+    monkeypatch.setattr(in_parts, "MOST_SCORES", 1)
+    monkeypatch.setattr(in_parts, "AT_ONCE", at_once)
     q, k, v = (jnp.asarray(it[:5]) for it in (Q, KEYS, VALUES))
     np.testing.assert_allclose(ours.attention(q, k, v), ours.weighted_values(ours.attention_weights(q, k), v), rtol=1e-4)
 
@@ -91,7 +97,7 @@ def test_scores_are_not_kept_for_the_backward_pass(monkeypatch):
     scores = 4 * 8 * 4 * 512 * 512
     few = bytes_of_a_step(LONG)
     jax.clear_caches()
-    monkeypatch.setattr(by_sequence, "MOST_SCORES", 2**40)
+    monkeypatch.setattr(in_parts, "MOST_SCORES", 2**40)
     assert few < scores < bytes_of_a_step(LONG) / 2
 
 
