@@ -132,6 +132,8 @@ class ModelType:
     """Keys whose values `derive` changed, as config.json has them."""
     variant: Callable[[Any], Family | None] | None = None
     """The family of some configurations, where it is another."""
+    unwritten: tuple[str, ...] = ()
+    """Fields of ours that it has no key for, and that change no output of it."""
 
     @property
     def headed(self) -> bool:
@@ -201,9 +203,10 @@ class ModelType:
             back = self.read(written, names)
         except ConfigError as error:
             raise ConversionError(str(error)) from None
-        if lost := differences(config, back, but=(*NOT_FUNCTION, *TRAINING)):
+        untold = *NOT_FUNCTION, *self.unwritten
+        if lost := differences(config, back, but=(*untold, *TRAINING)):
             raise ConversionError(f"transformers' {self.name} has no place for {'; '.join(lost)}")
-        if lost := differences(config, back, but=NOT_FUNCTION):
+        if lost := differences(config, back, but=untold):
             warnings.warn(f"config.json of a {self.name} has no place for {'; '.join(lost)}: training needs it", stacklevel=4)
         return written
 
@@ -224,6 +227,7 @@ def normal_form(config: ModelConfig) -> ModelConfig:
         "n_kv_heads": config.kv_heads,
         "head_dim": config.head_width,
         "stack_norm": config.final_norm != "none",
+        "attention_scale": config.head_width**-0.5 if config.attention_scale is None else config.attention_scale,
     }
     if isinstance(config, EncoderDecoderConfig):
         source = config.source
@@ -232,4 +236,8 @@ def normal_form(config: ModelConfig) -> ModelConfig:
             "source_context": source.context,
             "source_positions": source.positions,
         }
+    elif (windowed := config.windowed_layers) is not None:
+        pattern = tuple("window" if it else "full" for it in windowed)
+        given |= {"layer_pattern": None if all(windowed) else pattern}
+        given |= {} if any(windowed) else {"window": None, "layer_pattern": None, "rotary_window_base": None}
     return replace(config, **given)
