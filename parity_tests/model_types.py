@@ -1,4 +1,4 @@
-"""Small models of transformers, one or more of each model type, with random excited weights: as it writes and as we load them."""
+"""Small models of transformers with random excited weights, one or more of each model type: as it writes and as we load them."""
 
 import warnings
 from pathlib import Path

@@ -122,7 +122,7 @@ GEMMA3_TYPE = replace(
         "sliding_window_pattern": Field("sliding_window_pattern", 6),
         "rope_local_base_freq": Field("rope_local_base_freq", None),
     },
-    fixed=GEMMA2_TYPE.fixed | {"qk_norm": True},
+    fixed={**GEMMA2_TYPE.fixed, "qk_norm": True},
     model="Gemma3ForCausalLM",
     base="Gemma3TextModel",
     harmless=GEMMA2_TYPE.harmless | {"_sliding_window_pattern", "attn_logit_softcapping"},  # transformers reads neither
