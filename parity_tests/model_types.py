@@ -1,4 +1,4 @@
-"""Small models of transformers with random excited weights, one or more of each model type: as it writes and as we load them."""
+"""Small models of transformers with random excited weights, of every model type: as it writes and as we load them."""
 
 import warnings
 from pathlib import Path

@@ -27,21 +27,17 @@ NUMBERS = {
     "rotary_attention_factor": "attention_factor",
 }
 """Fields of ours -> keys inside of `rope_parameters`."""
-KNOWN = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "mscale", "mscale_all_dim", *NUMBERS.values()}
+KNOWN = {"rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", *NUMBERS.values()}
 LAYERS = {"sliding_attention": "window", "full_attention": "full"}
 """transformers' kinds of layers -> ours."""
 
 
-def take_rope(found: dict[str, Any], base: float = 10000.0, part: float = 1.0) -> dict[str, Any]:
-    """Our rotary fields of the keys in `ROPE`, which are taken out of `found`; `base` is that of a model that names none.
-
-    `part` of a head is rotated, unless the keys say how much; a model for which that is 1 has no other.
-    """
+def take_rope(found: dict[str, Any]) -> dict[str, Any]:
+    """Our rotary fields of the keys in `ROPE`, which are taken out of `found`."""
     parameters, scaling, theta = (found.pop(name) for name in ROPE)
-    rope = {"rope_theta": base if theta is None else theta, "partial_rotary_factor": part} | dict(scaling or parameters or {})
-    rotated = rope["partial_rotary_factor"]
-    if part == 1 != rotated:
-        raise ConfigError(f"partial_rotary_factor = {rotated} is not supported (1 is): heads would be rotated as a whole")
+    rope = {"rope_theta": 10000.0 if theta is None else theta} | dict(scaling or parameters or {})
+    if (part := rope.pop("partial_rotary_factor", 1.0)) != 1:
+        raise ConfigError(f"partial_rotary_factor = {part} is not supported (1 is): heads would be rotated as a whole")
     return read_rope(rope, found["context"])
 
 

@@ -47,7 +47,8 @@ exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_toke
 max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"""
 RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attn_implementation
-chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers_version use_bfloat16"""
+chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers.js_config transformers_version
+use_bfloat16"""
 HARMLESS = frozenset(f"{TASKS} {OUTPUTS} {SEARCH} {RUNNING}".split())
 """Keys that change no output of any model: heads for tasks, what is returned, how tokens are chosen, how it is run."""
 

@@ -166,7 +166,9 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
         except ConversionError as error:
             refused.append(str(error))
     raise ConversionError(
-        min(refused, key=lambda said: said.count("; ")) if refused else f"no {type(config).__name__} is known there"
+        min(refused, key=lambda said: ("has no place for" not in said, said.count("; ")))
+        if refused
+        else f"no {type(config).__name__} is known there"
     )
 
 

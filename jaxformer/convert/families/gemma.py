@@ -77,7 +77,7 @@ GEMMA2_TYPE = ModelType(
     base="Gemma2Model",
     prefix="model.",
     heads=HEADS,
-    harmless=frozenset(["cache_implementation", "hidden_act"]),  # it is hidden_activation that is read
+    harmless=frozenset(["cache_implementation", "hidden_act", "sliding_window_size"]),  # transformers reads none of them
     derive=_gemma2,
     undo=lambda config: _undo(config) | rope_keys(config),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert.decoder_keys import ROPE, layer_types, read_layers, rope_keys, take_rope
 from jaxformer.convert.family import Family, module_rules, projection_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType
+from jaxformer.convert.model_type import ACTIVATIONS, Field, Key, ModelType, Only
 
 NAMES = {
     "embed.token": "model.embed_tokens",
@@ -59,6 +59,7 @@ _KEYS: dict[str, Key] = KEYS | {"hidden_act": Field("activation", "silu", ACTIVA
 _BIASES: dict[str, Key] = {
     "attention_bias": Field("qkv_bias", False, also=("output_bias",)),
     "mlp_bias": Field("feed_forward_bias", False),
+    "rope_interleaved": Only(False, "other units of a head would pair"),
 }
 FIXED = {"positions": "none", "rotary": "half", "norm": "rms", "gated": True}
 _NO_BIAS = {"qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
@@ -91,7 +92,7 @@ LLAMA_TYPE = ModelType(
     base="LlamaModel",
     prefix="model.",
     heads=HEADS,
-    harmless=frozenset(["pretraining_tp"]),
+    harmless=frozenset(["is_llama_config", "max_sequence_length", "pretraining_tp"]),
     derive=rotary,
     undo=_undo,
 )
@@ -147,7 +148,7 @@ QWEN2_TYPE = replace(
     MISTRAL_TYPE,
     name="qwen2",
     family=QWEN2,
-    keys=_QWEN,
+    keys=_QWEN | {"use_mrope": Only(False, "positions would be of three kinds")},
     fixed=FIXED | _NO_BIAS | {"qkv_bias": True},
     model="Qwen2ForCausalLM",
     base="Qwen2Model",

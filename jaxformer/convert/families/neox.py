@@ -4,9 +4,10 @@ from collections.abc import Collection
 from typing import Any
 
 from jaxformer.config.models import GPTConfig
-from jaxformer.convert.decoder_keys import ROPE, rope_keys, take_rope
+from jaxformer.convert.decoder_keys import ROPE, read_rope, rope_keys
 from jaxformer.convert.family import Family, module_rules, packed_rules
-from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Same
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType
+from jaxformer.errors import ConfigError
 
 _NAMES = {
     "embed.token": "gpt_neox.embed_in",
@@ -38,19 +39,23 @@ separate. Files have the head as `embed_out`, and transformers 5 in memory as `l
 
 
 def _derive(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """A part of each head is rotated: a quarter, unless it is said."""
-    found["rope_theta"], part = found.pop("rotary_emb_base"), found.pop("rotary_pct")
-    rope = found["rope_scaling"] or found["rope_parameters"] or {}
+    """A part of each head is rotated; versions before 5 write base and part twice, and read one of them."""
+    base, part = found.pop("rotary_emb_base"), found.pop("rotary_pct")
+    parameters, scaling, theta = (found.pop(name) for name in ROPE)
+    rope = {"rope_theta": base, "partial_rotary_factor": part} | dict(scaling or parameters or {})
+    for name, other in (("rope_theta", theta), ("partial_rotary_factor", found.pop("partial_rotary_factor"))):
+        if other not in (None, rope[name]):
+            raise ConfigError(f"{name} = {other} differs from {rope[name]}, which its rotary positions have; take it out")
     width = found["d_model"] // found["n_heads"]
-    rotary_dim = int(width * rope.get("partial_rotary_factor", part))
-    return found | take_rope(found, part=part) | {"rotary_dim": None if rotary_dim == width else rotary_dim}
+    rotary_dim = int(width * rope.pop("partial_rotary_factor"))
+    return found | read_rope(rope, found["context"]) | {"rotary_dim": None if rotary_dim == width else rotary_dim}
 
 
 def _undo(config: GPTConfig) -> dict[str, Any]:
     part = 1.0 if config.rotary_dim is None else config.rotary_dim / config.head_width
     keys = rope_keys(config)
     keys["rope_parameters"]["partial_rotary_factor"] = part
-    return keys | {"rotary_pct": part, "rotary_emb_base": keys["rope_theta"]}
+    return keys | {"rotary_pct": part, "rotary_emb_base": keys.pop("rope_theta")}
 
 
 GPT_NEOX_TYPE = ModelType(
@@ -73,16 +78,15 @@ GPT_NEOX_TYPE = ModelType(
         "tie_word_embeddings": Field("tied", False),
         "rotary_pct": Field("rotary_pct", 0.25),
         "rotary_emb_base": Field("rotary_emb_base", 10000.0),
-        "partial_rotary_factor": Same("rotary_pct"),
+        "partial_rotary_factor": Field("partial_rotary_factor", None),
         **ROPE,
-        "rope_theta": Same("rotary_emb_base"),
     },
     fixed={"positions": "none", "rotary": "half", "projections": "fused"},
     model="GPTNeoXForCausalLM",
     base="GPTNeoXModel",
     prefix="gpt_neox.",
     heads={"score.": "classification", "classifier.": "classification", "qa_outputs.": "answers in a text"},
-    harmless=frozenset(["classifier_dropout"]),
+    harmless=frozenset(["attention_probs_dropout_prob", "classifier_dropout", "hidden_dropout_prob"]),
     derive=_derive,
     undo=_undo,
 )

@@ -62,8 +62,8 @@ def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def forms(table: np.ndarray, ours: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What the table may stand for beside an array of jax's. One number is a table where it is ours, rounded to float32 (Gemma's
-    scale of embeddings)."""
+    """What the table may stand for beside an array of jax's. One number is a table where it is jax's, rounded to float32 (the
+    scale of Gemma's embeddings)."""
     if table.size == ours.size == 1:
         same = table.item() == np.float32(ours.item())
         return (table.reshape(ours.shape).astype(np.float64),) if same else ()
