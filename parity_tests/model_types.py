@@ -65,7 +65,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", MODERN | {"rope_parameters": YARN | {"attention_factor": 1.5}, "attention_bias": True}),
     "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": [FULL, WINDOW], "rope_parameters": BASES}),
-    "gpt_neox": ("GPTNeoXForCausalLM", NEOX),
+    "gpt_neox": ("GPTNeoXForCausalLM", NEOX | {"rotary_pct": 0.75}),
     "gpt_neox, in turn": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "attention_bias": False}),
 }
 
