@@ -131,6 +131,14 @@ def test_timescales_are_one_over_frequencies():
     assert list(tables.off) == ["inv_freq"]
 
 
+def test_one_number_is_a_table_where_rounding_to_float32_makes_torchs_of_it():
+    torchs, tables = np.float32(12**0.5), Tables({"scale": np.array(np.float32(12**0.5))})
+    with jax.enable_x64(True):
+        assert float(tables.instead(jnp.asarray(12**0.5))) == float(torchs)
+        assert float(tables.instead(jnp.asarray(12**0.5 * (1 + 2e-7)))) != float(torchs)
+    assert list(tables.off) == ["scale"]
+
+
 def training(call):
     x, y = noise(3, T, D, seed=1), noise(3, T, D // 2, seed=2)
     return TrainingSpec(

@@ -47,7 +47,8 @@ exponential_decay_length_penalty force_bos_token_to_be_generated forced_bos_toke
 max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"""
 RUNNING = """_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path attn_implementation
-chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers_version use_bfloat16"""
+chunk_size_feed_forward dtype gradient_checkpointing torch_dtype torchscript transformers.js_config transformers_version
+use_bfloat16"""
 HARMLESS = frozenset(f"{TASKS} {OUTPUTS} {SEARCH} {RUNNING}".split())
 """Keys that change no output of any model: heads for tasks, what is returned, how tokens are chosen, how it is run."""
 
@@ -132,6 +133,8 @@ class ModelType:
     """Keys whose values `derive` changed, as config.json has them."""
     variant: Callable[[Any], Family | None] | None = None
     """The family of some configurations, where it is another."""
+    unwritten: tuple[str, ...] = ()
+    """Fields of ours that it has no key for, and that change no output of it."""
 
     @property
     def headed(self) -> bool:
@@ -201,9 +204,10 @@ class ModelType:
             back = self.read(written, names)
         except ConfigError as error:
             raise ConversionError(str(error)) from None
-        if lost := differences(config, back, but=(*NOT_FUNCTION, *TRAINING)):
+        untold = *NOT_FUNCTION, *self.unwritten
+        if lost := differences(config, back, but=(*untold, *TRAINING)):
             raise ConversionError(f"transformers' {self.name} has no place for {'; '.join(lost)}")
-        if lost := differences(config, back, but=NOT_FUNCTION):
+        if lost := differences(config, back, but=untold):
             warnings.warn(f"config.json of a {self.name} has no place for {'; '.join(lost)}: training needs it", stacklevel=4)
         return written
 
@@ -224,6 +228,7 @@ def normal_form(config: ModelConfig) -> ModelConfig:
         "n_kv_heads": config.kv_heads,
         "head_dim": config.head_width,
         "stack_norm": config.final_norm != "none",
+        "attention_scale": config.head_width**-0.5 if config.attention_scale is None else config.attention_scale,
     }
     if isinstance(config, EncoderDecoderConfig):
         source = config.source
@@ -232,4 +237,8 @@ def normal_form(config: ModelConfig) -> ModelConfig:
             "source_context": source.context,
             "source_positions": source.positions,
         }
+    elif (windowed := config.windowed_layers) is not None:
+        pattern = tuple("window" if it else "full" for it in windowed)
+        given |= {"layer_pattern": None if all(windowed) else pattern}
+        given |= {} if any(windowed) else {"window": None, "layer_pattern": None, "rotary_window_base": None}
     return replace(config, **given)

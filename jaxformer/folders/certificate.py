@@ -79,12 +79,16 @@ def original(source: Checkpoint) -> Any:
 
 
 def certified_inputs(model: Model) -> tuple[np.ndarray, ...]:
-    """Ids `B T`, and which of them are no padding: full rows and shorter ones. An encoder-decoder reads these, and targets."""
+    """Ids `B T`, and which of them are no padding: full rows and shorter ones. An encoder-decoder reads these, and targets.
+
+    A window never holds padding alone: there torch attends to all keys alike, and jax to none, and nobody reads it.
+    """
     config, rng = model.config, np.random.default_rng(SEED)
     seq2seq = isinstance(config, EncoderDecoderConfig)
     context, size = (config.source.context, config.source_ids) if seq2seq else (config.context, config.vocab_size)
     length = min(context, LONGEST)
-    valid = np.arange(length) < np.array([[length], [length], [max(length // 2, 1)], [1]])
+    least = 1 if config.window is None else max(length - config.window + 1, 1)
+    valid = np.arange(length) < np.array([[length], [length], [max(length // 2, least)], [least]])
     ids = some_ids(rng, size, config.padding_idx, (ROWS, length))
     if not seq2seq:
         return ids, valid

@@ -165,9 +165,9 @@ def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelT
             return it, it.write(config, names_written(config, it.family_of(config)))
         except ConversionError as error:
             refused.append(str(error))
-    raise ConversionError(
-        min(refused, key=lambda said: said.count("; ")) if refused else f"no {type(config).__name__} is known there"
-    )
+    if not refused:
+        raise ConversionError(f"no {type(config).__name__} is known there")
+    raise ConversionError(min(refused, key=lambda said: ("has no place for" not in said, said.count("; "))))
 
 
 def names_written(config: ModelConfig, family: Family) -> set[str]:

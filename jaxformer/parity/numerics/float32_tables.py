@@ -61,6 +61,16 @@ def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     return None if (first == first.flat[0]).all() else first
 
 
+def forms(table: np.ndarray, ours: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What the table may stand for beside an array of jax's. One number is a table where it is jax's, rounded to float32 (the
+    scale of Gemma's embeddings)."""
+    if table.size == ours.size == 1:
+        same = table.item() == np.float32(ours.item())
+        return (table.reshape(ours.shape).astype(np.float64),) if same else ()
+    theirs = leading(table, ours.shape)
+    return () if theirs is None else (theirs, 1 / theirs) if theirs.all() else (theirs,)
+
+
 @dataclass
 class Tables:
     """Replaces tables that JAX code computes by torch's; a module that computes another one still differs."""
@@ -77,8 +87,7 @@ class Tables:
             return array
         ours = np.asarray(array)
         for name, table in self.held.items():
-            theirs = leading(table, array.shape)
-            for form in () if theirs is None else (theirs, 1 / theirs) if theirs.all() else (theirs,):
+            for form in forms(table, ours):
                 if is_rounded(ours, form) and not np.array_equal(ours, form, equal_nan=True):
                     self.off[name] = max(self.off.get(name, 0.0), most_off(ours, form))
                     return jnp.asarray(form, array.dtype)

@@ -1,0 +1,109 @@
+"""Keys of config.json that modern decoders share, and that are no single field: rotary positions, and windows by layer.
+
+transformers 5 has the rotary positions in `rope_parameters`; older files have `rope_theta` and `rope_scaling`. Both are read,
+and both are written.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxformer.config.blocks import BlockConfig
+from jaxformer.config.combinations import READ_WITH
+from jaxformer.convert.model_type import Field
+from jaxformer.errors import ConfigError
+
+ROPE = {name: Field(name, None) for name in ("rope_parameters", "rope_scaling", "rope_theta")}
+"""What `take_rope` reads and `rope_keys` writes."""
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+NUMBERS = {
+    "rotary_factor": "factor",
+    "rotary_original_context": "original_max_position_embeddings",
+    "rotary_low_frequency_factor": "low_freq_factor",
+    "rotary_high_frequency_factor": "high_freq_factor",
+    "rotary_beta_fast": "beta_fast",
+    "rotary_beta_slow": "beta_slow",
+    "rotary_truncate": "truncate",
+    "rotary_attention_factor": "attention_factor",
+}
+"""Fields of ours -> keys inside of `rope_parameters`."""
+KNOWN = {"rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", *NUMBERS.values()}
+LAYERS = {"sliding_attention": "window", "full_attention": "full"}
+"""transformers' kinds of layers -> ours."""
+
+
+def take_rope(found: dict[str, Any]) -> dict[str, Any]:
+    """Our rotary fields of the keys in `ROPE`, which are taken out of `found`."""
+    parameters, scaling, theta = (found.pop(name) for name in ROPE)
+    rope = {"rope_theta": 10000.0 if theta is None else theta} | dict(scaling or parameters or {})
+    if (part := rope.pop("partial_rotary_factor", 1.0)) != 1:
+        raise ConfigError(f"partial_rotary_factor = {part} is not supported (1 is): heads would be rotated as a whole")
+    return read_rope(rope, found["context"])
+
+
+def read_rope(rope: Mapping[str, Any], context: int) -> dict[str, Any]:
+    """Our rotary fields of one `rope_parameters`; ConfigError for a scaling that we have not, or an unknown key."""
+    rope = {name: value for name, value in rope.items() if value is not None}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in SCALINGS:
+        raise ConfigError(
+            f"rope_type = {kind!r} is not supported ({', '.join(SCALINGS)} are): tokens would be rotated by other angles"
+        )
+    if unknown := sorted(rope.keys() - KNOWN):
+        raise ConfigError(f"{', '.join(unknown)} of its rotary positions is not known; take it out if it changes no output")
+    given = {"rotary_base": rope["rope_theta"], "rotary_scaling": SCALINGS[kind]}
+    numbers = {"original_max_position_embeddings": context} | rope
+    if kind == "yarn":
+        numbers = {"factor": context / numbers["original_max_position_embeddings"]} | yarn_amplitude(rope) | numbers
+    return given | {name: numbers[key] for name, key in NUMBERS.items() if key in numbers and is_read(name, SCALINGS[kind])}
+
+
+def yarn_amplitude(rope: Mapping[str, Any]) -> dict[str, float]:
+    """DeepSeek's way to say an attention_factor: the quotient of two amplitudes."""
+    over, under, factor = rope.get("mscale"), rope.get("mscale_all_dim"), rope.get("factor", 1)
+    if not over or not under or factor <= 1:
+        return {}
+    return {"attention_factor": (0.1 * over * math.log(factor) + 1) / (0.1 * under * math.log(factor) + 1)}
+
+
+def is_read(name: str, scaling: str) -> bool:
+    """Whether a field is read with that scaling."""
+    return scaling in READ_WITH[name][1]
+
+
+def rope_parameters(config: BlockConfig) -> dict[str, Any]:
+    """The inverse of `read_rope`."""
+    kinds = {ours: theirs for theirs, ours in SCALINGS.items()}
+    numbers = {key: getattr(config, name) for name, key in NUMBERS.items() if is_read(name, config.rotary_scaling)}
+    numbers = {key: value for key, value in numbers.items() if value is not None}
+    return {"rope_type": kinds[config.rotary_scaling], "rope_theta": config.rotary_base, **numbers}
+
+
+def rope_keys(config: BlockConfig) -> dict[str, Any]:
+    """The keys of transformers 5, and those of versions before it."""
+    rope = rope_parameters(config)
+    older = {name: value for name, value in rope.items() if name != "rope_theta"}
+    scaling = None if config.rotary_scaling == "none" else older
+    return {"rope_parameters": rope, "rope_theta": config.rotary_base, "rope_scaling": scaling}
+
+
+def read_layers(types: Sequence[str], found: Mapping[str, Any]) -> dict[str, Any]:
+    """`window` and `layer_pattern` of what each layer is, as short as the pattern can be said."""
+    n_layers, window = found["n_layers"], found["window"]
+    if unknown := sorted({*types} - {*LAYERS}):
+        raise ConfigError(f"layer_types has {', '.join(unknown)}, which is not supported ({', '.join(LAYERS)} are)")
+    if len(types) != n_layers:
+        raise ConfigError(f"layer_types has {len(types)} layers, and the model {n_layers}")
+    kinds = [LAYERS[name] for name in types]
+    if "window" not in kinds:
+        return {"window": None}
+    if window is None:
+        raise ConfigError("layer_types has layers with a window, and sliding_window is null")
+    period = next(n for n in range(1, n_layers + 1) if all(kinds[i] == kinds[i % n] for i in range(n_layers)))
+    return {"window": window, "layer_pattern": tuple(kinds[:period]) if "full" in kinds else None}
+
+
+def layer_types(config: BlockConfig) -> list[str]:
+    """The inverse of `read_layers`."""
+    windowed = config.windowed_layers or (config.window is not None,) * config.n_layers
+    return ["sliding_attention" if it else "full_attention" for it in windowed]

@@ -1,0 +1,163 @@
+"""T5 as transformers has it (`T5ForConditionalGeneration`: T5, T5 1.1, Flan-T5), and mT5: biases by distance, which the first
+layer of each stack owns."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.config.models import EncoderDecoderConfig
+from jaxformer.convert.family import Family, Rule, module_rules, projection_rules
+from jaxformer.convert.model_type import ACTIVATIONS, Field, ModelType, Only
+
+_LINEARS = ("q", "k", "v"), "o"
+_NAMES = {
+    "attention_norm": "layer.0.layer_norm",
+    "cross_attention_norm": "layer.1.layer_norm",
+    "decoder.blocks.feed_forward_norm": "decoder.block.{layer}.layer.2.layer_norm",
+    "decoder.blocks.feed_forward.down": "decoder.block.{layer}.layer.2.DenseReluDense.wo",
+    "feed_forward_norm": "layer.1.layer_norm",
+    "feed_forward.down": "layer.1.DenseReluDense.wo",
+    "embed.token": "shared",
+    "encoder_norm": "encoder.final_layer_norm",
+    "decoder_norm": "decoder.final_layer_norm",
+    "head": "lm_head",
+}
+_FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+def _family(name: str, feed_forward: dict[str, str]) -> Family:
+    """With these names of the first layers of each feed-forward layer, which is the third part of a decoder's layer."""
+    inner = {
+        f"decoder.blocks.feed_forward.{own}": f"decoder.block.{{layer}}.layer.2.DenseReluDense.{it}"
+        for own, it in feed_forward.items()
+    }
+    inner |= {f"feed_forward.{own}": f"layer.1.DenseReluDense.{it}" for own, it in feed_forward.items()}
+    return Family(
+        name=name,
+        stacks={f"{stack}.blocks.": f"{stack}.block.{{layer}}." for stack in ("encoder", "decoder")},
+        rules=(
+            *projection_rules("attention", "layer.0.SelfAttention", *_LINEARS),
+            *projection_rules("cross_attention", "layer.1.EncDecAttention", *_LINEARS),
+            *(rule for ours, theirs in (_NAMES | inner).items() for rule in module_rules(ours, theirs)),
+            *(Rule(f"{stack}.relative_bias.table", f"{stack}.{_FIRST}") for stack in ("encoder", "decoder")),
+        ),
+        tied=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"),
+        ignored={"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "never read"},
+    )
+
+
+T5 = _family("t5", {"up": "wi"})
+"""For `EncoderDecoderConfig(norm="rms", norm_epsilon=1e-6, positions="none", relative_bias="t5", attention_scale=1.0,
+activation="relu", tied=True, logits_scale=d_model**-0.5, qkv_bias=False, output_bias=False, feed_forward_bias=False)`."""
+T5_GATED = _family("t5_gated", {"gate": "wi_0", "up": "wi_1"})
+"""T5 1.1 and Flan-T5: the same with `activation="gelu_tanh", gated=True, tied=False, logits_scale=1.0`."""
+MT5 = replace(T5_GATED, name="mt5")
+"""The same."""
+
+ENDLESS = 2**14
+"""T5 has no longest text: no array depends on this, and attention's memory ends earlier."""
+GATED = "gated-"
+
+
+def _feed_forward(found: dict[str, Any]) -> dict[str, Any]:
+    """`feed_forward_proj` says both, unless newer keys say it again."""
+    words, act, gated = (found.pop(name) for name in ("feed_forward_proj", "dense_act_fn", "is_gated_act"))
+    if act is None:
+        act = "gelu_new" if words == "gated-gelu" else words.removeprefix(GATED)
+    if act not in ACTIVATIONS:
+        raise TypeError(f"feed_forward_proj = {words!r} has the activation {act!r}, which is not known")
+    return found | {"activation": ACTIVATIONS[act], "gated": words.startswith(GATED) if gated is None else gated}
+
+
+def _t5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """A head of its own is a tensor of its own. transformers before 5 scaled the logits of a tied head."""
+    scaled, tie = found.pop("scale_decoder_outputs"), found.pop("tie_word_embeddings")
+    scaled = tie is not False if scaled is None else scaled
+    tied = "lm_head.weight" not in names or (scaled and tie is not False)
+    return _feed_forward(found) | {"tied": tied, "logits_scale": found["d_model"] ** -0.5 if scaled else 1.0}
+
+
+def _undo(config: EncoderDecoderConfig) -> dict[str, Any]:
+    act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
+    words = "gated-gelu" if config.gated and act == "gelu_new" else GATED * config.gated + act
+    return {
+        "d_kv": config.head_width,
+        "num_decoder_layers": config.decoder.n_layers,
+        "feed_forward_proj": words,
+        "dense_act_fn": act,
+        "is_gated_act": config.gated,
+        "tie_word_embeddings": config.tied,
+    }
+
+
+T5_TYPE = ModelType(
+    name="t5",
+    config=EncoderDecoderConfig,
+    family=T5,
+    keys={
+        "vocab_size": Field("vocab_size", 32128),
+        "d_model": Field("d_model", 512),
+        "d_kv": Field("head_dim", 64),
+        "d_ff": Field("d_ff", 2048),
+        "num_layers": Field("n_layers", 6),
+        "num_decoder_layers": Field("n_decoder_layers", None),
+        "num_heads": Field("n_heads", 8),
+        "relative_attention_num_buckets": Field("relative_buckets", 32),
+        "relative_attention_max_distance": Field("relative_distance", 128),
+        "dropout_rate": Field(
+            "residual_dropout", 0.1, also=("embedding_dropout", "attention_dropout", "feed_forward_dropout")
+        ),  # torch drops behind the last norm of a stack too
+        "layer_norm_epsilon": Field("norm_epsilon", 1e-6),
+        "feed_forward_proj": Field("feed_forward_proj", "relu"),
+        "dense_act_fn": Field("dense_act_fn", None),
+        "is_gated_act": Field("is_gated_act", None),
+        "tie_word_embeddings": Field("tie_word_embeddings", None),
+        "scale_decoder_outputs": Field("scale_decoder_outputs", None),
+        "is_encoder_decoder": Only(True, "its decoder would read no source"),
+    },
+    fixed={
+        "positions": "none",
+        "relative_bias": "t5",
+        "attention_scale": 1.0,
+        "norm": "rms",
+        "qkv_bias": False,
+        "output_bias": False,
+        "feed_forward_bias": False,
+        "context": ENDLESS,
+    },
+    model="T5ForConditionalGeneration",
+    base="T5Model",
+    prefix="",
+    heads={"classification_head.": "classification", "qa_outputs.": "answers in a text", "classifier.": "classification"},
+    harmless=frozenset(["classifier_dropout", "initializer_factor", "n_positions"]),
+    derive=_t5,
+    undo=lambda config: _undo(config) | {"scale_decoder_outputs": config.logits_scale != 1},
+    variant=lambda config: T5_GATED if config.gated else None,
+    unwritten=("context", "source_context"),
+)
+
+
+def _mt5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Logits are never scaled."""
+    return _feed_forward(found) | {"tied": "lm_head.weight" not in names}
+
+
+MT5_TYPE = replace(
+    T5_TYPE,
+    name="mt5",
+    family=MT5,
+    keys={name: key for name, key in T5_TYPE.keys.items() if name not in ("tie_word_embeddings", "scale_decoder_outputs")}
+    | {
+        "vocab_size": Field("vocab_size", 250112),
+        "d_ff": Field("d_ff", 1024),
+        "num_layers": Field("n_layers", 8),
+        "num_heads": Field("n_heads", 6),
+        "feed_forward_proj": Field("feed_forward_proj", "gated-gelu"),
+    },
+    model="MT5ForConditionalGeneration",
+    base="MT5Model",
+    harmless=T5_TYPE.harmless | {"tie_word_embeddings"},
+    derive=_mt5,
+    undo=_undo,
+    variant=lambda config: None if config.gated else T5,
+)

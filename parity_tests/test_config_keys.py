@@ -1,0 +1,148 @@
+"""Keys of config.json that are no single field, as rotary positions: read as transformers reads them, and written for it."""
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import jaxformer as jf
+from jaxformer.convert.families import MODEL_TYPES
+from jaxformer.convert.model_type import normal_form
+from jaxformer.errors import ConfigError, ConversionError
+from jaxformer.folders.hf import describe, names_written
+
+HEAD = {"lm_head.weight"}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+WINDOWS = {"use_sliding_window": True, "sliding_window": 7, "num_hidden_layers": 4}
+BASES = {"rope_theta": 2e6, "rope_local_base_freq": 5e3}
+KINDS = {"sliding_attention": {"rope_type": "default"}, "full_attention": {"rope_type": "linear", "factor": 8.0}}
+OLDER = {
+    "llama3": ("llama", {"rope_theta": 5e5, "rope_scaling": LLAMA3}),
+    "heads": ("llama", {"num_attention_heads": 16, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "linear": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "a base inside": ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
+    "both": ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_theta": 7.0}}),
+    "yarn": ("mistral", {"rope_scaling": YARN, "sliding_window": None}),
+    "yarn, its numbers": ("qwen3", {"rope_scaling": YARN | {"beta_fast": 16, "beta_slow": 2, "truncate": False}}),
+    "yarn, an amplitude": ("qwen2", {"rope_scaling": YARN | {"attention_factor": 1.3}, "rope_theta": 1e6}),
+    "yarn, a quotient": ("llama", {"rope_scaling": YARN | {"mscale": 1.2, "mscale_all_dim": 0.8}}),
+    "late windows": ("qwen2", WINDOWS | {"max_window_layers": 3}),
+    "no late windows": ("qwen3", WINDOWS | {"max_window_layers": 4}),
+    "no windows": ("qwen2", WINDOWS | {"use_sliding_window": False, "max_window_layers": 1}),
+    "gemma2": ("gemma2", {"num_hidden_layers": 3, "query_pre_attn_scalar": 168, "hidden_act": "gelu_pytorch_tanh"}),
+    "gemma3": ("gemma3_text", BASES | {"sliding_window_pattern": 3, "num_hidden_layers": 7}),
+    "gemma3, linear": ("gemma3_text", BASES | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "gemma3, by kind": ("gemma3_text", {"rope_parameters": KINDS, "_sliding_window_pattern": 3}),
+    "gemma3, windows alone": ("gemma3_text", BASES | {"num_hidden_layers": 2}),
+    "gemma3, no window": ("gemma3_text", BASES | {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}),
+    "neox": ("gpt_neox", {"rotary_pct": 0.5, "rotary_emb_base": 5e4}),
+    "neox, whole heads": ("gpt_neox", {"rotary_pct": 1.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+    "t5 1.1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "t5, an activation": ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}),
+    "mt5": ("mt5", {"tie_word_embeddings": False, "num_decoder_layers": 3, "feed_forward_proj": "gated-silu"}),
+}
+
+
+def by_transformers(name: str, described: dict) -> dict:
+    """What transformers makes of it, all keys written out."""
+    return CONFIG_MAPPING[name].from_dict(described).to_dict()
+
+
+@pytest.mark.parametrize("case", OLDER)
+def test_what_transformers_reads(case):
+    """Reading a file is reading what transformers writes of it; and what we write is the same to both."""
+    name, described = OLDER[case]
+    kind, described = MODEL_TYPES[name], described | {"model_type": name}
+    names = HEAD if kind.name != "t5" or described.get("tie_word_embeddings") is False else set()
+    config = normal_form(kind.read(described, names))
+    assert config == normal_form(kind.read(by_transformers(name, described), names))
+    assert config != normal_form(kind.read({"model_type": name}, names))
+    written = kind.write(config, names)
+    assert normal_form(kind.read(by_transformers(name, written), names)) == config
+
+
+@pytest.mark.parametrize("case", [case for case in OLDER if "yarn" not in case and "by kind" not in case])
+def test_versions_before_5_are_told_the_same(case):
+    """They know `rope_theta` and `rope_scaling`, and no `rope_parameters` and `layer_types`."""
+    name, described = OLDER[case]
+    kind = MODEL_TYPES[name]
+    config = normal_form(kind.read(described | {"model_type": name}, HEAD))
+    written = kind.write(config, names_written(config, kind.family_of(config)))
+    newer = {"rope_parameters", "scale_decoder_outputs"} | ({"layer_types"} if "window" in case else set())
+    older = {key: value for key, value in written.items() if key not in newer}
+    if name != "gemma3_text" or "layer_types" in older:
+        assert normal_form(kind.read(older, HEAD)) == config
+
+
+REFUSED = {
+    "another scaling": (
+        "llama",
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "rope_type = 'dynamic' is not supported",
+    ),
+    "an unknown number": (
+        "llama",
+        {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [1]}},
+        "mrope_section of its rotary",
+    ),
+    "a part of a head": ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "heads would be rotated as a whole"),
+    "another kind of layer": ("qwen3", {"layer_types": ["chunked_attention"] * 32}, "layer_types has chunked_attention, which"),
+    "too few layers": ("qwen3", {"layer_types": ["full_attention"]}, "layer_types has 1 layers, and the model 32"),
+    "a window of null": ("gemma2", {"sliding_window": None}, "layers with a window, and sliding_window is null"),
+    "both directions": ("gemma3_text", {"use_bidirectional_attention": True}, "every token would see the later ones there"),
+    "a scaled window": (
+        "gemma3_text",
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        "rope_type = 'linear' of layers with a window is not supported",
+    ),
+    "two bases": (
+        "gpt_neox",
+        {"rotary_emb_base": 10.0, "rope_theta": 20.0},
+        "rope_theta = 20.0 differs from 10.0, which its rotary",
+    ),
+    "an unknown activation": ("t5", {"feed_forward_proj": "gated-mish"}, "has the activation 'mish', which is not known"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_we_have_not_is_refused_by_name(case):
+    name, described, said = REFUSED[case]
+    with pytest.raises(ConfigError) as caught:
+        MODEL_TYPES[name].read(described, HEAD)
+    assert said in str(caught.value)
+
+
+SIZES = {"vocab_size": 9, "context": 16, "d_model": 12, "n_layers": 4, "n_heads": 3, "d_ff": 20, "head_dim": 4}
+MODERN = SIZES | {"norm": "rms", "positions": "none", "rotary": "half", "gated": True, "activation": "silu"}
+NO_BIAS = {"qkv_bias": False, "output_bias": False, "feed_forward_bias": False}
+SANDWICH = {"norm_position": "sandwich", "norm_unit_offset": True, "embedding_scale": True, "tied": True}
+PATTERN = {"window": 5, "layer_pattern": ("window", "full", "window", "full")}
+OURS = {
+    "llama": jf.GPTConfig(**MODERN | NO_BIAS, n_kv_heads=1, attention_scale=0.5),
+    "mistral": jf.GPTConfig(**MODERN | NO_BIAS, window=5, layer_pattern=("window",)),
+    "qwen2": jf.GPTConfig(**MODERN | NO_BIAS | {"qkv_bias": True}),
+    "qwen3": jf.GPTConfig(**MODERN | NO_BIAS | PATTERN, qk_norm=True, rotary_base=1e6),
+    "gemma2": jf.GPTConfig(**MODERN | NO_BIAS | SANDWICH | PATTERN, attention_softcap=50.0),
+    "gemma3_text": jf.GPTConfig(**MODERN | NO_BIAS | SANDWICH | PATTERN, qk_norm=True, rotary_window_base=10.0),
+    "gpt_neox": jf.GPTConfig(**MODERN | {"norm": "layer", "gated": False}, rotary_dim=2, parallel_residual=True),
+    "t5": jf.EncoderDecoderConfig(
+        **SIZES | NO_BIAS, norm="rms", positions="none", relative_bias="t5", attention_scale=1.0, activation="relu"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_model_of_ours_finds_its_type(name):
+    assert describe(OURS[name])[0].name == name
+
+
+def test_what_no_type_has_is_named():
+    with pytest.raises(ConversionError, match=r"has no place for sinks = True"):
+        describe(jf.GPTConfig(**MODERN | NO_BIAS, sinks=True))
+
+
+def test_the_nearest_type_tells_what_it_has_not():
+    """A head of 3 units cannot be rotated at all, which is no answer to somebody whose model has learned positions."""
+    sizes = {"vocab_size": 9, "context": 16, "d_model": 9, "n_layers": 1, "n_heads": 3, "d_ff": 20}
+    with pytest.raises(ConversionError, match=r"^transformers' gpt2 has no place for head_bias = True .*; logits_scale = 0.5 "):
+        describe(jf.GPTConfig(**sizes, tied=True, head_bias=True, logits_scale=0.5))
