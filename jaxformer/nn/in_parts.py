@@ -56,7 +56,8 @@ def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
 
     def in_parts(q, k, v, mask, bias, rng):
         given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
-        own = {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
+        own: dict[str, Array | None] = {}
+        own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
         shared = {name: x for name, x in given.items() if name not in own}
         own["rng"] = None if rng is None else keep_mask.split(rng, parts)
         found = jnp.moveaxis(jax.lax.map(lambda part: attend(**shared, **part), own), 0, axes["q"])
