@@ -26,8 +26,8 @@ QUICK = Mutant(
 )
 
 
-QUICKLY = "gemma", "t5", "fused"
-"""Between them they have most of the switches."""
+QUICKLY = ("gemma",)
+"""It has most of the switches."""
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICKLY else pytest.mark.slow) for case in CONFIGS])
@@ -35,7 +35,7 @@ def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_models_are_killed_and_named(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CONFIGS][::every]]
     with capsys.disabled():
