@@ -34,8 +34,13 @@ def attend_in_parts(
     bias: Array | None,
     rng: PRNGKeyArray | None,
 ) -> Float[Array, "B T N H"]:
-    """`attend(q, k, v, mask, bias, rng)`; where the scores are many, and on a CPU, in parts that have a key each."""
+    """`attend(q, k, v, mask, bias, rng)`; where the scores are many, and on a CPU, in parts that have a key each.
+
+    A program that is exported for all sizes attends at once.
+    """
     (batch, queries, heads, _), (_, keys, kv_heads, _) = q.shape, k.shape
+    if not all(isinstance(size, int) for size in (batch, queries, keys)):
+        return attend(q, k, v, mask, bias, rng)
     scores = batch * heads * queries * keys
     sequences = fewest_parts(batch, scores)
     together = fewest_parts(kv_heads, scores // sequences)
