@@ -3,19 +3,23 @@
 import json
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import jax
+import jax.numpy as jnp
 import pytest
+import tokenizers
 import torch
 import transformers
 
 import jaxformer as jf
+from jaxformer.cli.generate import Generate, write_text
 from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.errors import CheckpointError, InputError, MissingPackageError
 from jaxformer.folders.certificate import certify
 from jaxformer.folders.opened import open_path
+from jaxformer.folders.texts import read_ids, read_tokenizer
 from jaxformer.training.runs import RunFolder
 
 TEXTS = ["Ein Mann fährt Fahrrad.", "A man rides a bike.", "Zwei Hunde laufen."]
@@ -138,6 +142,50 @@ def test_what_is_refused_before_anything_is_written(arguments, gpt2, tmp_path, c
     assert not [*tmp_path.iterdir()]
 
 
+def test_what_cannot_be_verified_is_not_written(gpt2, tmp_path, capsys):
+    with pytest.raises(InputError, match="--verify compares with transformers' own model"):
+        run(capsys, "convert", gpt2 / "model.safetensors", tmp_path / "it", "--to", "jax", "--family", "gpt2", "--verify")
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("dtype", "to"), [("bfloat16", "hf"), ("float16", "jax")])
+def test_half_precision_is_verified(dtype, to, bart, tmp_path, capsys):
+    code, lines = run(capsys, "convert", bart, tmp_path / "it", "--to", to, "--dtype", dtype, "--verify")
+    assert code == 0
+    assert json.loads((tmp_path / "it/parity.json").read_text())["dtype"] == dtype
+    code, lines = run(capsys, "convert", tmp_path / "it", tmp_path / "again", "--to", "hf", *["--verify"] * (to == "hf"))
+    assert code == 0, lines
+
+
+def test_a_prompt_is_read_and_told_as_transformers_does(gpt2, tmp_path, capsys):
+    """Special tokens are tokens, and a space before the first word that is written stays."""
+    shutil.copytree(gpt2, tmp_path / "it")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "▁a": 3, "▁b": 4}, "<pad>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    words.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Metaspace(prepend_scheme="always")])
+    words.add_special_tokens(["<pad>", "<s>", "</s>"])
+    words.save(str(tmp_path / "it/tokenizer.json"))
+    kept = open_path(tmp_path / "it")
+    tokenizer = read_tokenizer(kept)
+    assert tokenizer.encode("<s>a b").tolist() == [1, 3, 4]
+    bias = jnp.zeros(kept.model.config.vocab_size).at[4].set(1e6)
+    config = replace(kept.model.config, head_bias=True)
+    model = jf.GPT(config, rngs=jax.random.key(0))
+    model.head.bias[...] = bias
+    assert write_text(Generate(folder=tmp_path, prompt="a", tokens=2, temperature=0.0), replace(kept, model=model)) == "a b b"
+
+
+def test_settings_that_are_not_read_are_told(bart, tmp_path):
+    shutil.copytree(bart, tmp_path / "it")
+    path = tmp_path / "it/generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"begin_suppress_tokens": [5]}))
+    with pytest.warns(UserWarning, match=r"begin_suppress_tokens = \[5\] of its generation_config.json is not read here"):
+        read_ids(tmp_path / "it")
+    path.write_text(json.dumps({"suppress_tokens": 5}))
+    with pytest.raises(CheckpointError, match="holds a list where a number is wanted, or the reverse"):
+        read_ids(tmp_path / "it")
+
+
 def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
     ids = words(TEXTS[0], return_tensors="pt")
     wanted = transformers.GPT2LMHeadModel.from_pretrained(gpt2).generate(
@@ -181,6 +229,8 @@ def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_pa
 def test_what_does_not_write(gpt2, bart, tmp_path, capsys):
     with pytest.raises(InputError, match="needs a text to begin with; give it with --prompt"):
         dispatch(["generate", str(gpt2)])
+    with pytest.raises(InputError, match="writes the likeliest target, and reads no --tokens, --top-k; leave them out"):
+        dispatch(["generate", str(bart), "--prompt", "x", "--tokens", "5", "--top-k", "3"])
     with pytest.raises(InputError, match="holds a model that does not translate texts; use jaxformer generate"):
         dispatch(["translate", str(gpt2), "x"])
     with pytest.raises(InputError, match=r"--first 'fra_Latn' is no token of"):

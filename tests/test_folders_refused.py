@@ -15,7 +15,8 @@ import safetensors.numpy
 import torch
 
 import jaxformer as jf
-from jaxformer.errors import CheckpointError, ConversionError, InputError, JaxformerError
+from jaxformer.convert.families import MODEL_TYPES
+from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, JaxformerError
 
 CONFIG = jf.GPTConfig(
     vocab_size=7, context=5, d_model=4, n_layers=2, n_heads=2, d_ff=6, projections="fused", activation="gelu_tanh", tied=True
@@ -322,6 +323,42 @@ def test_a_head_that_is_not_loaded(folder):
     change(folder, **{"score.weight": np.ones((2, 4), np.float32)})
     with pytest.warns(UserWarning, match=r"score.weight of a head for classification are not loaded: this model has none"):
         jf.load(folder)
+
+
+def test_a_head_of_its_own_that_is_not_there(folder, tmp_path):
+    """What has none is written without one; a folder that claims to have it lost it."""
+    describe(folder, tie_word_embeddings=False)
+    assert "lm_head.weight is missing, and the head of a GPT2LMHeadModel is not tied" in said(folder)
+    describe(folder, architectures=["GPT2Model"])
+    with pytest.warns(UserWarning, match="has no head for tokens: its states are right"):
+        model = jf.load(folder)
+    assert model.head.kernel is None
+    with pytest.warns(UserWarning, match="no head"):
+        jf.save(model, tmp_path / "back", like="hf", source=folder)
+    assert {*safetensors.numpy.load_file(tmp_path / "back" / WEIGHTS)} == {
+        name.removeprefix("transformer.") for name in safetensors.numpy.load_file(folder / WEIGHTS) if "lm_head" not in name
+    }
+    assert json.loads((tmp_path / "back/config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_more_layers_than_tensors(folder):
+    describe(folder, n_layer=10**9)
+    assert "config.json has n_layer = 1000000000, and the files have 28 tensors in all" in said(folder)
+
+
+DIVIDED = {
+    "gpt_neox": {"num_attention_heads": 0},
+    "gemma2": {"query_pre_attn_scalar": 0},
+    "t5": {"d_model": 0},
+    "m2m_100": {"pad_token_id": 10**5},
+    "llama": {"rope_parameters": "x"},
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_number_that_makes_no_model(name):
+    with pytest.raises(ConfigError, match=f"config.json of a {name} cannot be used: it describes no model"):
+        MODEL_TYPES[name].read({"model_type": name} | DIVIDED[name], {"lm_head.weight"})
 
 
 def test_a_file_says_too_little(folder, tmp_path):

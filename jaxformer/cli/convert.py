@@ -7,7 +7,6 @@ from typing import Literal
 import tyro
 
 from jaxformer.compilation_cache import CacheFlag, use_cache
-from jaxformer.errors import InputError
 from jaxformer.flags import parse
 
 
@@ -38,13 +37,12 @@ def main(arguments: list[str]) -> int:
     from jaxformer.folders.conversion import convert
     from jaxformer.folders.describe import tensor_table
 
-    done = convert(flags.source, flags.out, flags.to, family=flags.family, dtype=flags.dtype)
+    wanted = {"family": flags.family, "dtype": flags.dtype, "verifiable": flags.verify}
+    done = convert(flags.source, flags.out, flags.to, **wanted)
     print("\n".join(tensor_table(done.state)))
     print(done.said)
-    if not flags.verify:
+    if not flags.verify or (checkpoint := done.source.checkpoint) is None:
         return 0
-    if (checkpoint := done.source.checkpoint) is None or not checkpoint.place.is_dir():
-        raise InputError(f"--verify compares with transformers' own model, and {flags.source} is not a folder of transformers'")
     from jaxformer.folders.certificate import NAME, certify
 
     report = certify(checkpoint, done.model, done.files)

@@ -58,6 +58,10 @@ class Generate(CacheFlag):
         )
 
 
+SAMPLING = "tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"
+"""The flags that say how much is written, and how it is drawn."""
+
+
 def main(arguments: list[str]) -> None:
     """Print the prompt and what follows it, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
@@ -90,6 +94,8 @@ def write_text(flags: Generate, found: "Opened") -> str:
     if flags.prompt is None:
         raise InputError(f"{flags.folder} holds a model that needs a text to begin with; give it with --prompt")
     if isinstance(found.model, EncoderDecoder):
+        if unread := [f"--{name.replace('_', '-')}" for name in SAMPLING if getattr(flags, name) != getattr(Generate, name)]:
+            raise InputError(f"{flags.folder} writes the likeliest target, and reads no {', '.join(unread)}; leave them out")
         return translator_of(found).greedy([flags.prompt])[0]
     tokenizer, ids = read_tokenizer(found), read_ids(found.place)
     prompt = tokenizer.encode(flags.prompt, special=True, name="prompt")[None]
@@ -97,7 +103,9 @@ def write_text(flags: Generate, found: "Opened") -> str:
     key, ends = jax.random.key(flags.seed), ids.ends or None
     (written,) = generate(found.model, prompt, flags.tokens, sampling, key=key, eos=ends, pad=ids.pad)
     stop = np.flatnonzero(np.isin(written, ids.ends) | (written >= tokenizer.vocab_size))
-    return flags.prompt + tokenizer.decode(written[: stop[0]] if stop.size else written)
+    written = written[: stop[0]] if stop.size else written
+    given, whole = tokenizer.decode(prompt[0]), tokenizer.decode(np.concatenate([prompt[0], written]))
+    return flags.prompt + whole[len(given) :] if whole.startswith(given) else whole
 
 
 def continue_text(flags: Generate, model: Any, tokenizer: "Tokenizer") -> str:

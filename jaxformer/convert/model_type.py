@@ -165,6 +165,8 @@ class ModelType:
                 return self.config(**(self.derive(found, names) if self.derive else found))
             except (ConfigError, TypeError) as error:
                 problems.append(f"it describes no model: {error}")
+            except (ArithmeticError, LookupError, ValueError, AttributeError) as error:
+                problems.append(f"it describes no model: a value is 0, too small or of another kind ({error!r})")
         raise ConfigError(f"config.json of a {self.name} cannot be used: {'; '.join(problems)}")
 
     def _problem(self, name: str, value: Any, described: Mapping[str, Any]) -> str | None:

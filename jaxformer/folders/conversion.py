@@ -10,7 +10,7 @@ import numpy as np
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import tensors_to_torch
 from jaxformer.convert.state_files import open_folder_state, open_state, weight_files, write_state
-from jaxformer.errors import CheckpointError
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.folders.hf import model_of
 from jaxformer.folders.opened import Opened, cast, open_path
 from jaxformer.folders.written import write_folder
@@ -36,10 +36,17 @@ class Converted:
     """The verdict of the round trip."""
 
 
-def convert(path: Path, out: Path, to: To, *, family: str | None = None, dtype: str | None = None) -> Converted:
-    """Write a model into `out`, and read it again; CheckpointError where a bit was lost."""
+def convert(
+    path: Path, out: Path, to: To, *, family: str | None = None, dtype: str | None = None, verifiable: bool = False
+) -> Converted:
+    """Write a model into `out`, and read it again; CheckpointError where a bit was lost.
+
+    `verifiable`: InputError, before anything is written, where there is no model of transformers' to compare with.
+    """
     refuse_existing(out)
     source = open_path(path, family=family)
+    if verifiable and (source.checkpoint is None or not source.place.is_dir()):
+        raise InputError(f"--verify compares with transformers' own model, and {path} is not a folder of transformers'")
     model = source.model if dtype is None else cast(source.model, dtype)
     if to == "torch":
         write_state(out, tensors_to_torch(model, source.family))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from jaxformer.config.models import ModelConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.families import MODEL_TYPES
 from jaxformer.convert.family import Family
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.model_type import ModelType, differences
+from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.rules import tensors_to_torch, to_jax
 from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError
@@ -44,11 +44,13 @@ class Checkpoint:
     """The family's names of tensors -> those of the files."""
     unused: Mapping[str, str]
     """Tensors of heads that the model has none of -> what they are for."""
+    headless: bool
+    """Whether its head would be a tensor of its own, and there is none: logits are read out with the embeddings' table."""
 
     @property
     def is_base(self) -> bool:
         """Whether the files hold the base of a model type whose models have heads."""
-        return self.kind.headed and all(own != name for own, name in self.names.items())
+        return self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
 
 
 def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
@@ -65,9 +67,31 @@ def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
 def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
     """The model of a state; ConfigError or ConversionError lists all that is wrong."""
     names, unused = tensor_names(kind, state)
+    check_layers(kind, described, names)
     config = kind.read(described, names)
+    head = head_of(config, kind)
+    headless = head is not None and head not in names
+    if headless and kind.model in (described.get("architectures") or ()):
+        raise ConversionError(f"{head} is missing, and the head of a {kind.model} is not tied to the embeddings' table")
+    if headless:
+        config = replace(config, tied=True)
     model = model_of({own: state[name] for own, name in names.items()}, config, kind.family_of(config))
-    return Checkpoint(place, model, kind, described, names, unused)
+    return Checkpoint(place, model, kind, described, names, unused, headless)
+
+
+def check_layers(kind: ModelType, described: Mapping[str, Any], names: Collection[str]) -> None:
+    """ConfigError for more layers than there are tensors, before a model of that size is thought of."""
+    keys = [name for name, key in kind.keys.items() if isinstance(key, Field) and key.name in ("n_layers", "n_decoder_layers")]
+    for name in keys:
+        if isinstance(layers := described.get(name), int) and layers > len(names):
+            raise ConfigError(f"config.json has {name} = {layers}, and the files have {len(names)} tensors in all")
+
+
+def head_of(config: ModelConfig, kind: ModelType) -> str | None:
+    """What the family calls the kernel of a head that is not tied; None where there is none."""
+    if not isinstance(config, GPTConfig | EncoderDecoderConfig) or config.tied:
+        return None
+    return kind.family_of(config).torch_names("head.kernel", 1)[0]
 
 
 def find_model_type(name: Any) -> ModelType:
@@ -145,6 +169,8 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
         described = {**source.described} if same else {**source.described, **described}
     is_base = source is not None and source.is_base
     described["architectures"] = [kind.base if is_base else kind.model]
+    if source is not None and source.headless:
+        described["tie_word_embeddings"] = source.described.get("tie_word_embeddings", False)
     types = sorted({str(leaf.dtype) for leaf in named_weights(model).values()})
     described["torch_dtype" if "torch_dtype" in described else "dtype"] = types[0] if len(types) == 1 else "float32"
     state = tensors_to_torch(model, kind.family_of(model.config))

@@ -100,6 +100,12 @@ def of_checkpoint(found: Checkpoint) -> Opened:
     if found.unused:
         tasks, names = ", ".join(sorted({*found.unused.values()})), listed([*found.unused])
         warnings.warn(f"{found.place}: {names} of a head for {tasks} are not loaded: this model has none", stacklevel=4)
+    if found.headless:
+        warnings.warn(
+            f"{found.place} has no head for tokens: its states are right (last_hidden_state), its logits and what it would "
+            "write mean nothing",
+            stacklevel=4,
+        )
     return Opened(found.place, found.model, found.kind.family_of(found.model.config), found)
 
 

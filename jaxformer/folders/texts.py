@@ -1,6 +1,7 @@
 """What turns a model in a folder into one that reads and writes text: its tokenizer, and the ids that begin and end a text."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ from jaxformer.training.translator import TooLong, Translator, load_translator
 
 GENERATION = "generation_config.json"
 """transformers' settings of a search; older folders have them in config.json."""
+UNREAD = (
+    *("begin_suppress_tokens", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty"),
+    *("exponential_decay_length_penalty", "forced_decoder_ids", "guidance_scale", "min_new_tokens", "sequence_bias"),
+)
+"""Settings that choose other tokens, and that are not known here."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,15 @@ def read_ids(folder: Path) -> Ids:
             found |= {key: value for key, value in more.items() if value is not None}
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {first_line(error)}") from None
+    if unread := [f"{name} = {found[name]!r:.40}" for name in UNREAD if found.get(name)]:
+        warnings.warn(f"{folder}: {', '.join(unread)} of its {GENERATION} is not read here: texts may differ", stacklevel=3)
     end = found.get("eos_token_id", [])
     ends = tuple(end) if isinstance(end, list) else (end,)
-    return Ids(found.get("decoder_start_token_id", found.get("bos_token_id")), ends, found.get("pad_token_id"), rules(found))
+    try:
+        forbidden = rules(found)
+    except (TypeError, AttributeError, LookupError) as error:
+        raise CheckpointError(f"{folder / GENERATION} holds a list where a number is wanted, or the reverse: {error}") from None
+    return Ids(found.get("decoder_start_token_id", found.get("bos_token_id")), ends, found.get("pad_token_id"), forbidden)
 
 
 def rules(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,8 +75,10 @@ def read_tokenizer(found: Opened) -> Tokenizer:
             "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     tokenizer = Tokenizer.load(path)
-    if tokenizer.vocab_size > found.model.config.vocab_size:
-        sizes = f"{tokenizer.vocab_size} tokens, the model {found.model.config.vocab_size}"
+    tokenizer.backend.encode_special_tokens = False  # a prompt may have them, as in transformers
+    size = tokenizer.backend.get_vocab_size(with_added_tokens=False)
+    if size > found.model.config.vocab_size:  # a token that was added, as Gemma 3's <image>, may be one of another model
+        sizes = f"{size} tokens, the model {found.model.config.vocab_size}"
         raise InputError(f"{path} has {sizes}: it is another model's; copy the model's own tokenizer into the folder")
     return tokenizer
 

@@ -73,7 +73,7 @@ def _t5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """A head of its own is a tensor of its own. transformers before 5 scaled the logits of a tied head."""
     scaled, tie = found.pop("scale_decoder_outputs"), found.pop("tie_word_embeddings")
     scaled = tie is not False if scaled is None else scaled
-    tied = "lm_head.weight" not in names or (scaled and tie is not False)
+    tied = tie is not False and (scaled or "lm_head.weight" not in names)
     return _feed_forward(found) | {"tied": tied, "logits_scale": found["d_model"] ** -0.5 if scaled else 1.0}
 
 
