@@ -8,13 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.recipes import reverse
 from jaxformer.training import lock
 from jaxformer.training.lock import LOCK, only_writer
+from jaxformer.training.runs import RunFolder
 
 HOLD = """
 import sys
@@ -110,6 +113,16 @@ def test_every_recipe_asks_first(owner, tmp_path, refusal, text_file, monkeypatc
     for name, data in (("shakespeare", ["--data", text_file]), ("reverse", []), ("translate", ["--data", pairs])):
         said = refusal(dispatch, ["train", name, "--out", str(tmp_path / "run"), *map(str, data)])
         assert f"is being written by process {owner.pid} on " in said
+
+
+def test_a_resume_beside_a_live_run_writes_nothing(owner, tmp_path, refusal):
+    run = RunFolder.create(tmp_path / "run", {"recipe": asdict(reverse.PRESETS["quick"])})
+    run.log({"step": 7})
+    run.checkpoints.mkdir()
+    before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    said = refusal(reverse.main, ["--resume", "--out", str(run.path)])
+    assert f"is being written by process {owner.pid} on " in said
+    assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
 
 
 def test_a_file_that_its_owner_removes_meanwhile_is_no_lock(tmp_path, monkeypatch):

@@ -12,7 +12,9 @@ import pytest
 
 import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
+from jaxformer.checksums import checksum
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
+from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.manifest import Manifest
@@ -190,6 +192,25 @@ def test_either_version_is_accepted_while_a_file_is_replaced(tmp_path):
     run.weights.write_text("old")
     with pytest.raises(CheckpointError, match=r"weights\.safetensors was changed"):
         run.manifest.check(run.weights.name)
+
+
+def test_a_reader_beside_the_run_looks_again(tmp_path, monkeypatch):
+    """The run replaces the file after its entry was read."""
+    run = RunFolder.create(tmp_path / "run", {})
+
+    def write(text: str) -> None:
+        with run.manifest.renewed(run.weights) as unfinished:
+            unfinished.write_text(text)
+
+    def replaced_first(path: Path):
+        monkeypatch.setattr(manifest, "checksum", checksum)
+        write("new")
+        return checksum(path)
+
+    write("old")
+    monkeypatch.setattr(manifest, "checksum", replaced_first)
+    run.manifest.check(run.weights.name)
+    assert run.weights.read_text() == "new"
 
 
 def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
