@@ -13,6 +13,7 @@ import pytest
 import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.checksums import checksum
+from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights
@@ -59,9 +60,10 @@ def flip(path: Path, place: int) -> None:
 
 def used(folder: Path) -> tuple:
     """All that a resumed run and a loaded model take from a folder but the train state, whose checkpoints have a digest."""
-    run = RunFolder.open(folder)
+    run, model = RunFolder.open(folder), jf.load(folder)
     run.check_kept()
-    return run.config, run.metrics, digest(jf.load(folder))
+    kept = [load_weights(path, model) for path in sorted(run.evaluated.glob("*.safetensors"))]
+    return run.config, run.metrics, digest(model), digest(kept)
 
 
 def resume(folder: Path, steps: int) -> None:
@@ -91,10 +93,18 @@ def test_no_flipped_bit_is_silent(whole, copy):
     assert used(copy) == used(whole)
 
 
+def unchecked(path: Path) -> list:
+    """Lines of metrics as they are."""
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
 def test_without_the_manifest_and_the_checks_they_are(whole, copy, monkeypatch):
     """The control: of the same flips many pass."""
     monkeypatch.setattr(Manifest, "check", lambda *_: None)
-    monkeypatch.setattr("jaxformer.training.runs.read_lines", lambda path: [])
+    monkeypatch.setattr("jaxformer.training.runs.read_lines", unchecked)
     assert len(silent_flips(whole, copy)) > FLIPS // 3
 
 

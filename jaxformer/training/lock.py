@@ -44,16 +44,18 @@ def only_writer(folder: Path) -> Iterator[None]:
 def _locked(path: Path) -> TextIO:
     """The lock's file, which now names this process. It is locked until it is closed."""
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = path.open("a+", encoding="utf-8", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            owner = file.read() or "another process"
+            owner = file.read()
             file.close()
-            raise InputError(
-                f"{path.parent} is being written by {owner}; let it end, or name another folder with --out"
-            ) from None
+            if owner:
+                said = f"{path.parent} is being written by {owner}; let it end, or name another folder with --out"
+                raise InputError(said) from None
+            time.sleep(0.01)  # it has yet to write its name
+            continue
         except OSError as error:
             reason = f"its file system has no locks ({error.strerror})"
             warnings.warn(f"{path.parent}: {reason}; see that no other process writes this run", stacklevel=4)
