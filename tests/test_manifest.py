@@ -242,8 +242,9 @@ def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
 
 def test_metrics_without_checks_are_read(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
-    (run.path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "lo\n[1]\n7\n{"step": 3, "loss": 2.0}\n')
-    with pytest.warns(UserWarning, match="line 2, 3, 4 is damaged"):
+    lines = ['{"step": 1, "loss": 2.5}', '{"step": 2, "lo', "[1]", "7", '{"step": "3"}', '{"step": 3, "loss": 2.0}']
+    (run.path / "metrics.jsonl").write_text("\n".join([*lines, ""]))
+    with pytest.warns(UserWarning, match="line 2, 3, 4, 5 is damaged"):
         assert run.metrics == [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 2.0}]
 
 

@@ -36,7 +36,8 @@ def _read(line: bytes, has_check: bool) -> Line | None:
         values = json.loads(line)
         if has_check:
             del values[CHECK]
-        whole = line == checked_line(values).encode() if has_check else line.endswith(b"\n") and "step" in values
+        whole = line == checked_line(values).encode() if has_check else line.endswith(b"\n")
+        whole = whole and isinstance(values["step"], int)
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return values if whole else None
