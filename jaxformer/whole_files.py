@@ -8,11 +8,14 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 
+UNFINISHED = ".unfinished"
+"""Behind the name of what is being written."""
+
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Where to write a file or a folder: at the end it gets the name `path`; where an error ends it, nothing is left."""
-    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished = path.with_name(path.name + UNFINISHED)
     _remove(unfinished)
     try:
         yield unfinished

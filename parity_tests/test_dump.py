@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -172,3 +173,27 @@ def test_what_cannot_be_recorded(sides, tmp_path):
     with pytest.raises(InputError, match=r"^input 0 is empty: its shape is \[0, 3\]; give it some rows$"):
         dump(sides[0], (np.zeros((0, 3)),), tmp_path / "said")
     assert not [*tmp_path.iterdir()]
+
+
+def test_no_flipped_bit_of_a_dump_is_silent(reference, tmp_path):
+    """Ten in each file; one in a weight would blame a correct port."""
+    folder, draw = tmp_path / "dump", random.Random(0)
+    save(reference, folder)
+    for path in folder.iterdir():
+        whole = path.read_bytes()
+        for _ in range(10):
+            data, place = bytearray(whole), draw.randrange(8 * len(whole))
+            data[place // 8] ^= 1 << place % 8
+            path.write_bytes(data)
+            with pytest.raises(InputError, match=r"is damaged, or no dump|is of format"):
+                load(folder)
+        path.write_bytes(whole)
+    load(folder)
+
+
+def test_a_dump_without_checksums_opens(reference, tmp_path):
+    save(reference, tmp_path / "dump")
+    path = tmp_path / "dump/manifest.json"
+    manifest = {name: held for name, held in json.loads(path.read_text()).items() if name not in ("sha256", "arrays")}
+    path.write_text(json.dumps(manifest))
+    assert load(tmp_path / "dump").calls.keys() == reference.calls.keys()

@@ -9,6 +9,7 @@ from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
+from jaxformer.training.runs import RunFolder
 from tests.tiny import tiny_config
 
 MODEL = abstract(tiny_config())
@@ -18,24 +19,29 @@ def filled(value):
     return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, leaf.dtype), MODEL)
 
 
-def test_the_newest_stay(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.create(tmp_path / "run", {})
+
+
+def test_the_newest_stay(run):
     for step in (2, 4, 6, 10):
-        keep_weights(tmp_path / "kept", step, filled(step), newest=3)
-    assert kept_steps(tmp_path / "kept") == [4, 6, 10]
+        keep_weights(run, step, filled(step), newest=3)
+    assert kept_steps(run.evaluated) == [4, 6, 10]
 
 
-def test_steps_that_are_taken_again_are_forgotten(tmp_path):
+def test_steps_that_are_taken_again_are_forgotten(run):
     for step in (2, 4, 6):
-        keep_weights(tmp_path, step, filled(step), newest=3)
-    keep_weights(tmp_path, 4, filled(1), newest=3)
-    assert kept_steps(tmp_path) == [2, 4]
-    assert {float(leaf.max()) for leaf in named_leaves(average_weights(tmp_path, MODEL)).values()} == {1.5}
+        keep_weights(run, step, filled(step), newest=3)
+    keep_weights(run, 4, filled(1), newest=3)
+    assert kept_steps(run.evaluated) == [2, 4]
+    assert {float(leaf.max()) for leaf in named_leaves(average_weights(run.evaluated, MODEL)).values()} == {1.5}
 
 
-def test_the_mean(tmp_path):
+def test_the_mean(run):
     for step, value in ((1, 1.0), (2, 5.0), (3, 6.0)):
-        keep_weights(tmp_path, step, filled(value), newest=5)
-    for leaf in named_leaves(average_weights(tmp_path, MODEL)).values():
+        keep_weights(run, step, filled(value), newest=5)
+    for leaf in named_leaves(average_weights(run.evaluated, MODEL)).values():
         np.testing.assert_array_equal(leaf, np.full(leaf.shape, 4.0, np.float32))
 
 

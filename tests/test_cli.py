@@ -117,6 +117,7 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     weights = safetensors.numpy.load_file(copy / "weights.safetensors")
     weights.pop("norm.bias")
+    (copy / "manifest.json").unlink()
     safetensors.numpy.save_file(weights, copy / "weights.safetensors")
     assert "1 missing, first norm.bias" in refusal(dispatch, ["generate", str(copy)])
     (copy / "weights.safetensors").unlink()
@@ -156,7 +157,7 @@ def test_a_run_folder_in_use_is_refused(refusal, trained, text_file):
     assert said == f"{trained} already holds a run; continue it with --resume, or name another folder with --out"
 
 
-@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "-1"], ["--seed", "2147483648"]])
+@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "0"], ["--seed", "2147483648"]])
 def test_qa_refuses(refusal, arguments):
     assert refusal(qa.main, arguments).startswith(f"{arguments[0].removeprefix('--')} = {arguments[1]} is out of range")
 

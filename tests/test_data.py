@@ -1,6 +1,8 @@
 """From a text to batches: nothing is lost, nothing is counted twice, and every refusal says what to do."""
 
 import errno
+import hashlib
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +54,13 @@ def test_near_name():
 def test_the_folder_comes_before_the_network(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     monkeypatch.setattr("pooch.retrieve", lambda *_, **__: pytest.fail("asked the network"))
-    (tmp_path / CORPORA["tinyshakespeare"]["text"].file).write_text("First Citizen")
+    text = replace(CORPORA["tinyshakespeare"]["text"], sha256=hashlib.sha256(b"First Citizen").hexdigest())
+    monkeypatch.setitem(CORPORA, "tinyshakespeare", {"text": text})
+    (tmp_path / text.file).write_text("First Citizen")
     assert read_corpus("tinyshakespeare") == "First Citizen"
+    (tmp_path / text.file).write_text("First citizen")
+    with pytest.raises(InputError, match=rf"^{tmp_path}/{text.file} does not have the wanted sha256 {text.sha256}; put https"):
+        read_corpus("tinyshakespeare")
 
 
 UNREACHABLE = "is not in the cache and raw.githubusercontent.com cannot be reached; give --data FILE, or set"

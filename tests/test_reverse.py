@@ -51,7 +51,8 @@ def folder(tmp_path_factory):
 
 def test_what_a_run_leaves(folder):
     files = {path.name for path in folder.iterdir()}
-    assert files == {"attention.png", "checkpoints", "config.json", "loss.png", "metrics.jsonl", "weights.safetensors"}
+    kept = {"checkpoints", "config.json", "manifest.json", "metrics.jsonl", "weights.safetensors"}
+    assert files == kept | {"attention.png", "loss.png"}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4]
     assert all(0 <= line["accuracy"] <= 1 < line["val_loss"] for line in lines)

@@ -79,7 +79,7 @@ def folder(said_and_folder):
 
 def test_what_a_run_leaves(folder):
     files = {path.name for path in folder.iterdir()}
-    kept = {"checkpoints", "config.json", "evaluated", "loss.png", "metrics.jsonl", "tokenizer.json"}
+    kept = {"checkpoints", "config.json", "evaluated", "loss.png", "manifest.json", "metrics.jsonl", "tokenizer.json"}
     assert files == kept | {"translations.tsv", "weights.safetensors"}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4, 6]
@@ -183,6 +183,7 @@ def test_other_data_are_refused(folder, data, tmp_path, refusal):
     config = json.loads((run / "config.json").read_text())
     config["recipe"]["data"] = [str(other)]
     (run / "config.json").write_text(json.dumps(config))
+    (run / "manifest.json").unlink()
     said = refusal(translate.main, ["--resume", "--out", str(run), "--steps", "8"])
     assert said == f"--data is not what {run} began with; give the same texts"
 

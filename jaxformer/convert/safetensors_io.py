@@ -1,6 +1,8 @@
 """Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
 
 import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,19 +17,31 @@ from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.pytree import named_leaves
 from jaxformer.whole_files import written_whole
 
+Written = Callable[[Path], AbstractContextManager[Path]]
 TYPES = {"BF16": jnp.bfloat16, "BOOL": bool} | {
     f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "fiu" for size in (1, 2, 4, 8)
 }
 """The format's names of types -> numpy's."""
 
 
-def save_weights(path: Path, model: PyTree) -> None:
-    """Write every tensor; the file appears whole or not at all. CheckpointError where it cannot be written."""
+def save_weights(path: Path, model: PyTree, written: Written = written_whole) -> None:
+    """Write every tensor; the file appears whole or not at all. CheckpointError where it cannot be written.
+
+    `written(path)` gives the place to write to: of a run's file, `run.manifest.renewed`.
+    """
     try:
-        with written_whole(path) as unfinished:
-            safetensors.numpy.save_file(to_torch(model, TWIN), unfinished)
+        with written(path) as unfinished:
+            save_tensors(unfinished, to_torch(model, TWIN))
     except (OSError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be written: {why_unwritten(error)}") from None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
+    """Write a new file with the permissions of its neighbours: safetensors alone lets nobody but its owner read it."""
+    path.touch()
+    mode = path.stat().st_mode
+    safetensors.numpy.save_file(dict(tensors), path, metadata)
+    path.chmod(mode)
 
 
 def load_weights(path: Path, like: PyTree) -> PyTree:

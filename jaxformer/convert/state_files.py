@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.safetensors_io import map_tensors
+from jaxformer.convert.safetensors_io import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
 from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
 from jaxformer.extras import extra_package
@@ -133,7 +132,7 @@ def write_state(path: Path, state: Mapping[str, np.ndarray]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as unfinished:
             if path.suffix in SAFETENSORS:
-                safetensors.numpy.save_file(dict(state), unfinished, {"format": "pt"})
+                save_tensors(unfinished, state, {"format": "pt"})
             else:
                 _pickle(state, unfinished)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

@@ -2,6 +2,7 @@
 
 import difflib
 import gzip
+import hashlib
 import os
 import zlib
 from contextlib import suppress
@@ -50,6 +51,7 @@ CORPORA: dict[str, dict[str, Source]] = {
 """What a corpus is made of: one text, or sources and targets line by line."""
 FOLDER = "JAXFORMER_DATA"
 """Environment variable: a folder that is looked into before the network."""
+WRONG = "does not have the wanted sha256"
 
 
 def find(name: str, part: str) -> Path:
@@ -64,6 +66,14 @@ def find(name: str, part: str) -> Path:
     near = difflib.get_close_matches(name, fitting, 1)
     hint = f"did you mean {near[0]}?" if near else f"give a file, or one of {', '.join(fitting)}"
     raise InputError(f"data: {name or repr(name)} is neither a file nor a corpus; {hint}")
+
+
+def located(name: str) -> str:
+    """The name of a corpus as it is; of a file its whole path, so that it is found from every folder."""
+    with suppress(OSError):
+        if name not in CORPORA and Path(name).is_file():
+            return str(Path(name).absolute())
+    return name
 
 
 def read_corpus(name: str) -> str:
@@ -90,12 +100,23 @@ def read_text(path: Path | str) -> str:
     return text
 
 
+def _checked(path: Path, source: Source) -> Path:
+    """The path of a file that is what the source has to be."""
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if found != source.sha256:
+        raise InputError(f"{path} {WRONG} {source.sha256}; put {source.url} there, or give --data FILE")
+    return path
+
+
 def fetch(source: Source) -> Path:
     """The file on disk: from the folder named by JAXFORMER_DATA, else from the cache, else downloaded once."""
     if folder := os.environ.get(FOLDER):
         path = Path(folder) / source.file
         if path.is_file():
-            return path
+            return _checked(path, source)
     with extra_package():
         import pooch
 
@@ -104,7 +125,7 @@ def fetch(source: Source) -> Path:
         pooch.get_logger().disabled = True
         return Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", fname=name, path=cache, progressbar=False))
     except ValueError:
-        raise InputError(f"{source.url} does not have the wanted sha256 {source.sha256}; give --data FILE") from None
+        raise InputError(f"{source.url} {WRONG} {source.sha256}; give --data FILE") from None
     except (PermissionError, FileExistsError, NotADirectoryError):
         raise InputError(f"{cache} cannot be written; give --data FILE, or set XDG_CACHE_HOME to another folder") from None
     except OSError:

@@ -14,7 +14,7 @@ from jaxformer.folders.hf import find_model_type, tensor_names, unwrapped
 from jaxformer.folders.opened import saved_config
 from jaxformer.models import abstract
 from jaxformer.pytree import count_parameters
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RunFolder, read_config
 
 ADAMW = 4
 """Weights, gradients and two moments."""
@@ -33,7 +33,7 @@ class Description:
 def describe_folder(folder: Path) -> Description:
     """What config.json says; CheckpointError where it describes no model."""
     run = RunFolder.open(folder)
-    described = run.config
+    described = read_config(folder)
     try:
         if "model_type" in described:
             kind, state = find_model_type(described["model_type"]), unwrapped(open_folder_state(folder))

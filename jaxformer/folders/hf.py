@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.convert.families import MODEL_TYPES
@@ -17,6 +16,7 @@ from jaxformer.convert.family import Family
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.rules import tensors_to_torch, to_jax
+from jaxformer.convert.safetensors_io import save_tensors
 from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError
 from jaxformer.models import Model, abstract
@@ -177,7 +177,7 @@ def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = Non
     if is_base:
         state = {name.removeprefix(kind.prefix): array for name, array in state.items()}
     (folder / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
-    safetensors.numpy.save_file(state, folder / WEIGHTS, {"format": "pt"})
+    save_tensors(folder / WEIGHTS, state, {"format": "pt"})
 
 
 def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:

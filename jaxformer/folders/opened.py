@@ -22,7 +22,7 @@ from jaxformer.errors import CheckpointError, ConfigError, ConversionError, Inpu
 from jaxformer.folders.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.folders.hub import local_folder
 from jaxformer.models import Model, abstract
-from jaxformer.training.runs import CONFIG, RunFolder
+from jaxformer.training.runs import CONFIG, RunFolder, read_config
 from jaxformer.validation.fields import check_choice, check_path
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def open_path(path: Path | str, *, family: Family | str | None = None, config: M
 def open_folder(folder: Path) -> Opened:
     """The model of a folder of any kind."""
     run = RunFolder.open(folder)
-    described = run.config
+    described = read_config(folder)
     if "recipe" in described:
         from jaxformer.training.trained import load_trained  # a run may need packages that a model alone does not
 
@@ -115,7 +115,7 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     rules = find_family(family)
     kind, state = MODEL_TYPES.get(rules.name), unwrapped(open_state(path))
-    described = RunFolder.open(path.parent).config if config is None and (path.parent / CONFIG).is_file() else {}
+    described = read_config(path.parent) if config is None and (path.parent / CONFIG).is_file() else {}
     try:
         if kind is not None and "model_type" in described:
             return of_checkpoint(checkpoint_of(path, kind, described, state))

@@ -64,12 +64,14 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     if not recipe.resume:
         return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
     folder = RunFolder.open(recipe.out)
+    folder.check_kept()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
     state = load_state(folder.checkpoints, state)
     if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
     folder.forget_after(int(state.step))
+    folder.begin_manifest()
     return folder, state
 
 

@@ -44,7 +44,7 @@ class QuestionAnswering(CacheFlag):
     def __post_init__(self) -> None:
         check_size("seed", self.seed, least=0)
         check_size("seeds", self.seeds)
-        check_size("epochs", self.epochs, least=0)
+        check_size("epochs", self.epochs)
 
 
 OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)

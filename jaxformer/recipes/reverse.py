@@ -23,6 +23,7 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
@@ -111,16 +112,18 @@ def main(arguments: list[str]) -> None:
     task = TASKS[recipe.task]
     source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size
     model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)
-    recipe = replace(recipe, out=recipe.out or free_folder(Path("runs"), recipe.task), model=model)
+    out = recipe.out or free_folder(Path("runs"), recipe.task)
+    recipe = replace(recipe, out=out, model=model)
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
-    folder, model = train(recipe, held_out, console)
-    exact = show_predictions(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
-    plot_losses(folder)
-    draw_attention(recipe, folder, model, held_out)
+    with only_writer(out):
+        folder, model = train(recipe, held_out, console)
+        exact = show_predictions(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
+        plot_losses(folder)
+        draw_attention(recipe, folder, model, held_out)
     console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved_files(folder)}")
-    console.print(f"next: jaxformer generate {shlex.quote(str(recipe.out))} --prompt {task.decode_source(held_out.source[-1])}")
+    console.print(f"next: jaxformer generate {shlex.quote(str(out))} --prompt {task.decode_source(held_out.source[-1])}")
 
 
 def held_out_key(seed: int) -> jax.Array:
@@ -141,7 +144,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         return pair_loss(model, batch, key, pad=PAD, smoothing=recipe.smoothing)
 
     def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
-        save_weights(folder.weights, model)
+        save_weights(folder.weights, model, folder.manifest.renewed)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
 
     train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, lambda _, key: task.draw(key, recipe.batch))

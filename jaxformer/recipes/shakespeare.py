@@ -18,7 +18,7 @@ from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import save_weights
-from jaxformer.data.corpora import read_corpus
+from jaxformer.data.corpora import located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
@@ -27,6 +27,7 @@ from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
+from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
@@ -56,6 +57,7 @@ class Shakespeare(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "data", located(self.data))
         check_size("sample", self.sample, least=0)
 
 
@@ -106,8 +108,9 @@ def main(arguments: list[str]) -> None:
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    folder, model = train(recipe, tokenizer, splits, console)
-    plot_losses(folder)
+    with only_writer(out):
+        folder, model = train(recipe, tokenizer, splits, console)
+        plot_losses(folder)
     console.print(sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {shlex.quote(str(out))} --tokens 200")
@@ -129,7 +132,7 @@ def train(
     whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
     def on_evaluate(model: GPT, line: Mapping[str, float]) -> None:
-        save_weights(folder.weights, model)
+        save_weights(folder.weights, model, folder.manifest.renewed)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
         if recipe.sample and line["step"] < recipe.steps:
             console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))

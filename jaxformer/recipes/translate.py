@@ -20,6 +20,7 @@ from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import BeamConfig, OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.data.buckets import Buckets
+from jaxformer.data.corpora import located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
@@ -30,6 +31,7 @@ from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
+from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
@@ -82,6 +84,8 @@ class Translate(Recipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("data", "validation", "test"):
+            object.__setattr__(self, name, tuple(map(located, getattr(self, name))))
         for name in ("parts", "shapes", "longest", "averaged"):
             check_size(name, getattr(self, name))
         check_size("show", self.show, least=0)
@@ -150,9 +154,10 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     if not can_score():
         console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
-    folder, model = train(recipe, tokenizer, splits, console)
-    plot_losses(folder)
-    test_translations(recipe, folder, Translator(model, tokenizer), splits.test, console)
+    with only_writer(out):
+        folder, model = train(recipe, tokenizer, splits, console)
+        plot_losses(folder)
+        test_translations(recipe, folder, Translator(model, tokenizer), splits.test, console)
     console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
     console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
@@ -205,10 +210,10 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
 
 def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
     """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
-    keep_weights(folder.evaluated, int(line["step"]), model, averaged)
+    keep_weights(folder, int(line["step"]), model, averaged)
     if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
-        save_weights(folder.best, model)
-        save_weights(folder.weights, model)
+        save_weights(folder.best, model, folder.manifest.renewed)
+        save_weights(folder.weights, model, folder.manifest.renewed)
 
 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
@@ -230,11 +235,13 @@ def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
 
 def choose_weights(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
-    mean, single = average_weights(folder.evaluated, model), min(line["val_loss"] for line in folder.metrics)
+    folder.check_kept()
+    mean = average_weights(folder.evaluated, model)
+    single = min((line["val_loss"] for line in folder.metrics), default=math.inf)
     averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
     chosen = mean if averaged < single else load_weights(folder.best, model)
-    save_weights(folder.weights, chosen)
+    save_weights(folder.weights, chosen, folder.manifest.renewed)
     return chosen
 
 

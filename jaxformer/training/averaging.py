@@ -11,17 +11,19 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
+from jaxformer.training.runs import RunFolder
 
 SUFFIX = ".safetensors"
 
 
-def keep_weights(folder: Path, step: int, model: PyTree, newest: int) -> None:
+def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
     """Write the weights of a step; of the others only the newest stay, and none of a later step."""
+    folder = run.evaluated
     folder.mkdir(exist_ok=True)
-    save_weights(folder / f"{step}{SUFFIX}", model)
+    save_weights(folder / f"{step}{SUFFIX}", model, run.manifest.renewed)
     before = [kept for kept in kept_steps(folder) if kept <= step]
     for stale in set(kept_steps(folder)) - set(before[-newest:]):
-        (folder / f"{stale}{SUFFIX}").unlink()
+        run.manifest.remove(folder / f"{stale}{SUFFIX}")
 
 
 def kept_steps(folder: Path) -> list[int]:

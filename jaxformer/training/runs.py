@@ -1,4 +1,4 @@
-"""A run folder: its settings (config.json), its course (metrics.jsonl), and the trained weights.
+"""A run folder: its settings (config.json), its course (metrics.jsonl), the trained weights, and the manifest of these.
 
 Only the JAX side has runs: the twin has none.
 """
@@ -11,10 +11,15 @@ from typing import Any
 
 from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.whole_files import written_whole
+from jaxformer.training.lock import LOCK
+from jaxformer.training.manifest import MANIFEST, Manifest
+from jaxformer.training.metrics import Line, checked_line, read_lines
+from jaxformer.whole_files import UNFINISHED, written_whole
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
+BEGUN = (CONFIG, MANIFEST, LOCK)
+"""Files that a run leaves which ended before its first step."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,12 @@ class RunFolder:
         """A new run; InputError where the folder holds a run already, or other files."""
         if any((path / name).exists() for name in (METRICS, WEIGHTS, CHECKPOINTS)):
             raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
-        if path.is_dir() and any(file.name != CONFIG for file in path.iterdir()):
+        if path.is_dir() and any(file.name.removesuffix(UNFINISHED) not in BEGUN for file in path.iterdir()):
             raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / CONFIG, json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n")
+            with cls(path).manifest.renewed(path / CONFIG) as unfinished:
+                unfinished.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n", "utf-8")
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; name another folder with --out") from None
         return cls(path)
@@ -46,14 +52,25 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings; CheckpointError where the file cannot be read."""
-        try:
-            config = json.loads((self.path / CONFIG).read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{self.path / CONFIG} cannot be read: {error}") from None
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{self.path / CONFIG} holds no configuration, but {config!r:.50}")
-        return config
+        """The settings; CheckpointError where the file cannot be read, or was changed."""
+        self.manifest.check(CONFIG)
+        return read_config(self.path)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What its files have to hold."""
+        return Manifest(self.path)
+
+    def check_kept(self) -> None:
+        """CheckpointError where a file that a resumed run reads was changed, or is missing: all but the trained weights."""
+        for name in self.manifest.entries:
+            if name != WEIGHTS:
+                self.manifest.check(name)
+
+    def begin_manifest(self) -> None:
+        """Give an older run a manifest of its files as they are. A tokenizer's sha256 is in config.json."""
+        weights = [self.weights] if self.weights.exists() else []
+        self.manifest.begin([self.path / CONFIG, *weights, *self.evaluated.glob(f"*{self.weights.suffix}")])
 
     @property
     def weights(self) -> Path:
@@ -84,24 +101,31 @@ class RunFolder:
         """One more line of metrics; CheckpointError where it cannot be written."""
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write(checked_line(values))
         except OSError as error:
             raise CheckpointError(f"{self.path / METRICS} cannot be written: {error.strerror}") from None
 
     @property
-    def metrics(self) -> list[dict[str, float | int]]:
-        """Every complete line so far: a crash can leave the last one incomplete."""
-        path = self.path / METRICS
-        lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
-        try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except ValueError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from None
+    def metrics(self) -> list[Line]:
+        """Every whole line so far."""
+        return read_lines(self.path / METRICS)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
-        kept = [json.dumps(line) + "\n" for line in self.metrics if line["step"] <= step]
-        _write(self.path / METRICS, "".join(kept))
+        kept = [checked_line(line) for line in self.metrics if line["step"] <= step]
+        with written_whole(self.path / METRICS) as unfinished:
+            unfinished.write_text("".join(kept), encoding="utf-8")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
+    try:
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
+    return config
 
 
 def free_folder(parent: Path, name: str) -> Path:
@@ -110,8 +134,3 @@ def free_folder(parent: Path, name: str) -> Path:
     while (parent / f"{name}-{number}").exists():
         number += 1
     return parent / f"{name}-{number}"
-
-
-def _write(path: Path, text: str) -> None:
-    with written_whole(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")

@@ -28,6 +28,7 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {found}")
     if not run.weights.exists():
         raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
+    run.manifest.check(run.weights.name)
     return load_weights(run.weights, abstract(config)), words
 
 

@@ -11,8 +11,8 @@ from jaxformer.errors import ConfigError, InputError
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
 LARGEST_SEED = 2**64 - 1
-MOST = 3.4e38
-"""Numbers are used in float32."""
+MOST, LEAST = 3.4e38, 1.2e-38
+"""Numbers are used in float32; positive ones that are smaller may be 0 there."""
 MOST_DIVISORS = 4096
 """A refusal lists the divisors up to here."""
 
@@ -39,6 +39,8 @@ def check_number(
     interval = f"{'(' if open_below else '['}{least:g}, {end}"
     if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
         raise ConfigError(f"{name} = {value!r:.30} is not a finite number; give one in {interval}")
+    if open_below and least < value < least + LEAST:
+        raise ConfigError(f"{name} = {value:g} may be 0 in float32; give a number of at least {LEAST:g}")
     inside = least <= value < below if most is None else least <= value <= most
     if not inside or (open_below and value == least):
         raise ConfigError(f"{name} = {value:g} is out of range; give a number in {interval}")

@@ -1,6 +1,6 @@
 """The recorded reference in a folder: one environment writes it with torch, another compares with JAX and has no torch.
 
-manifest.json      the calls in their order, how many arrays each has, the environment
+manifest.json      the calls in their order, how many arrays each has, the environment, and the sha256 of both files
 reference.safetensors   every array, by the name that the manifest gives
 """
 
@@ -14,6 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from jaxformer.checksums import SEAL, checksum, sealed, unsealed
+from jaxformer.convert.safetensors_io import save_tensors
 from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
@@ -21,6 +23,7 @@ from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
 from jaxformer.whole_files import new_folder
 
+MANIFEST, ARRAYS = "manifest.json", "reference.safetensors"
 FORMAT = 4
 OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
 """Names of format 3, which differs in nothing else."""
@@ -38,8 +41,9 @@ def save(reference: Reference, folder: Path) -> None:
     """Write it; the folder appears whole or not at all. InputError if there is one already."""
     try:
         with new_folder(folder) as unfinished:
-            safetensors.numpy.save_file(_arrays(reference), unfinished / "reference.safetensors")
-            (unfinished / "manifest.json").write_text(json.dumps(_manifest(reference), indent=1), "utf-8")
+            save_tensors(unfinished / ARRAYS, _arrays(reference))
+            manifest = _manifest(reference) | {"arrays": checksum(unfinished / ARRAYS)}
+            (unfinished / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1), "utf-8")
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
 
@@ -47,12 +51,14 @@ def save(reference: Reference, folder: Path) -> None:
 def load(folder: Path) -> Reference:
     """What `save` wrote; InputError for a folder that does not hold it."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-        arrays = safetensors.numpy.load_file(folder / "reference.safetensors")
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+        arrays = safetensors.numpy.load_file(folder / ARRAYS)
         if manifest["format"] == 3:
             manifest, arrays = renamed(manifest), renamed(arrays)
         elif manifest["format"] != FORMAT:
             raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
+        elif SEAL in manifest or "arrays" in manifest:  # older dumps have neither
+            _check(folder, manifest)
         return _reference(manifest, arrays)
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
@@ -60,6 +66,13 @@ def load(folder: Path) -> Reference:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder} is damaged, or no dump ({error}); dump it again") from None
+
+
+def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """ValueError where one of the two files was changed since it was written."""
+    unsealed(manifest)
+    if checksum(folder / ARRAYS) != manifest["arrays"]:
+        raise ValueError(f"{ARRAYS} was changed: its size or its sha256 differs")
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:

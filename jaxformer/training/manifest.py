@@ -1,0 +1,86 @@
+"""What the files of a run folder held when they were written, so that none that was changed is used in silence.
+
+manifest.json   file -> the versions that may be there, each its size and sha256; and the sha256 of all this
+
+A file and its entry cannot change at one instant. While a file is replaced, its entry names the old version and the new one:
+whenever the process is killed, what is there is one of them. The version of a file that is not there yet is null.
+Only the JAX side has runs: the twin has none.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxformer.checksums import checksum, sealed, unsealed
+from jaxformer.errors import CheckpointError
+from jaxformer.whole_files import written_whole
+
+MANIFEST = "manifest.json"
+Entries = dict[str, list[dict[str, Any] | None]]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of a folder. Folders of older runs have none, and their files are not checked."""
+
+    folder: Path
+
+    @property
+    def entries(self) -> Entries:
+        """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
+        path = self.folder / MANIFEST
+        try:
+            return unsealed(json.loads(path.read_bytes()))["files"]
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, LookupError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); put it back, or remove it: then no file is checked") from None
+
+    @contextmanager
+    def renewed(self, path: Path) -> Iterator[Path]:
+        """Where to write a file anew: at the end it gets the name `path`, and its entry follows."""
+        name = path.relative_to(self.folder).as_posix()
+        with written_whole(path) as unfinished:
+            yield unfinished
+            entries, new = self.entries, checksum(unfinished)
+            before = entries[name] if name in entries else [checksum(path)]
+            self._write(entries | {name: [*before, new]})
+        self._write(entries | {name: [new]})
+
+    def remove(self, path: Path) -> None:
+        """Remove a file and its entry, the entry first."""
+        name = path.relative_to(self.folder).as_posix()
+        self._write({other: versions for other, versions in self.entries.items() if other != name})
+        path.unlink()
+
+    def begin(self, paths: Iterable[Path]) -> None:
+        """Enter files as they are, where the folder has no manifest yet."""
+        if not (self.folder / MANIFEST).exists():
+            self._write({path.relative_to(self.folder).as_posix(): [checksum(path)] for path in paths})
+
+    def check(self, name: str) -> None:
+        """CheckpointError where a file is none of its versions; a file without an entry is not checked."""
+        path, entries = self.folder / name, self.entries
+        try:
+            while (found := checksum(path)) not in entries.get(name, [found]):
+                before, entries = entries, self.entries
+                if entries == before:  # else the run wrote the file in between
+                    fault = _difference(found, entries[name][-1] or {})
+                    raise CheckpointError(f"{path} {fault}; put it back, or start a new run with --out")
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+
+    def _write(self, entries: Entries) -> None:
+        with written_whole(self.folder / MANIFEST) as unfinished:
+            unfinished.write_text(json.dumps(sealed({"files": entries}), indent=1) + "\n", "utf-8")
+
+
+def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
+    """What is wrong with a file."""
+    if found is None:
+        return f"is missing, and {MANIFEST} names it"
+    sizes = f"{found['size']} bytes of sha256 {found['sha256']:.12}, not {wanted.get('size')} of {wanted.get('sha256', ''):.12}"
+    return f"was changed since the run wrote it ({sizes})"

@@ -1,0 +1,43 @@
+"""Lines of metrics.jsonl: an evaluation each, with a check of its own, so that a damaged line costs no other.
+
+Only the JAX side has runs: the twin has none.
+"""
+
+import json
+import warnings
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+Line = dict[str, float | int]
+CHECK = "crc32"
+"""The key of a line's check; older files have none."""
+
+
+def checked_line(values: Mapping[str, float | int]) -> str:
+    """Values as one line, with the CRC-32 of the rest, its end included."""
+    check = zlib.crc32(json.dumps(values).encode())
+    return json.dumps({**values, CHECK: f"{check:08x}"}) + "\n"
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Every whole line, without its check; one that is damaged, or incomplete after a crash, is left out with a warning."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
+    found = [_read(line, has_checks) for line in lines]
+    if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
+        warnings.warn(f"{path}: line {', '.join(damaged)} is damaged or incomplete, and left out", stacklevel=3)
+    return [line for line in found if line is not None]
+
+
+def _read(line: bytes, has_check: bool) -> Line | None:
+    """The values of a line; None where it is damaged."""
+    try:
+        values = json.loads(line)
+        if has_check:
+            del values[CHECK]
+        whole = line == checked_line(values).encode() if has_check else line.endswith(b"\n")
+        whole = whole and isinstance(values["step"], int)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return values if whole else None

@@ -1,0 +1,156 @@
+"""One run folder has one writer."""
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from jaxformer.errors import InputError
+from jaxformer.recipes import reverse
+from jaxformer.training import lock
+from jaxformer.training.lock import LOCK, only_writer
+from jaxformer.training.runs import RunFolder
+
+HOLD = """
+import sys
+from pathlib import Path
+from jaxformer.training.lock import only_writer
+with only_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock until its input ends, if it gets it."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], text=True, **pipes)
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process that holds the lock."""
+    process = start(tmp_path / "run")
+    assert process.stdout
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(InputError) as caught, only_writer(folder):
+        pass
+    return str(caught.value)
+
+
+def test_the_owner_is_named_and_its_folder_left_alone(owner, tmp_path):
+    said = refused(tmp_path / "run")
+    begin = f"{tmp_path}/run is being written by process {owner.pid} on {socket.gethostname()} since "
+    assert re.fullmatch(
+        re.escape(begin) + r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d; let it end, or name another folder with --out", said
+    )
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [LOCK]
+    assert refused(tmp_path / "run") == said
+
+
+def test_whoever_ends_frees_it(owner, tmp_path):
+    owner.communicate("")
+    assert owner.returncode == 0
+    assert not (tmp_path / "run").exists()
+    with only_writer(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK).read_text().startswith(f"process {os.getpid()} on ")
+        assert str(os.getpid()) in refused(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError), only_writer(tmp_path / "run"):
+        _ = 1 / 0
+    with only_writer(tmp_path / "run"):
+        pass
+
+
+def test_a_dead_owner_is_followed(owner, tmp_path):
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    assert str(owner.pid) in (tmp_path / "run" / LOCK).read_text()
+    with only_writer(tmp_path / "run"):
+        assert (tmp_path / "run" / LOCK).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_of_those_that_start_at_once_one_gets_it(tmp_path):
+    processes = [start(tmp_path / "run") for _ in range(4)]
+    outputs = [process.stdout for process in processes]
+    said = [output.readline() for output in outputs if output]
+    assert sorted(said) == ["", "", "", "held\n"]
+    winner = processes[said.index("held\n")]
+    errors = [process.communicate("")[1] for process in processes if process is not winner]
+    assert all("is being written by " in error for error in errors)
+    winner.communicate("")
+    assert winner.returncode == 0
+
+
+def test_without_the_lock_both_write(owner, tmp_path, monkeypatch):
+    """The control."""
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    with only_writer(tmp_path / "run"):
+        pass
+
+
+def test_every_recipe_asks_first(owner, tmp_path, refusal, text_file, monkeypatch):
+    from jaxformer.cli.main import dispatch
+
+    for name in ("shakespeare", "reverse", "translate"):
+        module = __import__(f"jaxformer.recipes.{name}", fromlist=["train"])
+        monkeypatch.setattr(module, "train", lambda *_: pytest.fail("it trained"))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("ein Hund\ta dog\n" * 20)
+    for name, data in (("shakespeare", ["--data", text_file]), ("reverse", []), ("translate", ["--data", pairs])):
+        said = refusal(dispatch, ["train", name, "--out", str(tmp_path / "run"), *map(str, data)])
+        assert f"is being written by process {owner.pid} on " in said
+
+
+def test_a_resume_beside_a_live_run_writes_nothing(owner, tmp_path, refusal):
+    run = RunFolder.create(tmp_path / "run", {"recipe": asdict(reverse.PRESETS["quick"])})
+    run.log({"step": 7})
+    run.checkpoints.mkdir()
+    before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
+    said = refusal(reverse.main, ["--resume", "--out", str(run.path)])
+    assert f"is being written by process {owner.pid} on " in said
+    assert {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()} == before
+
+
+def test_a_file_that_its_owner_removes_meanwhile_is_no_lock(tmp_path, monkeypatch):
+    """Whoever opened the file before its owner removed it locks nothing, and has to look again."""
+    flock, path = fcntl.flock, tmp_path / LOCK
+
+    def removed_first(file, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with only_writer(tmp_path):
+        assert str(os.getpid()) in path.read_text()
+        assert str(os.getpid()) in refused(tmp_path)
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(lock.fcntl, "flock", none)
+    said = r"run: its file system has no locks \(No locks available\); see that no other process writes this run$"
+    with pytest.warns(UserWarning, match=said), only_writer(tmp_path / "run"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    said = refused(tmp_path / "file/run")
+    assert said == f"{tmp_path}/file/run cannot be written: Not a directory; name another folder with --out"

@@ -1,0 +1,266 @@
+"""Nothing of a run folder is used in silence after it was changed; a kill at any instant leaves a folder that goes on."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+import jaxformer as jf
+import jaxformer.recipes.shakespeare as shakespeare
+from jaxformer.checksums import checksum
+from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.errors import CheckpointError, InputError, JaxformerError
+from jaxformer.training import manifest
+from jaxformer.training.averaging import keep_weights
+from jaxformer.training.checkpoint import digest
+from jaxformer.training.manifest import Manifest
+from jaxformer.training.runs import RunFolder
+from tests.tiny import flags, quick_recipe, tiny_config
+
+FLIPS = 30
+UNREAD = {"loss.png"}
+"""Files that no run reads."""
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_recipe():
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(text_file, tmp_path_factory) -> Path:
+    """A run of six steps, with two evaluated weights as the recipe of translation keeps them."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    with quick_recipe():
+        shakespeare.main(flags(data=text_file, out=out))
+    run, model = RunFolder.open(out), jf.load(out)
+    for step in (3, 6):
+        keep_weights(run, step, model, newest=2)
+    return out
+
+
+@pytest.fixture
+def copy(whole, tmp_path) -> Path:
+    """The same run, to spoil."""
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def flip(path: Path, place: int) -> None:
+    """One bit, counted from the start of the file."""
+    data = bytearray(path.read_bytes())
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+def used(folder: Path) -> tuple:
+    """All that a resumed run and a loaded model take from a folder but the train state, whose checkpoints have a digest."""
+    run, model = RunFolder.open(folder), jf.load(folder)
+    run.check_kept()
+    kept = [load_weights(path, model) for path in sorted(run.evaluated.glob("*.safetensors"))]
+    return run.config, run.metrics, digest(model), digest(kept)
+
+
+def resume(folder: Path, steps: int) -> None:
+    shakespeare.main(["--resume", "--out", str(folder), "--steps", str(steps)])
+
+
+def silent_flips(whole: Path, copy: Path) -> list[str]:
+    """Files of which a flipped bit neither is refused nor warned of."""
+    names = sorted(str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file())
+    names = [name for name in names if name not in UNREAD and not name.startswith("checkpoints")]
+    draw, silent = random.Random(0), []
+    for i in range(FLIPS):
+        name = names[i % len(names)]
+        flip(copy / name, draw.randrange(8 * (copy / name).stat().st_size))
+        try:
+            used(copy)
+        except (JaxformerError, UserWarning):
+            pass
+        else:
+            silent.append(name)
+        shutil.copy(whole / name, copy / name)
+    return silent
+
+
+def test_no_flipped_bit_is_silent(whole, copy):
+    assert silent_flips(whole, copy) == []
+    assert used(copy) == used(whole)
+
+
+def unchecked(path: Path) -> list:
+    """Lines of metrics as they are."""
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def test_without_the_manifest_and_the_checks_they_are(whole, copy, monkeypatch):
+    """The control: of the same flips many pass."""
+    monkeypatch.setattr(Manifest, "check", lambda *_: None)
+    monkeypatch.setattr("jaxformer.training.runs.read_lines", unchecked)
+    assert len(silent_flips(whole, copy)) > FLIPS // 3
+
+
+def test_an_edited_configuration_is_refused_by_all_who_read_it(copy, refusal):
+    from jaxformer.cli.main import dispatch
+
+    config = copy / "config.json"
+    config.write_text(config.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.002'))
+    wanted = f"{config} was changed since the run wrote it ("
+    for arguments in (["train", "shakespeare", "--resume", "--out", str(copy)], ["generate", str(copy)], ["info", str(copy)]):
+        said = refusal(dispatch, arguments)
+        assert said.startswith(wanted), said
+        assert said.endswith("; put it back, or start a new run with --out")
+    with pytest.raises(CheckpointError, match="was changed since the run wrote it"):
+        jf.load(copy)
+
+
+def test_weights_of_another_step_are_missed(copy):
+    (copy / "evaluated/3.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"^\S+/evaluated/3\.safetensors is missing, and manifest\.json names it; put it"):
+        resume(copy, 9)
+
+
+def test_the_manifest_itself(copy):
+    path = copy / "manifest.json"
+    for spoiled in (path.read_text().replace('"size": ', '"size": 1', 1), "", "{", "[]", '{"files": 1}', '{"sha256": 1}'):
+        path.write_text(spoiled)
+        with pytest.raises(CheckpointError, match=r"^\S+/manifest\.json is damaged \(.+\); put it back, or remove it: then no"):
+            jf.load(copy)
+
+
+def test_a_run_from_before_manifests_goes_on_and_gets_one(whole, copy):
+    (copy / "manifest.json").unlink()
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    (copy / "metrics.jsonl").write_text(
+        "".join(json.dumps({k: v for k, v in line.items() if k != "crc32"}) + "\n" for line in lines)
+    )
+    assert used(copy) == used(whole)
+    assert not (copy / "manifest.json").exists()
+    resume(copy, 7)
+    assert set(RunFolder.open(copy).manifest.entries) == {
+        "config.json",
+        "weights.safetensors",
+        "evaluated/3.safetensors",
+        "evaluated/6.safetensors",
+    }
+    assert silent_flips(copy, Path(shutil.copytree(copy, copy.parent / "again"))) == []
+
+
+class Killed(BaseException):
+    """Ends the process, as far as the folder is concerned: nothing is cleaned up after it."""
+
+
+def test_killed_at_every_instant_of_a_save(tmp_path, monkeypatch):
+    """Before each renaming, of the file and of the manifest, while weights are replaced, first written and removed."""
+    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
+    run = RunFolder.create(tmp_path / "run", {})
+    for step in (1, 2):
+        keep_weights(run, step, model, newest=2)
+    rename, instants = os.replace, 0
+    for instant in range(9):
+        copy, calls = Path(shutil.copytree(run.path, tmp_path / str(instant))), []
+
+        def killed(*names, calls=calls, instant=instant):
+            calls.append(names)
+            if len(calls) > instant:
+                raise Killed
+            rename(*names)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", killed)
+            patch.setattr("jaxformer.whole_files._remove", lambda path: None)
+            try:
+                keep_weights(RunFolder(copy), 2, model, newest=2)
+                keep_weights(RunFolder(copy), 3, model, newest=2)
+            except Killed:
+                instants += 1
+        RunFolder(copy).check_kept()
+        for step in (2, 3):
+            keep_weights(RunFolder(copy), step, model, newest=2)
+        RunFolder(copy).check_kept()
+        assert {*RunFolder(copy).manifest.entries} == {"config.json", "evaluated/2.safetensors", "evaluated/3.safetensors"}
+        assert all(len(versions) == 1 for versions in RunFolder(copy).manifest.entries.values())
+    assert instants == 7  # manifest, file, manifest, twice; and the manifest before a removal
+
+
+def test_either_version_is_accepted_while_a_file_is_replaced(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    with run.manifest.renewed(run.weights) as unfinished:
+        unfinished.write_text("old")
+    with run.manifest.renewed(run.weights) as unfinished:
+        unfinished.write_text("new")
+        run.manifest.check(run.weights.name)
+    run.manifest.check(run.weights.name)
+    run.weights.write_text("old")
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors was changed"):
+        run.manifest.check(run.weights.name)
+
+
+def test_a_reader_beside_the_run_looks_again(tmp_path, monkeypatch):
+    """The run replaces the file after its entry was read."""
+    run = RunFolder.create(tmp_path / "run", {})
+
+    def write(text: str) -> None:
+        with run.manifest.renewed(run.weights) as unfinished:
+            unfinished.write_text(text)
+
+    def replaced_first(path: Path):
+        monkeypatch.setattr(manifest, "checksum", checksum)
+        write("new")
+        return checksum(path)
+
+    write("old")
+    monkeypatch.setattr(manifest, "checksum", replaced_first)
+    run.manifest.check(run.weights.name)
+    assert run.weights.read_text() == "new"
+
+
+def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    for step in (3, 6, 9):
+        run.log({"step": step, "val_loss": 1 / step})
+    path, wanted = run.path / "metrics.jsonl", run.metrics
+    data = path.read_bytes()
+    second = range(8 * (data.index(b"\n") + 1), 8 * (data.index(b"\n", data.index(b"\n") + 1) + 1))
+    for place in second[::7]:
+        flip(path, place)
+        with pytest.warns(UserWarning, match=r"/metrics\.jsonl: line 2(, 3)? is damaged or incomplete, and left out$"):
+            found = run.metrics
+        assert found[0] == wanted[0]
+        assert found in ([wanted[0], wanted[2]], wanted[:1])  # where the end of the line is gone, the next one is too
+        path.write_bytes(data)
+    assert run.metrics == wanted
+
+
+def test_metrics_without_checks_are_read(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    lines = ['{"step": 1, "loss": 2.5}', '{"step": 2, "lo', "[1]", "7", '{"step": "3"}', '{"step": 3, "loss": 2.0}']
+    (run.path / "metrics.jsonl").write_text("\n".join([*lines, ""]))
+    with pytest.warns(UserWarning, match="line 2, 3, 4, 5 is damaged"):
+        assert run.metrics == [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 2.0}]
+
+
+def test_files_have_the_permissions_of_their_neighbours(whole):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in whole.iterdir() if path.is_file()}
+    assert len({*modes.values()}) == 1, modes
+
+
+def test_data_are_named_so_that_they_are_found_from_everywhere(whole, text_file, monkeypatch):
+    monkeypatch.chdir(text_file.parent)
+    recipe = shakespeare.read_recipe(shakespeare.PRESETS, ["--data", text_file.name], prog="")
+    assert recipe.data == str(text_file) == RunFolder.open(whole).config["recipe"]["data"]
+    again = ["--resume", "--out", str(whole), "--data", text_file.name]
+    assert shakespeare.read_recipe(shakespeare.PRESETS, again, prog="").data == str(text_file)
+
+
+def test_a_learning_rate_that_float32_does_not_have():
+    with pytest.raises(InputError, match=r"learning_rate = 1e-46 may be 0 in float32; give a number of at least 1\.2e-38$"):
+        shakespeare.read_recipe(shakespeare.PRESETS, ["--optimizer.learning-rate", "1e-46"], prog="")
