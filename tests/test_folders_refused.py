@@ -380,8 +380,8 @@ def test_a_name_that_is_no_folder(monkeypatch):
     assert (
         said("owner/model", InputError) == "owner/model is not here, and cannot be had from the hub: no network; give a folder"
     )
-    assert "is not a run folder" in said("tests/nothing", InputError)
-    assert "is not a run folder" in said("/nothing/here", InputError)
+    assert "is not there; give a folder that is" in said("tests/nothing", InputError)
+    assert "is not there" in said("/nothing/here", InputError)
 
 
 def test_a_name_on_the_hub(monkeypatch, folder):

@@ -148,7 +148,7 @@ def test_metrics_that_cannot_be_written(tmp_path):
     ("arguments", "said"),
     [
         (["--resume"], r"^--resume needs the run folder; give it with --out$"),
-        (["--resume", "--out", "nowhere"], r"^nowhere is not a run folder: it has no config.json$"),
+        (["--resume", "--out", "nowhere"], r"^nowhere is not there; give a folder that is$"),
         (["--resume", "--out", "{run}", "--batch", "3"], r"^--batch is not as in .*, which is resumed; leave it out, or start"),
         (["--resume", "--out={run}", "--model.d-ff", "9"], r"^--model is not as in"),
         (["--resume", "--out", "{run}", "--seed", "1"], r"^--seed is not as in"),

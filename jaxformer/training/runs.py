@@ -47,7 +47,8 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """An existing run; InputError where there is none."""
         if not (path / CONFIG).is_file():
-            raise InputError(f"{path} is not a run folder: it has no {CONFIG}")
+            wrong = f"is not a run folder: it has no {CONFIG}" if path.exists() else "is not there; give a folder that is"
+            raise InputError(f"{path} {wrong}")
         return cls(path)
 
     @property
