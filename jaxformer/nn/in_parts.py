@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer import keep_mask
 
-MOST_SCORES = 2**21
-"""Scores of a batch that is worked off whole: 8 MiB in float32."""
+MOST_SCORES = 2**23
+"""Scores of a batch that is worked off whole: 32 MiB in float32. Of fewer, parts save little memory, and cost some time."""
 AT_ONCE = 2**19
 """Of more than these, so many at a time; one head of one sequence at least."""
 
