@@ -69,12 +69,14 @@ def test_every_part_drops_other_weights():
     assert len({sequence.tobytes() for sequence in found}) == B
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("at_once", [1, 4 * N * T * S])
 def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
     monkeypatch.setattr(in_parts, "MOST_SCORES", 1)
     monkeypatch.setattr(in_parts, "AT_ONCE", at_once)
-    q, k, v = (jnp.asarray(it[:5]) for it in (Q, KEYS, VALUES))
-    np.testing.assert_allclose(ours.attention(q, k, v), ours.weighted_values(ours.attention_weights(q, k), v), rtol=1e-4)
+    q, k, v = (jnp.asarray(it[:5].astype(np.float64)) for it in (Q, KEYS, VALUES))
+    whole = ours.weighted_values(ours.attention_weights(q, k), v)
+    check_float64("values", ours.attention(q, k, v), whole)
 
 
 @pytest.mark.usefixtures("few")

@@ -7,6 +7,7 @@ import torch
 
 import jaxformer.nn.rotary as ours
 import torch_ref.nn.rotary as theirs
+from jaxformer.convert.decoder_keys import NUMBERS
 from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.helpers import B, N, T, block_config, check_function, noise
 
@@ -26,18 +27,7 @@ SCALINGS = {
     "yarn, between pairs": YARN | {"rotary_truncate": False, "rotary_base": 150000.0},
     "yarn, other numbers": YARN | {"rotary_beta_fast": 8.0, "rotary_beta_slow": 2.0, "rotary_attention_factor": 1.7},
 }
-NAMES = {
-    "rotary_base": "rope_theta",
-    "rotary_scaling": "rope_type",
-    "rotary_factor": "factor",
-    "rotary_original_context": "original_max_position_embeddings",
-    "rotary_low_frequency_factor": "low_freq_factor",
-    "rotary_high_frequency_factor": "high_freq_factor",
-    "rotary_beta_fast": "beta_fast",
-    "rotary_beta_slow": "beta_slow",
-    "rotary_truncate": "truncate",
-    "rotary_attention_factor": "attention_factor",
-}
+NAMES = {"rotary_base": "rope_theta", "rotary_scaling": "rope_type", **NUMBERS}
 """Fields of ours -> keys of transformers' `rope_parameters`."""
 SHAPES = {
     "half": {"rotary": "half"},

@@ -73,7 +73,7 @@ def is_read(name: str, scaling: str) -> bool:
 
 def rope_parameters(config: BlockConfig) -> dict[str, Any]:
     """The inverse of `read_rope`."""
-    kinds = {ours: theirs for theirs, ours in SCALINGS.items()}
+    kinds = {own: word for word, own in SCALINGS.items()}
     numbers = {key: getattr(config, name) for name, key in NUMBERS.items() if is_read(name, config.rotary_scaling)}
     numbers = {key: value for key, value in numbers.items() if value is not None}
     return {"rope_type": kinds[config.rotary_scaling], "rope_theta": config.rotary_base, **numbers}

@@ -3,7 +3,6 @@
 It is `parity.json` beside the converted weights; whoever reads it sees whether these have changed since.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import __version__
+from jaxformer.checksums import checksum
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.state_files import weight_files
 from jaxformer.errors import CheckpointError, MissingPackageError
@@ -131,15 +131,6 @@ def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array)
     return found
 
 
-def checksums(files: list[Path]) -> dict[str, str]:
-    """The sha256 of each file by its name."""
-    found = {}
-    for path in files:
-        with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
 def read_certificate(folder: Path) -> str:
     """What the certificate of a folder says, and whether its weights are still the ones it is about."""
     path = folder / NAME
@@ -156,8 +147,12 @@ def read_certificate(folder: Path) -> str:
     return f"{verdict}; beside transformers {version}; {since}"
 
 
+def checksums(files: list[Path]) -> dict[str, str]:
+    """The sha256 of each file by its name."""
+    return {path.name: _digest(path.parent, path.name) for path in files}
+
+
 def _digest(folder: Path, name: str) -> str:
     """The sha256 of a file beside the certificate; '' where there is none."""
-    if "/" in name or "\\" in name or not (folder / name).is_file():
-        return ""
-    return checksums([folder / name])[name]
+    found = None if "/" in name or "\\" in name else checksum(folder / name)
+    return found["sha256"] if found else ""

@@ -37,7 +37,7 @@ BART = Family(
     rules=(
         *projection_rules("attention", "self_attn", *_LINEARS),
         *projection_rules("cross_attention", "encoder_attn", *_LINEARS),
-        *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs)),
+        *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch)),
         Rule("head.kernel", "lm_head.weight", "transposed"),
         Rule("head.bias", "final_logits_bias", "1 v -> v"),
     ),

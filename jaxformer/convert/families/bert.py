@@ -25,7 +25,7 @@ BERT = Family(
     stacks={"stack.blocks.": "encoder.layer.{layer}."},
     rules=(
         *projection_rules("attention", "attention", ("self.query", "self.key", "self.value"), "output.dense"),
-        *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs)),
+        *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch)),
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts", "embeddings.token_type_ids": "all 0"},
 )

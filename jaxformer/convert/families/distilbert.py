@@ -19,7 +19,7 @@ DISTILBERT = Family(
     stacks={"stack.blocks.": "transformer.layer.{layer}."},
     rules=(
         *projection_rules("attention", "attention", ("q_lin", "k_lin", "v_lin"), "out_lin"),
-        *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs)),
+        *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch)),
     ),
     ignored={"embeddings.position_ids": "0, 1, 2, ..., which the model counts"},
 )

@@ -20,7 +20,7 @@ _NAMES = NAMES | {
 GEMMA2 = replace(
     LLAMA,
     name="gemma2",
-    rules=(*PROJECTIONS, *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs))),
+    rules=(*PROJECTIONS, *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch))),
 )
 """For Llama's configuration with `norm_position="sandwich", norm_unit_offset=True, activation="gelu_tanh",
 embedding_scale=True, tied=True, padding_idx=0`, and with `attention_scale`, soft caps, `window` and `layer_pattern`."""

@@ -23,7 +23,7 @@ _NAMES = {
 
 def gpt2_rules(kernel: Layout) -> tuple[Rule, ...]:
     """Of its names, which others use too; the head's kernel is torch's transposed in all of them."""
-    rules = (rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs, kernel))
+    rules = (rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch, kernel))
     columns = 1 if kernel == "same" else 0
     separate = (
         rule

@@ -27,7 +27,7 @@ HEADS = {"score.": "classification", "qa_outputs.": "answers in a text"}
 LLAMA = Family(
     name="llama",
     stacks={"stack.blocks.": "model.layers.{layer}."},
-    rules=(*PROJECTIONS, *(rule for ours, theirs in NAMES.items() for rule in module_rules(ours, theirs))),
+    rules=(*PROJECTIONS, *(rule for jax, torch in NAMES.items() for rule in module_rules(jax, torch))),
     tied={"lm_head.weight": "model.embed_tokens.weight"},
     ignored={"rotary_emb.inv_freq": "the angles of rotary positions, which the model computes"},
 )

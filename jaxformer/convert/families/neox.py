@@ -25,7 +25,7 @@ GPT_NEOX = Family(
     stacks={"stack.blocks.": "gpt_neox.layers.{layer}."},
     rules=(
         *packed_rules("attention", "attention.query_key_value"),
-        *(rule for ours, theirs in _NAMES.items() for rule in module_rules(ours, theirs)),
+        *(rule for jax, torch in _NAMES.items() for rule in module_rules(jax, torch)),
     ),
     tied=dict.fromkeys(("embed_out.weight", "lm_head.weight"), "gpt_neox.embed_in.weight"),
     ignored={

@@ -38,7 +38,7 @@ def _family(name: str, feed_forward: dict[str, str]) -> Family:
         rules=(
             *projection_rules("attention", "layer.0.SelfAttention", *_LINEARS),
             *projection_rules("cross_attention", "layer.1.EncDecAttention", *_LINEARS),
-            *(rule for ours, theirs in (_NAMES | inner).items() for rule in module_rules(ours, theirs)),
+            *(rule for jax, torch in (_NAMES | inner).items() for rule in module_rules(jax, torch)),
             *(Rule(f"{stack}.relative_bias.table", f"{stack}.{_FIRST}") for stack in ("encoder", "decoder")),
         ),
         tied=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"),
@@ -78,7 +78,7 @@ def _t5(found: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _undo(config: EncoderDecoderConfig) -> dict[str, Any]:
-    act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
+    act = next(word for word, own in ACTIVATIONS.items() if own == config.activation)
     words = "gated-gelu" if config.gated and act == "gelu_new" else GATED * config.gated + act
     return {
         "d_kv": config.head_width,
