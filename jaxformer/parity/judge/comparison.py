@@ -16,6 +16,7 @@ from jaxformer.parity.judge.module_table import table
 from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
 from jaxformer.parity.match.tensors import NO_RULES, Identified, identify, identify_shapes
+from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.record.reference import Call, Reference, Tier
 from jaxformer.parity.record.torch_state import TorchState, without_ignored
 from jaxformer.parity.report.data import Module, Stage
@@ -127,5 +128,6 @@ def environment() -> dict[str, str]:
         "jax": jax.__version__,
         "numpy": np.__version__,
         "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
-        "jax matmul precision": f"highest in float64, {precision} below",
+        "jax matmul precision": f"highest in float64 and float32, {precision} below",
+        "jax float32 product": str(jax_product()),
     }

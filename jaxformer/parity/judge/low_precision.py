@@ -1,7 +1,12 @@
-"""The output in float32 and bfloat16, judged by torch's own rounding error."""
+"""The output in float32 and bfloat16, judged by torch's own rounding error in the same type.
+
+R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output is off than torch's.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,48 +15,91 @@ from jaxformer.parity.capture.jax_hooks import run_once
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
-from jaxformer.parity.numerics.metrics import check_bfloat16, check_float32
+from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, rounding_ratio
+from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.candidate import Candidate
 
+COMPILED = "compiled"
+EVERY_ROUNDING = "with every rounding kept"
+"""XLA keeps float32 between the operations that it joins, where code that is not compiled rounds after each one."""
+OWN_PRODUCTS = "with the device's own products"
+Outputs = Callable[[Reference, Candidate], dict[str, Any]]
+"""The output of the JAX model, by how it was run."""
+
 
 def float32(comparison: Comparison) -> Result:
-    """Tier B."""
-    return _judged("float32", check_output32, comparison)
+    """Tier B. Products are in float32, whatever the device's default is."""
+    return _judged("float32", check_float32, in_float32, comparison)
 
 
 def bfloat16(comparison: Comparison) -> Result:
-    """Tier C."""
-    return _judged("bfloat16", check_output16, comparison)
+    """Tier C; and float32 with the device's own products by the same measure, where these are less exact than float32."""
+    return _judged("bfloat16", check_bfloat16, in_bfloat16, comparison)
 
 
-def _judged(name: str, check: Callable[[Reference, Candidate], float], comparison: Comparison) -> Result:
+def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison) -> Result:
     reference = comparison.reference
     if name not in reference.low_precision:
         how = f"dump it with --tier {comparison.tier}, or check a lower tier"
         raise InputError(f"torch's output in {name} was not dumped; {how}")
     if not np.isfinite(reference.output).any():
         raise InputError(NOTHING_FINITE)
+    torch, truth = reference.low_precision[name], reference.output
+    with saying(f"jax in {name}"):
+        found = outputs(reference, comparison.candidate)
     try:
-        with saying(f"jax in {name}"):
-            ratio = check(reference, comparison.candidate)
-        return Result(Stage(name, "equal", f"{ratio:.2f} of what torch's own rounding allows"))
+        used = max(check(f"output in {name}, {how}", output, torch, truth) for how, output in found.items())
     except ParityError as error:
-        if error.__cause__ is not None:
-            raise  # it could not be run
         return Result(Stage(name, "different", str(error)))
+    ratios = ", ".join(f"{rounding_ratio(output, torch, truth):.2f} {how}" for how, output in found.items())
+    tokens = next_tokens(found[COMPILED], reference, name)
+    return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}"))
 
 
 def check_output32(reference: Reference, candidate: Candidate) -> float:
     """Tier B; returns the ratio of the error to its tolerance."""
-    output, _ = run_once(candidate.call, candidate.model(reference), *map(jnp.asarray, reference.inputs), compiler_options=None)
+    output = in_float32(reference, candidate)[COMPILED]
     return check_float32("output in float32", output, reference.low_precision["float32"], reference.output)
 
 
-def check_output16(reference: Reference, candidate: Candidate) -> float:
-    """Tier C; returns the ratio of the error to its tolerance."""
-    model = cast(candidate.model(reference), jnp.bfloat16)
-    inputs = cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16)
-    output, _ = run_once(candidate.call, model, *inputs, compiler_options=None)
-    return check_bfloat16("output in bfloat16", output, reference.low_precision["bfloat16"], reference.output)
+def in_float32(reference: Reference, candidate: Candidate) -> dict[str, Any]:
+    """The output with products in float32."""
+    with jax.default_matmul_precision("highest"):
+        return {COMPILED: _run(candidate, candidate.model(reference), reference.inputs)}
+
+
+def in_bfloat16(reference: Reference, candidate: Candidate) -> dict[str, Any]:
+    """The output in bfloat16."""
+    model = candidate.model(reference)
+    low = cast(model, jnp.bfloat16), cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16)
+    found = {
+        COMPILED: _run(candidate, *low),
+        EVERY_ROUNDING: _run(candidate, *low, compiler_options={"xla_allow_excess_precision": False}),
+    }
+    if not jax_product().is_float32:
+        found[OWN_PRODUCTS] = _run(candidate, model, reference.inputs)
+    return found
+
+
+def _run(candidate: Candidate, model: Any, inputs: Any, compiler_options: dict[str, Any] | None = None) -> Any:
+    return run_once(candidate.call, model, *map(jnp.asarray, inputs), compiler_options=compiler_options)[0]
+
+
+def next_tokens(output: Any, reference: Reference, name: str) -> str:
+    """How far the next token's distributions are apart, where the output is logits over the vocabulary of the ids."""
+    rows = [weight.shape[0] for weight in reference.weights.values() if weight.ndim == 2]
+    has_ids = any(array.dtype.kind in "iu" for array in reference.inputs)
+    if not rows or not has_ids or reference.output.ndim < 2 or reference.output.shape[-1] != max(rows):
+        return ""
+    ours, theirs = (divergence(reference.output, logits) for logits in (output, reference.low_precision[name]))
+    return f"; KL of the next token {ours:.1e}, torch's {theirs:.1e}"
+
+
+def divergence(truth: Any, logits: Any) -> float:
+    """The mean Kullback-Leibler divergence, in nats, of the distributions over the last axis; 0 for the same ones."""
+    pair = (as_float64(host(array)) for array in (truth, logits))
+    log_p, log_q = (array - np.logaddexp.reduce(array, axis=-1, keepdims=True) for array in pair)
+    with np.errstate(invalid="ignore"):
+        return float(np.where(log_p > -np.inf, np.exp(log_p) * (log_p - log_q), 0).sum(-1).mean())

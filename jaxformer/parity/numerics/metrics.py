@@ -222,9 +222,21 @@ def _check_rounding(tier: str, name: str, arrays: tuple[Any, Any, Any], factor: 
         for norm, times in ((np.linalg.norm, 1), (lambda a: np.abs(a).max(initial=0.0), 2)):
             off, most = norm(j - r), times * (factor * norm(t - r) + least * norm(r))
             if not off <= most:
-                raise ParityError(f"{name}: error {off:.1e} against torch's {norm(t - r):.1e}; tier {tier} allows {most:.1e}")
+                ratio = f"R {off / norm(t - r):.1f}" if norm(t - r) else "R infinite"
+                raise ParityError(
+                    f"{name}: error {off:.1e} against torch's {norm(t - r):.1e}, {ratio}; tier {tier} allows {most:.1e}"
+                )
             worst = max(worst, float(off / most) if most else 0.0)
     return worst
+
+
+def rounding_ratio(ours: Any, theirs: Any, truth: Any) -> float:
+    """R = |J - R64| / |T - R64| in L2: how much more JAX's output is off than torch's. 1 where neither is off."""
+    r, j, t = (as_float64(host(array)) for array in (truth, ours, theirs))
+    those = entry_groups(r)[-1]
+    r, j, t = _scaled(*(part(side, those) for side in (r, j, t)))
+    off, measure = float(np.linalg.norm(j - r)), float(np.linalg.norm(t - r))
+    return off / measure if measure else (math.inf if off else 1.0)
 
 
 def check_gradients(

@@ -18,6 +18,7 @@ from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import Noise, host
+from jaxformer.parity.numerics.products import torch_product
 from jaxformer.parity.record.torch_state import thawed, torch_state
 
 Call = Callable[..., Any]
@@ -123,6 +124,7 @@ def run_torch(
     environment = {
         "torch": str(torch.__version__),
         "torch matmul precision": torch.get_float32_matmul_precision(),
+        "torch float32 product": str(torch_product()),
         "python": platform.python_version(),
     }
     return Reference(
