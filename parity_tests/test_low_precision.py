@@ -95,7 +95,7 @@ def rounded(bits):
     """A product of factors with that many bits behind the leading one."""
 
     def multiply(x, y):
-        return np.float64(jax.lax.reduce_precision(x, 8, bits)) @ np.float64(jax.lax.reduce_precision(y, 8, bits))
+        return np.matmul(*(np.asarray(jax.lax.reduce_precision(factor, 8, bits), np.float64) for factor in (x, y)))
 
     return multiply
 
