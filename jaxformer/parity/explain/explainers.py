@@ -46,6 +46,15 @@ def same_shapes(difference: Difference) -> bool:
     return difference.jax.shape == difference.torch.shape and difference.torch.size > 0
 
 
+def explain_rerun(difference: Difference) -> str:
+    """By torch's own code, if torch is at hand."""
+    if (rerun := difference.rerun()) is None:
+        return ""
+    from jaxformer.parity.explain.alterations.explain import explain_altered
+
+    return explain_altered(rerun, difference.torch, difference.jax)
+
+
 EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
@@ -54,6 +63,7 @@ EXPLAINERS = (
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
+    Explainer("torch's code, altered", ("value",), "f", explain_rerun),
 )
 """The first that finds a cause names it."""
 

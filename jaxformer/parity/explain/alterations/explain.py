@@ -1,0 +1,124 @@
+"""The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.explain.alterations import of_inputs, of_modules, of_operations
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.numbers import off, say, solved
+from jaxformer.parity.explain.alterations.operations import Listing, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.numerics.metrics import EXPLAINED
+
+SECONDS = 6.0
+"""The longest search for one difference."""
+MOST_OTHERS = 2
+"""So many other causes that fit as well are named."""
+REFUSED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""How torch refuses an alteration."""
+MOST_OPERATIONS = 12
+"""Outputs of one shape, one of which may be taken for another."""
+
+
+def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray) -> str:
+    """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array."""
+    if not np.isfinite(jax).all() or not rerun.begin():
+        return ""
+    end, found = time.monotonic() + SECONDS, list[tuple[str, float]]()
+    kinds = (of_inputs.alterations_of(rerun), of_states(rerun), in_operations(rerun))
+    for kind in kinds:
+        for alteration in until_refused(kind):
+            if time.monotonic() > end or len(found) > MOST_OTHERS:
+                break
+            if (fits := tried(rerun, alteration, torch, jax)) and is_new(fits[0], found):
+                found.append(fits)
+        if found:
+            break
+    return said(found)
+
+
+def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
+    """All of them, or those before one that cannot be made."""
+    try:
+        yield from alterations
+    except REFUSED:
+        return
+
+
+def is_new(says: str, found: list[tuple[str, float]]) -> bool:
+    """Whether it is about another place than what was found."""
+    return not any(says.partition(";")[0] == other.partition(";")[0] for other, _ in found)
+
+
+def said(found: list[tuple[str, float]]) -> str:
+    """The first, and the others that fit as well."""
+    if not found:
+        return ""
+    (says, residual), *others = found
+    more = f", or the same: {'; or '.join(other for other, _ in others)}" if others else ""
+    return f"{says} (residual {residual:.0e}){more}"
+
+
+def tried(rerun: Rerun, alteration: Alteration | Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[str, float] | None:
+    """What is said of it, if it gives jax's array, and how far it is off."""
+    if isinstance(alteration, Alteration):
+        residual = off(array(rerun, alteration), jax)
+        return (str(alteration), residual) if residual <= EXPLAINED else None
+    found = solved(lambda x: array(rerun, alteration.at(x, "")), alteration.start, torch, jax)
+    return (str(alteration.at(found[0], say(found[0]))), found[1]) if found else None
+
+
+def array(rerun: Rerun, alteration: Alteration) -> np.ndarray | None:
+    """torch's, so altered; None where that cannot be."""
+    try:
+        return rerun.array(alteration.inside())
+    except REFUSED:
+        return None
+
+
+def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of the module, and of those inside of it that jax has not."""
+    own = rerun.module
+    inner = {site.path.removeprefix(f"{rerun.owner.path}.") for site in rerun.borders if site in rerun.given}
+    names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
+    if len(names) > 40:
+        names = [name for name in names if name.count(".") < 2]
+    for name in names:
+        yield from of_modules.settings(own.get_submodule(name), name)
+    for name in names:
+        yield from of_modules.readings(own.get_submodule(name), name)
+
+
+def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of each operation of its code, kind by kind; then one taken for another."""
+    listing = Listing()
+    rerun.array(listing)
+    operations = list(listing.operations.values())
+    streams = [of_operations.alterations_of(operation) for operation in operations]
+    dials: list[Dial] = []
+    for stream in streams:
+        for alteration in stream:
+            if isinstance(alteration, Dial) and alteration.start == 1.0:
+                dials.append(alteration)
+            else:
+                yield alteration
+    yield from taken_for(operations)
+    yield from dials
+
+
+def taken_for(operations: list[Operation]) -> Iterator[Alteration]:
+    """What one operation gave is taken for another's, or the two are exchanged."""
+    alike: dict[Any, list[Operation]] = {}
+    for each in operations:
+        if of_operations.is_real(each) and len(each.outputs) == 1:
+            alike.setdefault(tuple(each.output.shape), []).append(each)
+    for those in alike.values():
+        for one in those[:MOST_OPERATIONS]:
+            for other in those[:MOST_OPERATIONS]:
+                if one is not other:
+                    yield of_operations.instead(
+                        one, f"{other.source} in its place", lambda f, a, k, n, other=other: other.output.clone()
+                    )
