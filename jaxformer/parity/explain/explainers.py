@@ -52,7 +52,7 @@ def explain_rerun(difference: Difference) -> str:
         return ""
     from jaxformer.parity.explain.alterations.explain import explain_altered
 
-    return explain_altered(rerun, difference.torch, difference.jax)
+    return explain_altered(rerun, difference.torch, difference.jax, difference.hints)
 
 
 EXPLAINERS = (

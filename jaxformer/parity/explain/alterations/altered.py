@@ -30,6 +30,8 @@ class Dial(NamedTuple):
     start: float
     """torch's."""
     inside: Callable[[float], Inside]
+    sure: bool = False
+    """Whether it is searched for even where a small change of it does not lead to jax's array."""
 
     def at(self, value: float, said: str) -> Alteration:
         """With one number."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from jaxformer.parity.explain.alterations.altered import Dial
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 Run = Callable[[float], np.ndarray | None]
@@ -13,21 +14,22 @@ SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
 STEPS = 9
 HOPEFUL = 0.3
 """The least cosine between what a change of the number does and the difference."""
+VISIBLE = 1e-9
+"""A change smaller than this, relL2, says nothing: rounding is not far below."""
+GROWN, LARGEST_STEP = 6, 1e-3
 DIGITS = range(1, 10)
-WHOLE = 1e-9
+WHOLE, MOST = 1e-9, 10**6
+PLAIN = 4
+"""A number of so few letters says itself what it is."""
 
 
-def solved(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
+def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
     """The number, as round as can be, and how far what it gives is off (relL2); None where none is found."""
-    wanted, size = jax - torch, float(np.linalg.norm(jax - torch))
-    step = 1e-4 * (abs(start) or 1.0)
-    if (moved := run(start + step)) is None or not np.isfinite(moved).all():
+    seeds = [dial.start, *(dial.start * each for each in SEEDS)]
+    if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
+        seeds.append(linear)
+    elif not dial.sure:
         return None
-    change = moved - torch
-    if not change.any() or abs((change * wanted).sum()) < HOPEFUL * np.linalg.norm(change) * size:
-        return None
-    linear = start + step * float((change * wanted).sum() / (change * change).sum())
-    seeds = [start, linear, *(start * each for each in SEEDS)]
     best = min(seeds, key=lambda x: off(run(x), jax))
     if (found := newton(run, best, jax)) is None:
         return None
@@ -37,13 +39,32 @@ def solved(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> tuple[
     return None
 
 
+def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
+    """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
+    wanted, step = jax - torch, 1e-4 * (abs(start) or 1.0)
+    for _ in range(GROWN):
+        if (moved := run(start + step)) is None or not np.isfinite(moved).all():
+            return None
+        change = moved - torch
+        if np.linalg.norm(change) > VISIBLE * np.linalg.norm(torch):
+            break
+        if step > LARGEST_STEP:
+            return None
+        step *= 100
+    square = float((change * change).sum())
+    along = float((change * wanted).sum())
+    if not square or abs(along) < HOPEFUL * math.sqrt(square) * float(np.linalg.norm(wanted)):
+        return None
+    return start + step * along / square
+
+
 def newton(run: Run, x: float, wanted: np.ndarray) -> float | None:
     """Least squares in one number; None where it does not come near."""
     residual = off(run(x), wanted)
     for _ in range(STEPS):
         if residual <= EXPLAINED / 30:
             break
-        step = 1e-6 * (abs(x) or 1e-3)
+        step = 1e-5 * max(abs(x), 1e-4)
         here, beside = run(x), run(x + step)
         if here is None or beside is None:
             return None
@@ -71,18 +92,19 @@ def rounded(x: float) -> list[float]:
 
 
 def roots(x: float) -> Iterable[tuple[float, str]]:
-    """Whole numbers, their roots, and both below 1, near to a number."""
-    sign, size = ("-" if x < 0 else ""), abs(x)
+    """Fractions of whole numbers, and roots of them, near to a number."""
+    size = abs(x)
     if not size or not math.isfinite(size):
         return
-    for value, says in ((size, "{}"), (1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):
+    exact = {"1/{}": lambda n: 1 / n, "sqrt({})": math.sqrt, "1/sqrt({})": lambda n: 1 / math.sqrt(n)}
+    for value, says in ((1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):
         whole = round(value)
-        if 0 < whole < 10**6 and abs(value - whole) < WHOLE * value:
-            exact = {"{}": whole, "1/{}": 1 / whole, "sqrt({})": math.sqrt(whole), "1/sqrt({})": 1 / math.sqrt(whole)}[says]
-            yield math.copysign(exact, x), sign + says.format(whole)
+        if 1 < whole < MOST and abs(value - whole) < WHOLE * value and not (value != 1 / size and math.isqrt(whole) ** 2 == whole):
+            yield math.copysign(exact[says](whole), x), ("-" if x < 0 else "") + says.format(whole)
 
 
 def say(x: float) -> str:
     """'0.5', '4.89897949 = sqrt(24)'"""
-    names = [name for _, name in roots(x) if "sqrt" in name or ("/" in name and len(f"{x:.9g}") > 6)]
-    return f"{x:.9g}" + (f" = {names[0]}" if names else "")
+    plain = f"{x:.9g}"
+    name = next((name for _, name in roots(x)), "") if len(plain) > PLAIN else ""
+    return f"{plain} = {name}" if name else plain

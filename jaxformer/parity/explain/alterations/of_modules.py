@@ -71,7 +71,8 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
         return replaced(owner, attribute, other)
 
     if isinstance(value, float):
-        yield Dial(f"{path} {value:.9g}", f"{path} {{}}", value, inside)
+        yield Alteration(f"{path} {value:.9g}", f"{path} left out", lambda: inside(None))
+        yield Dial(f"{path} {value:.9g}", f"{path} {{}}", value, inside, sure=True)
     elif isinstance(value, bool):
         yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
     elif isinstance(value, int):
@@ -81,6 +82,8 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
         for more in (-1, 1):
             other = tuple(each + more for each in value)
             yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
+    elif value is None:
+        yield Dial(f"{path} None", f"{path} {{}}", 1.0, inside)
     elif callable(value) and not isinstance(value, type) and getattr(value, "__name__", "") in ACTIVATIONS:
         for other, function in ACTIVATIONS.items():
             yield Alteration(f"{path} {value.__name__}", f"{path} {other}", lambda function=function: inside(function))

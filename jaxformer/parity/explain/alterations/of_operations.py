@@ -72,7 +72,7 @@ def others(operation: Operation) -> Iterator[Alteration]:
     name, x = operation.name, operation.args[0] if operation.args else None
     if name in KNOWN:
         for other, function in ACTIVATIONS.items():
-            if other != name.replace("_", " "):
+            if other != name.replace("_", " ") and ("softmax" in other) <= ("softmax" in name or name == "sigmoid"):
                 yield instead(operation, f"{other} there", lambda f, args, kwargs, n, function=function: function(args[0]))
     if name in CONTRARY:
         yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, args, kwargs, n: CONTRARY[name](*args))
@@ -81,6 +81,8 @@ def others(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, says, lambda f, args, kwargs, n, function=function: function(*args, **kwargs))
     if name in WINDOWED:
         yield instead(operation, "pads less before than behind, as 'SAME' does", lambda f, a, k, n: padded_same(f, a, k))
+        if name.startswith("avg"):
+            yield instead(operation, "counts what it pads", lambda f, a, k, n: padded_same(f, a, k))
     if name in ("var", "std", "var_mean", "std_mean"):
         for correction, says in ((0, "the biased one"), (1, "the unbiased one")):
             yield instead(operation, says, lambda f, args, kwargs, n, c=correction: corrected(f, args, kwargs, c))

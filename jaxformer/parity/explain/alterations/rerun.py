@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -44,6 +44,8 @@ class Rerun:
     arguments: Arguments = ((), {})
     given: dict[Site, Any] = field(default_factory=dict)
     """What the borders gave."""
+    inputs: dict[Site, Any] = field(default_factory=dict)
+    """The first array that each border was given."""
     found: Any = None
 
     def begin(self) -> bool:
@@ -77,6 +79,16 @@ class Rerun:
                 pass
         return None if self.found is None else host(self.found)
 
+    @contextmanager
+    def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
+        """Inside, the call is given other arrays, by their numbers among its arguments."""
+        before, arrays = self.arguments, arrays_in(self.arguments)
+        self.arguments = replaced(before, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
+        try:
+            yield
+        finally:
+            self.arguments = before
+
     def _own(self) -> Any:
         arrays = arrays_in(self.arguments)
         args, kwargs = replaced(self.arguments, arrays, [array.clone() for array in arrays])
@@ -94,6 +106,7 @@ class Rerun:
             self._reach(arrays_in(output))
         if not makes and site in self.borders:
             self.given.setdefault(site, output)
+            self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
         return output
 
     def _reach(self, arrays: list[Any]) -> None:
