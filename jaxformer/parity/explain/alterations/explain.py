@@ -8,9 +8,10 @@ import numpy as np
 
 from jaxformer.parity.explain.alterations import of_children, of_inputs, of_modules, of_operations
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
-from jaxformer.parity.explain.alterations.numbers import off, say, solved
+from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.constants import say
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
 SECONDS = 6.0
@@ -33,9 +34,12 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
     for alteration in every(rerun):
         if alteration[:2] in known and (fits := again(rerun, alteration, known[alteration[:2]], jax)):
             return said([fits])
+    hints["tried"] = 0
     for kind in kinds(rerun):
+        most = MOST_OTHERS if kind.__name__ == "in_operations" else 0
         for alteration in until_refused(kind):
-            if time.monotonic() > end or len(found) > MOST_OTHERS:
+            hints["tried"] += 1
+            if time.monotonic() > end or len(found) > most:
                 break
             if (fits := tried(rerun, alteration, torch, jax)) and is_new(fits[0], found):
                 found.append(fits[:2])

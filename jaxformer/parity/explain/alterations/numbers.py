@@ -1,11 +1,12 @@
-"""The number that gives jax's array, solved for, and how it is said."""
+"""The number that gives jax's array, solved for."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
 from jaxformer.parity.explain.alterations.altered import Dial
+from jaxformer.parity.explain.constants import roots
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 Run = Callable[[float], np.ndarray | None]
@@ -18,9 +19,6 @@ VISIBLE = 1e-9
 """A change smaller than this, relL2, says nothing: rounding is not far below."""
 GROWN, LARGEST_STEP = 6, 1e-3
 DIGITS = range(1, 10)
-WHOLE, MOST = 1e-9, 10**6
-PLAIN = 4
-"""A number of so few letters says itself what it is."""
 
 
 def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
@@ -89,22 +87,3 @@ def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
 def rounded(x: float) -> list[float]:
     """With few digits first; a fraction or root where it is one."""
     return [*(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]
-
-
-def roots(x: float) -> Iterable[tuple[float, str]]:
-    """Fractions of whole numbers, and roots of them, near to a number."""
-    size = abs(x)
-    if not size or not math.isfinite(size):
-        return
-    exact = {"1/{}": lambda n: 1 / n, "sqrt({})": math.sqrt, "1/sqrt({})": lambda n: 1 / math.sqrt(n)}
-    for value, says in ((1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):
-        whole = round(value)
-        if 1 < whole < MOST and abs(value - whole) < WHOLE * value and not (value != 1 / size and math.isqrt(whole) ** 2 == whole):
-            yield math.copysign(exact[says](whole), x), ("-" if x < 0 else "") + says.format(whole)
-
-
-def say(x: float) -> str:
-    """'0.5', '4.89897949 = sqrt(24)'"""
-    plain = f"{x:.9g}"
-    name = next((name for _, name in roots(x)), "") if len(plain) > PLAIN else ""
-    return f"{plain} = {name}" if name else plain

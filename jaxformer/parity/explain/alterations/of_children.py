@@ -19,14 +19,14 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the children that jax calls too."""
     tensors = {site: it for site, it in rerun.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
     names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in tensors}
-    for a, b in combinations(tensors, 2):
-        if tensors[a].shape == tensors[b].shape:
-            said = f"{names[a]} and {names[b]} as they are", "the two exchanged"
-            yield Alteration(*said, lambda a=a, b=b: given(rerun, {a: tensors[b], b: tensors[a]}))
     for site, tensor in tensors.items():
         inputs = rerun.inputs.get(site)
         if inputs is not None and inputs.shape == tensor.shape:
             yield Alteration(f"{names[site]} as it is", f"{names[site]} left out", lambda s=site, x=inputs: given(rerun, {s: x}))
+    for a, b in combinations(tensors, 2):
+        if tensors[a].shape == tensors[b].shape:
+            said = f"{names[a]} and {names[b]} as they are", "the two exchanged"
+            yield Alteration(*said, lambda a=a, b=b: given(rerun, {a: tensors[b], b: tensors[a]}))
     for a in tensors:
         for b in tensors:
             if a != b and tensors[a].shape == tensors[b].shape:

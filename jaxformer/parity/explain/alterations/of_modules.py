@@ -32,7 +32,7 @@ MOST_READINGS = 24
 """Of tensors in one module; a larger one is told by its operations."""
 SIBLINGS = 8
 """Tensors of one shape that may be taken for one another."""
-IGNORED = {"training", "call_super_init", "dump_patches", "T_destination"}
+IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 
 
 def alterations_of(module: Any, name: str) -> Iterator[Alteration | Dial]:

@@ -90,8 +90,7 @@ class Rerun:
             self.arguments = before
 
     def _own(self) -> Any:
-        arrays = arrays_in(self.arguments)
-        args, kwargs = replaced(self.arguments, arrays, [array.clone() for array in arrays])
+        args, kwargs = copied(self.arguments)
         return self.module(*args, **kwargs)
 
     def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
@@ -107,6 +106,7 @@ class Rerun:
         if not makes and site in self.borders:
             self.given.setdefault(site, output)
             self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
+            output = copied(output)  # what goes on with it may change it in place
         return output
 
     def _reach(self, arrays: list[Any]) -> None:
@@ -132,6 +132,12 @@ class Rerun:
             except Reached:
                 return taken[0]
         raise LookupError(f"{self.owner} is not called again")
+
+
+def copied(value: Any) -> Any:
+    """The same with copies of its tensors."""
+    arrays = arrays_in(value)
+    return replaced(value, arrays, [array.clone() for array in arrays])
 
 
 @contextmanager

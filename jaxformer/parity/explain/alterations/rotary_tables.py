@@ -45,8 +45,8 @@ class Rotary:
 
     @property
     def base(self) -> float:
-        """By the second rate."""
-        return float(self.rates[1]) ** -len(self.rates) if len(self.rates) > 1 else 1e4
+        """By the second rate, which torch may hold in float32."""
+        return float(f"{float(self.rates[1]) ** -len(self.rates):.6g}") if len(self.rates) > 1 else 1e4
 
     @property
     def pairs(self) -> str:
