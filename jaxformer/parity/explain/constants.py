@@ -17,7 +17,11 @@ def roots(x: float) -> Iterator[tuple[float, str]]:
     exact = {"1/{}": lambda n: 1 / n, "sqrt({})": math.sqrt, "1/sqrt({})": lambda n: 1 / math.sqrt(n)}
     for value, says in ((1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):
         whole = round(value)
-        if 1 < whole < MOST and abs(value - whole) < NEAR * value and not (value != 1 / size and math.isqrt(whole) ** 2 == whole):
+        if (
+            1 < whole < MOST
+            and abs(value - whole) < NEAR * value
+            and not (value != 1 / size and math.isqrt(whole) ** 2 == whole)
+        ):
             yield math.copysign(exact[says](whole), x), ("-" if x < 0 else "") + says.format(whole)
 
 

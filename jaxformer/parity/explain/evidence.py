@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer.parity.capture.attention_calls import is_attention, scores_of
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import ATTENTION, CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import below, last
+from jaxformer.parity.capture.module_paths import ancestors, below, last
 from jaxformer.parity.explain.alterations.rerun import Rerun, rerun_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.run.isolated import Mismatch
@@ -80,12 +80,17 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
 
 
 def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
-    """torch's call; of a tap, which shows nothing of what comes in, the call around it."""
+    """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it."""
     if mismatch.place is None:
         return None
     site, part, number = mismatch.place
-    owner, borders = traced.pairs[mismatch.owner], frozenset(traced.pairs[each] for each in traced.pairs if each not in traced.valid)
-    return rerun_of(traced.reference, owner, ArrayKey(traced.pairs[site], part, number), borders, mismatch.torch)
+    place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
+    seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
+    if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
+        around = (Site(path, 0) for path in ancestors(owner.path))
+        owner = next((each for each in around if each in traced.reference.calls), CALL)
+    borders = frozenset(theirs for ours, theirs in traced.pairs.items() if ours not in traced.valid)
+    return rerun_of(traced.reference, owner, place, borders, mismatch.torch)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.explain.by_formula import explain_by
 from jaxformer.parity.explain.appearance import appearance
+from jaxformer.parity.explain.by_formula import explain_by
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows
 from jaxformer.parity.explain.evidence import SCORES, WEIGHTS, Difference, difference_of
 from jaxformer.parity.explain.factor import explain_plainly

@@ -23,6 +23,9 @@ DIGITS = range(1, 10)
 
 def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
     """The number, as round as can be, and how far what it gives is off (relL2); None where none is found."""
+    other = run(2 * dial.start or 1.0)
+    if other is not None and np.array_equal(other, torch):
+        return None  # nothing reads it
     seeds = [dial.start, *(dial.start * each for each in SEEDS)]
     if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
         seeds.append(linear)
@@ -39,7 +42,7 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[fl
 
 def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
     """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
-    wanted, step = jax - torch, 1e-4 * (abs(start) or 1.0)
+    wanted, change, step = jax - torch, np.zeros_like(torch), 1e-4 * (abs(start) or 1.0)
     for _ in range(GROWN):
         if (moved := run(start + step)) is None or not np.isfinite(moved).all():
             return None

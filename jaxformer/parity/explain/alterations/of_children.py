@@ -22,7 +22,9 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     for site, tensor in tensors.items():
         inputs = rerun.inputs.get(site)
         if inputs is not None and inputs.shape == tensor.shape:
-            yield Alteration(f"{names[site]} as it is", f"{names[site]} left out", lambda s=site, x=inputs: given(rerun, {s: x}))
+            yield Alteration(
+                f"{names[site]} as it is", f"{names[site]} left out", lambda s=site, x=inputs: given(rerun, {s: x})
+            )
     for a, b in combinations(tensors, 2):
         if tensors[a].shape == tensors[b].shape:
             said = f"{names[a]} and {names[b]} as they are", "the two exchanged"
@@ -43,15 +45,17 @@ def turned(rerun: Rerun, rotary: Rotary, tensors: Given, names: dict[Site, str])
     for says, order, tables in rotary.pairings():
         for those in [*combinations(heads, 2)][::-1]:
             others = {site: by_head(heads[site], width)[..., order].reshape(heads[site].shape) for site in those}
-            yield Alteration(
-                rotary.pairs, says, lambda others=others, tables=tables: given(rerun, others, tables)
-            )
+            yield Alteration(rotary.pairs, says, lambda others=others, tables=tables: given(rerun, others, tables))
     for site, x in heads.items():
         for steps, says in ((1, "one position later"), (-1, "one position earlier")):
             other = rotary.turned(x, torch.full((x.shape[1],), float(steps), dtype=x.dtype))
-            yield Alteration(f"{names[site]} at its positions", f"{names[site]} {says}", lambda s=site, x=other: given(rerun, {s: x}))
+            yield Alteration(
+                f"{names[site]} at its positions", f"{names[site]} {says}", lambda s=site, x=other: given(rerun, {s: x})
+            )
         forth, back = (rotary.turned(x, sense * rotary.positions) for sense in (1, -1))
-        yield Alteration(f"{names[site]} not rotated", f"{names[site]} rotated too", lambda s=site, x=forth: given(rerun, {s: x}))
+        yield Alteration(
+            f"{names[site]} not rotated", f"{names[site]} rotated too", lambda s=site, x=forth: given(rerun, {s: x})
+        )
         yield Alteration(f"{names[site]} rotated", f"{names[site]} not rotated", lambda s=site, x=back: given(rerun, {s: x}))
 
 

@@ -1,7 +1,6 @@
 """What may be otherwise in what a call of torch's is given: masks, rotary tables, hidden states."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,36 +53,34 @@ def other_masks(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def windows(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A mask of valid keys in a window around each query: how far it goes back and ahead."""
-    length = keep.shape[-1]
+    """Of a mask of valid keys in a window around each query: other windows, and other keys."""
+    length, keys = keep.shape[-1], keep.any(-2, keepdim=True)
     apart = torch.arange(length)[:, None] - torch.arange(length)
-    back, ahead = int(apart[keep.any(0).reshape(-1, length, length).any(0)].max()), -int(apart[keep.any(0).reshape(-1, length, length).any(0)].min())
-    keys = keep.any(-2, keepdim=True)
-    blind = ~keep.any(-1, keepdim=True)
-
-    def seen(back: int, ahead: int, keys: Any = keys) -> torch.Tensor:
-        near = (apart <= back) & (apart >= -ahead)
-        return (keys & near).expand_as(keep) & ~blind
-
-    if not torch.equal(seen(back, ahead), keep):
+    seen = apart[keep.reshape(-1, length, length).any(0)]
+    if not len(seen):
         return
-    for says, further in ((f"{back + 2} keys wide for {back + 1}", 1), (f"{back} keys wide for {back + 1}", -1)):
-        if back < length - 1:
-            yield f"with a window {says}", seen(back + further, ahead)
+    back, ahead = int(seen.max()), -int(seen.min())
+
+    def window(back: int, ahead: int, keys: torch.Tensor = keys) -> torch.Tensor:
+        near = (apart <= back) & (apart >= -ahead)
+        return (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
+
+    if not torch.equal(window(back, ahead), keep):
+        return
     if back < length - 1:
-        yield "without its window", seen(length, ahead)
+        yield f"with a window of {back + 2} keys for {back + 1}", window(back + 1, ahead)
+        yield f"with a window of {back} keys for {back + 1}", window(back - 1, ahead)
+        yield "without its window", window(length, ahead)
+        yield "without its window and its causal part", window(length, length)
     if ahead < length - 1:
-        yield "with one key more ahead", seen(back, ahead + 1)
-        yield "with one key fewer ahead", seen(back, ahead - 1)
-        yield "with the query itself alone where that is the first, else one key fewer ahead", seen(back, ahead - 1) | (
-            (apart == 0) & ~seen(back, ahead - 1).any(-1, keepdim=True)
-        )
-        yield "without its causal part", seen(back, length)
-        if back < length - 1:
-            yield "without its window and its causal part", seen(length, length)
+        yield "with one key more ahead", window(back, ahead + 1)
+        fewer = window(back, ahead - 1)
+        yield "with one key fewer ahead", fewer
+        yield "with one key fewer ahead, where there is another", fewer | (keep & ~fewer.any(-1, keepdim=True))
+        yield "without its causal part", window(back, length)
     if not keys.all():
-        yield "without its padding", seen(back, ahead, torch.ones_like(keys))
-        yield "with its padding inverted", seen(back, ahead, ~keys)
+        yield "without its padding", window(back, ahead, torch.ones_like(keys))
+        yield "with its padding inverted", window(back, ahead, ~keys)
 
 
 def rotations(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration | Dial]:
@@ -97,7 +94,9 @@ def rotations(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration | Dial]:
 
     for base in BASES:
         yield Alteration(said, f"rotary base {base:g}", lambda base=base: rerun.given_inputs(rotary.with_base(base)))
-    yield Alteration("rotary positions", "none", lambda: rerun.given_inputs(rotary.with_angles(0 * positions[:, None] * rates, 1.0)))
+    yield Alteration(
+        "rotary positions", "none", lambda: rerun.given_inputs(rotary.with_angles(0 * positions[:, None] * rates, 1.0))
+    )
     yield Alteration("rotated forwards", "rotated backwards", lambda: angles(-positions))
     if abs(size - 1) > WHOLE:
         amplitude = rotary.with_angles(positions[:, None] * rates, 1.0)

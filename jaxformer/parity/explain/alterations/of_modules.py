@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
-from jaxformer.parity.explain.alterations.of_operations import ACTIVATIONS
+from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
 
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "left out": torch.zeros_like,

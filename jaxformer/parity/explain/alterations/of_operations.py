@@ -1,56 +1,33 @@
 """What may be otherwise in one operation of torch's code."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Altered, Compute, Operation
+from jaxformer.parity.explain.alterations.other_functions import (
+    ACTIVATIONS,
+    ADDED,
+    NORMS,
+    PLAIN_NAMES,
+    POOLINGS,
+    WINDOWED,
+    padded_same,
+)
 
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": functional.silu,
-    "relu": torch.relu,
-    "squared relu": lambda x: torch.relu(x) ** 2,
-    "relu6": functional.relu6,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": functional.softplus,
-    "exp": torch.exp,
-    "elu": functional.elu,
-    "leaky relu": functional.leaky_relu,
-    "leaky relu 0.2": lambda x: functional.leaky_relu(x, 0.2),
-    "hard swish": functional.hardswish,
-    "hard sigmoid": functional.hardsigmoid,
-    "mish": functional.mish,
-    "softmax": lambda x: x.softmax(-1),
-    "log softmax": lambda x: x.log_softmax(-1),
-}
-KNOWN = {"gelu", "silu", "relu", "relu6", "tanh", "sigmoid", "softplus", "exp", "elu", "leaky_relu", "hardswish", "hardsigmoid"}
-KNOWN |= {"mish", "softmax", "log_softmax", "hardtanh"}
-"""torch's functions that may be taken for another one."""
-ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu by tanh", "silu", "sigmoid", "softmax", "softplus")},
-    "a division by the sum": lambda x: x / x.sum(-1, keepdim=True),
-    "a division by the norm": lambda x: functional.normalize(x, dim=-1),
-}
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 CONTRARY = {"lt": torch.le, "le": torch.lt, "gt": torch.ge, "ge": torch.gt}
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
+MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
+"""Operations that compute nothing."""
 MOST_AXES = 5
-SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "cat", "where", "pow"}
-POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "the mean": lambda x, axis: x.mean(axis),
-    "the largest": lambda x, axis: x.amax(axis),
-    "the sum": lambda x, axis: x.sum(axis),
-    "the first": lambda x, axis: x.select(axis, 0),
-    "the last": lambda x, axis: x.select(axis, -1),
-}
+SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
+VARIANCES = ("var", "std", "var_mean", "std_mean")
+MODES = ("nearest", "bilinear", "bicubic", "area")
 
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
@@ -69,113 +46,39 @@ def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
 
 def others(operation: Operation) -> Iterator[Alteration]:
     """Another function of the same kind."""
-    name, x = operation.name, operation.args[0] if operation.args else None
-    if name in KNOWN:
+    name = operation.name
+    known = PLAIN_NAMES.get(name, name)
+    if known in ACTIVATIONS:
         for other, function in ACTIVATIONS.items():
-            if other != name.replace("_", " ") and ("softmax" in other) <= ("softmax" in name or name == "sigmoid"):
-                yield instead(operation, f"{other} there", lambda f, args, kwargs, n, function=function: function(args[0]))
+            if other != known and ("softmax" in other) <= (known in ("softmax", "sigmoid")):
+                yield instead(operation, f"{other} there", lambda f, a, k, n, function=function: function(a[0]))
     if name in CONTRARY:
-        yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, args, kwargs, n: CONTRARY[name](*args))
-    if name in NORMS and isinstance(x, torch.Tensor):
-        for says, function in NORMS[name].items():
-            yield instead(operation, says, lambda f, args, kwargs, n, function=function: function(*args, **kwargs))
+        yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, a, k, n: CONTRARY[name](*a))
+    for says, norm in NORMS.get(name, {}).items():
+        yield instead(operation, says, lambda f, a, k, n, norm=norm: norm(*a, **k))
     if name in WINDOWED:
-        yield instead(operation, "pads less before than behind, as 'SAME' does", lambda f, a, k, n: padded_same(f, a, k))
-        if name.startswith("avg"):
-            yield instead(operation, "counts what it pads", lambda f, a, k, n: padded_same(f, a, k))
-    if name in ("var", "std", "var_mean", "std_mean"):
-        for correction, says in ((0, "the biased one"), (1, "the unbiased one")):
-            yield instead(operation, says, lambda f, args, kwargs, n, c=correction: corrected(f, args, kwargs, c))
+        says = "counts what it pads" if name.startswith("avg") else "pads less before than behind, as 'SAME' does"
+        yield instead(operation, says, lambda f, a, k, n: padded_same(f, a, k))
+    for correction, says in ((0, "the biased one"), (1, "the unbiased one")) if name in VARIANCES else ():
+        yield instead(operation, says, partial(corrected, correction))
     if name == "interpolate":
-        for mode, more in itertools.product(("nearest", "bilinear", "bicubic", "area"), ({}, {"antialias": True}, {"align_corners": True})):
-            how = {"mode": mode, "align_corners": None, "antialias": False} | more
-            yield instead(operation, f"{mode}{''.join(f', {each}' for each in more)} there", lambda f, a, k, n, how=how: f(*a, **(k | how)))
+        yield from resizings(operation)
 
 
-def corrected(function: Any, args: Any, kwargs: Any, correction: int) -> Any:
+def resizings(operation: Operation) -> Iterator[Alteration]:
+    """Other ways to resize pictures."""
+    for mode, more in itertools.product(MODES, ({}, {"antialias": True}, {"align_corners": True})):
+        how = {"mode": mode, "align_corners": None, "antialias": False} | more
+        says = f"{mode}{''.join(f', {each}' for each in more)} there"
+        yield instead(operation, says, lambda f, a, k, n, how=how: f(*a, **(k | how)))
+
+
+def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """A variance, biased or not."""
     kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
     kept = tuple(each for each in args if not isinstance(each, bool))
     keepdim = {"keepdim": True} if True in args[2:] else {}
     return function(*kept, **kwargs, **keepdim, correction=correction)
-
-
-def rms(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Without its mean subtracted."""
-    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + (eps or 0.0))
-    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
-
-
-def unbiased(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """By the unbiased variance."""
-    y = (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True) + eps)
-    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
-
-
-def outside(x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """With its epsilon behind the root."""
-    y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True, correction=0) + eps)
-    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
-
-
-def of_batch(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None, *others: Any, eps: float = 1e-5, **_: Any) -> Any:
-    """By the batch's own statistics."""
-    return functional.batch_norm(x, None, None, weight, bias, True, 0.0, others[-1] if len(others) == 3 else eps)
-
-
-def strided_groups(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Groups of every nth channel."""
-    shape = x.shape
-    turned = x.reshape(shape[0], -1, groups, *shape[2:]).transpose(1, 2).reshape(shape)
-    y = functional.group_norm(turned, groups, None, None, eps)
-    y = y.reshape(shape[0], groups, -1, *shape[2:]).transpose(1, 2).reshape(shape)
-    axes = (1, -1) + (1,) * (len(shape) - 2)
-    return y * (1 if weight is None else weight.reshape(axes)) + (0 if bias is None else bias.reshape(axes))
-
-
-def groups_of(n: int) -> Callable[..., Any]:
-    """Another number of groups."""
-    return lambda x, groups, *others, **kwargs: functional.group_norm(x, n, *others, **kwargs)
-
-
-NORMS: dict[str, dict[str, Callable[..., Any]]] = {
-    "layer_norm": {
-        "without its mean subtracted": rms,
-        "by the unbiased variance": unbiased,
-        "with epsilon outside the root": outside,
-    },
-    "rms_norm": {"with its mean subtracted": lambda x, shape, w=None, eps=None: functional.layer_norm(x, shape, w, None, eps or 0)},
-    "batch_norm": {"by the statistics of the batch": of_batch},
-    "group_norm": {
-        "with groups of every nth channel": strided_groups,
-        **{f"with {n} group{'s' * (n > 1)}": groups_of(n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)},
-    },
-}
-WINDOWED = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "max_pool1d": 1, "max_pool2d": 2, "avg_pool1d": 1, "avg_pool2d": 2}
-
-
-def padded_same(function: Any, args: Any, kwargs: Any) -> Any:
-    """A convolution or pooling that pads as XLA's 'SAME' does: what is odd, behind."""
-    name, x = function.__name__, args[0]
-    n, conv = WINDOWED[name], name.startswith("conv")
-    names = ("bias", "stride", "padding", "dilation", "groups") if conv else ("stride", "padding", "dilation")
-    if name.startswith("avg"):
-        names = ("stride", "padding")
-    how = dict(zip(names, args[2:], strict=False)) | kwargs
-    sizes = tuple(args[1].shape[2:]) if conv else spread(args[1] if len(args) > 1 else how.pop("kernel_size"), n)
-    strides, steps = spread(how.get("stride") or (1 if conv else sizes), n), spread(how.get("dilation", 1), n)
-    pads: list[int] = []
-    for length, size, stride, step in zip(x.shape[2:], sizes, strides, steps, strict=True):
-        total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
-        pads = [total // 2, total - total // 2, *pads]
-    filled = functional.pad(x, pads, value=-torch.inf if name.startswith("max") else 0.0)
-    how["padding"] = 0
-    return function(filled, args[1] if conv else sizes, **how)
-
-
-def spread(value: Any, n: int) -> tuple[int, ...]:
-    """One number for all axes, or one each."""
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
 
 
 def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
@@ -185,7 +88,9 @@ def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
         value = operation.args[at] if isinstance(at, int) else operation.kwargs[at]
         if isinstance(value, float):
             yield number(operation, at, value)
-        elif isinstance(value, torch.Tensor) and at != 0 and (isinstance(at, str) or at > 1) and operation.name not in ("where",):
+        elif (
+            isinstance(value, torch.Tensor) and at != 0 and (isinstance(at, str) or at > 1) and operation.name not in ("where",)
+        ):
             yield instead(operation, f"without {'its bias' if value.ndim == 1 else at}", with_argument(at, None))
         else:
             for other in other_values(value, operation):
@@ -206,11 +111,12 @@ def other_values(value: Any, operation: Operation) -> list[Any]:
         ends = [(value.start, value.stop)]
         ends += [(each, value.stop) for each in moved(value.start)] + [(value.start, each) for each in moved(value.stop)]
         return [slice(*each, value.step) for each in ends[1:]]
-    if isinstance(value, (tuple, list)) and 0 < len(value) <= 4:
-        kind = type(value) if type(value) in (tuple, list) else tuple
-        found = [kind([*value[:i], other, *value[i + 1 :]]) for i, each in enumerate(value) for other in other_values(each, operation)]
-        same = len(set(map(repr, value))) == 1 and len(value) > 1 and isinstance(value[0], int)
-        return [kind([other] * len(value)) for other in (other_values(value[0], operation) if same else [])] + found
+    if type(value) in (tuple, list) and 0 < len(value) <= 4:
+        items = list(value)
+        one = [[*items[:i], other, *items[i + 1 :]] for i, each in enumerate(items) for other in other_values(each, operation)]
+        alike = len(items) > 1 and isinstance(items[0], int) and items.count(items[0]) == len(items)
+        all_of_them = [[other] * len(items) for other in other_values(items[0], operation)] if alike else []
+        return [type(value)(each) for each in all_of_them + one]
     return []
 
 
@@ -262,32 +168,31 @@ def without(operation: Operation) -> Iterator[Alteration]:
 
 def twice(operation: Operation) -> Iterator[Alteration]:
     """What is done is done again."""
-    first = operation.args[0] if operation.args else None
-    if isinstance(first, torch.Tensor) and first.is_floating_point() and isinstance(operation.output, torch.Tensor):
-        if first.shape == operation.output.shape and operation.name not in ("linear",):
-            yield instead(operation, "does it twice", lambda f, args, kwargs, n: f(f(*args, **kwargs), *args[1:], **kwargs))
+    first, output = next(iter(operation.args), None), operation.output
+    if not isinstance(first, torch.Tensor) or not isinstance(output, torch.Tensor):
+        return
+    if first.is_floating_point() and first.shape == output.shape and operation.name != "linear":
+        yield instead(operation, "does it twice", lambda f, a, k, n: f(f(*a, **k), *a[1:], **k))
 
 
 def exchanged(operation: Operation) -> Iterator[Alteration]:
     """Its operands exchanged."""
-    args = operation.args
-    if operation.name in SWAPPED and len(args) > 1 and all(isinstance(each, torch.Tensor) for each in args[-2:]):
-        if args[-1].shape == args[-2].shape:
-            yield instead(operation, "exchanges the two", lambda f, a, kwargs, n: f(*a[:-2], a[-1], a[-2], **kwargs))
-    if operation.name in ("cat", "concat") and isinstance(args[0], (tuple, list)):
-        yield instead(operation, "has them in the other order", lambda f, a, kwargs, n: f(a[0][::-1], *a[1:], **kwargs))
+    one, other = [None, None, *operation.args][-2:]
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    if operation.name in SWAPPED and tensors and tuple(one.shape) == tuple(other.shape):
+        yield instead(operation, "exchanges the two", lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k))
+    if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
+        yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
 
 
 def outputs(operation: Operation) -> Iterator[Alteration]:
-    """Integers moved, booleans inverted, parts in another order."""
+    """Integers moved, booleans inverted, parts in another order, rows later or earlier."""
     x = operation.output
     if isinstance(x, (tuple, list)):
-        if len(x) < 5:
-            for order in [*itertools.permutations(range(len(x)))][1:]:
-                said = f"takes its parts in the order {', '.join(map(str, order))}"
-                yield instead(operation, said, lambda f, a, k, n, order=order: type(x)([f(*a, **k)[i] for i in order]) if type(x) in (tuple, list) else tuple(f(*a, **k)[i] for i in order))
-        return
-    if x.dtype == torch.bool:
+        for order in [*itertools.permutations(range(len(x)))][1:] if len(x) < MOST_AXES else ():
+            says = f"takes its parts in the order {', '.join(map(str, order))}"
+            yield instead(operation, says, lambda f, a, k, n, order=order: in_order(f(*a, **k), order))
+    elif x.dtype == torch.bool:
         yield instead(operation, "has the contrary", lambda f, a, k, n: ~f(*a, **k))
     elif not x.is_floating_point() and not x.is_complex():
         for more in (1, -1, 2):
@@ -297,6 +202,12 @@ def outputs(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, f"has it {says} along axis 1", lambda f, a, k, n, more=more: f(*a, **k).roll(more, 1))
 
 
+def in_order(parts: Any, order: tuple[int, ...]) -> Any:
+    """The parts of a tuple, of named ones without their names."""
+    found = [parts[i] for i in order]
+    return found if type(parts) is list else tuple(found)
+
+
 def orders(operation: Operation) -> Iterator[Alteration]:
     """Axes in another order where they are merged or split."""
     if operation.name not in RESHAPES or not isinstance(operation.output, torch.Tensor):
@@ -304,22 +215,22 @@ def orders(operation: Operation) -> Iterator[Alteration]:
     before, after = operation.args[0], operation.output
     if 3 <= before.ndim <= MOST_AXES and after.ndim < before.ndim:
         for order in [*itertools.permutations(range(1, before.ndim))][1:]:
-            full = (0, *order)
-            said = f"merges the axes in the order {', '.join(map(str, full))}"
-            yield instead(operation, said, lambda f, a, k, n, full=full: f(a[0].permute(full).contiguous(), *a[1:], **k) if len(a) > 1 or k else f(a[0].permute(full).contiguous()))
-    if after.ndim > before.ndim:
-        for axis in range(after.ndim - 1):
-            sizes = [*after.shape]
-            sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
-            said = f"splits axes {axis} and {axis + 1} the other way round"
-            yield instead(operation, said, lambda f, a, k, n, sizes=tuple(sizes), axis=axis: a[0].reshape(fitted(sizes, f(*a, **k).shape, axis)).transpose(axis, axis + 1))
+            says = f"merges the axes in the order {', '.join(map(str, (0, *order)))}"
+            yield instead(operation, says, partial(merged, (0, *order)))
+    for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
+        yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
 
 
-def fitted(sizes: tuple[int, ...], shape: Any, axis: int) -> list[int]:
-    """A later run's sizes, in this order."""
-    found = [*shape]
-    found[axis], found[axis + 1] = found[axis + 1], found[axis]
-    return found
+def merged(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Axes in another order, merged."""
+    return function(args[0].permute(order).contiguous(), *args[1:], **kwargs)
+
+
+def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The first of two axes taken for the second."""
+    sizes = [*function(*args, **kwargs).shape]
+    sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
+    return args[0].reshape(sizes).transpose(axis, axis + 1)
 
 
 def poolings(operation: Operation) -> Iterator[Alteration]:
@@ -337,8 +248,7 @@ def poolings(operation: Operation) -> Iterator[Alteration]:
 def is_real(operation: Operation) -> bool:
     """Whether it gives one tensor of floats, and computes it."""
     x = operation.output
-    moves = operation.name in RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get"}
-    return isinstance(x, torch.Tensor) and x.is_floating_point() and not moves
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
 
 
 def roundings(operation: Operation) -> Iterator[Alteration]:
@@ -359,4 +269,6 @@ def factors(operation: Operation) -> Iterator[Dial]:
     """A multiple of it."""
     if is_real(operation):
         says = "{} times that"
-        yield Dial(f"computes {operation.source}", says, 1.0, lambda c: Altered({operation.place: lambda f, a, k, n: f(*a, **k) * c}))
+        yield Dial(
+            f"computes {operation.source}", says, 1.0, lambda c: Altered({operation.place: lambda f, a, k, n: f(*a, **k) * c})
+        )

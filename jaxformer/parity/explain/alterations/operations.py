@@ -48,7 +48,7 @@ class Operation:
     def source(self) -> str:
         """'`q * cos` (modeling_llama.py:131)'"""
         code, at = self.place[-1]
-        if code.co_filename.startswith(HERE):
+        if is_ours(code.co_filename):
             return self.name  # of a module of torch's that is run by itself
         first, last, start, end = [*code.co_positions()][at // 2]
         lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
@@ -62,8 +62,8 @@ class Operation:
 
 def place_of() -> Place:
     """Of the operation that runs."""
-    frame, found = sys._getframe(2), []
-    while frame is not None and frame.f_code.co_filename.startswith(HERE):
+    frame, found = sys._getframe(1), []
+    while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
         found.append((frame.f_code, frame.f_lasti))
@@ -71,6 +71,11 @@ def place_of() -> Place:
             break
         frame = frame.f_back
     return tuple(found)
+
+
+def is_ours(file: str) -> bool:
+    """Whether code is of this folder, or checks the types of its arguments in tests."""
+    return file.startswith((HERE, "<")) or f"{os.sep}jaxtyping{os.sep}" in file
 
 
 class Listing(TorchFunctionMode):

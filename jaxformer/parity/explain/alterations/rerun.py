@@ -1,6 +1,7 @@
 """One call of torch's, run again by itself: its own code alone, with what its children gave before."""
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,7 +23,7 @@ from jaxformer.parity.record.reference import Reference
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Reached(Exception):
+class Reached(Exception):  # noqa: N818  # no error: nothing more has to run
     """The array that is asked for was made."""
 
 
@@ -63,7 +64,7 @@ class Rerun:
 
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
-        self.found, inside = None, not (self.owner == CALL)
+        self.found = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
             for path in {site.path for site in self.borders}:
@@ -72,7 +73,7 @@ class Rerun:
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
             try:
                 with altered or nullcontext():
-                    output = self._own() if inside else self.run_model()
+                    output = self.run_model() if self.owner == CALL else self._own()
                 if self.place == ArrayKey(self.owner, "output", self.place.number):
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
@@ -142,23 +143,26 @@ def copied(value: Any) -> Any:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """torch, as it runs for a recorded reference, without gradients."""
+    """torch, as it runs for a recorded reference, without gradients. What it warns of was heard before."""
     import torch
 
-    with torch.no_grad(), torch_float64(), without_fast_path():
+    with warnings.catch_warnings(), torch.no_grad(), torch_float64(), without_fast_path():
+        warnings.simplefilter("ignore")
         yield
 
 
 def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozenset[Site], wanted: np.ndarray) -> Rerun | None:
     """None where the reference was loaded from a folder: torch's model is not at hand."""
-    if reference.source is None:
+    if (source := reference.source) is None:
         return None
     import torch
 
-    model = copy.deepcopy(reference.source.module).double().eval().requires_grad_(False)
+    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
     tensors = [torch.tensor(array) for array in reference.inputs]
     tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
     inner = frozenset(
-        site for site in borders if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
+        site
+        for site in borders
+        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
     )
-    return Rerun(model, lambda: reference.source.call(model, *tensors), owner, place, inner, wanted)
+    return Rerun(model, lambda: source.call(model, *tensors), owner, place, inner, wanted)

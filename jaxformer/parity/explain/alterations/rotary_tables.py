@@ -72,9 +72,11 @@ class Rotary:
         units, half = torch.arange(self.width), len(self.rates)
         apart = torch.cat([units[::2], units[1::2]])
         neighbours = self.layout == "neighbours"
-        yield ("rotary pairs half and half" if neighbours else "rotary pairs interleaved"), (
-            torch.argsort(apart) if neighbours else apart
-        ), {}
+        yield (
+            ("rotary pairs half and half" if neighbours else "rotary pairs interleaved"),
+            (torch.argsort(apart) if neighbours else apart),
+            {},
+        )
         for part in (2, 4):
             few = half // part
             if not few or neighbours:
