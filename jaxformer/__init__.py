@@ -73,7 +73,10 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.parity.compare import compare as compare
     from jaxformer.parity.compare import dump as dump
     from jaxformer.parity.probe.inputs import probe as probe
+    from jaxformer.parity.probe.inputs import probe_config as probe_config
     from jaxformer.parity.probe.parameters import excite as excite
+    from jaxformer.parity.probe.signals import probe_audio as probe_audio
+    from jaxformer.parity.probe.signals import probe_image as probe_image
     from jaxformer.parity.report.report import Report as Report
     from jaxformer.parity.testing import assert_parity as assert_parity
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
@@ -100,8 +103,9 @@ PUBLIC = {
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
     "parity.capture.jax_hooks": "tap",
     "parity.compare": "check compare dump",
-    "parity.probe.inputs": "probe",
+    "parity.probe.inputs": "probe probe_config",
     "parity.probe.parameters": "excite",
+    "parity.probe.signals": "probe_audio probe_image",
     "parity.report.report": "Report",
     "parity.testing": "assert_parity",
     "parity.training.spec": "TrainingSpec",

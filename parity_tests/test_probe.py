@@ -13,8 +13,10 @@ from flax import nnx
 
 from jaxformer.errors import JaxformerError
 from jaxformer.models import abstract
-from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.inputs import probe, probe_config
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.probe.reach import never_passed
+from jaxformer.parity.probe.signals import probe_audio, probe_image
 from jaxformer.pytree import named_leaves
 from parity_tests.helpers import gpt_config
 
@@ -206,3 +208,55 @@ def test_probes_that_are_none(arguments, said):
     with pytest.raises(JaxformerError) as refused:
         probe(**arguments)
     assert str(refused.value) == said
+
+
+class Settings:
+    """A configuration as an object."""
+
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({}, 66),
+        ({"sliding_window": 100}, 109),
+        ({"rope_theta": 1e4, "max_position_embeddings": 30}, 66),
+        ({"rope_scaling": {"original_max_position_embeddings": 128}, "sliding_window": 20}, 137),
+        ({"max_position_embeddings": 40, "sliding_window": None}, 40),
+        ({"text_config": {"sliding_window": 71, "rope_theta": 1.0}}, 80),
+    ],
+)
+def test_a_probe_goes_beyond_what_its_configuration_says(fields, length):
+    for config in (Settings(vocab_size=23, pad_token_id=5, **fields), {"vocab_size": 23, "pad_token_id": 5, **fields}):
+        ids, valid = probe_config(config)
+        assert ids.shape == (5, length)
+        assert np.all(ids[~valid] == 5)
+        assert ids.max() < 23
+
+
+def test_a_configuration_without_a_vocabulary_is_refused():
+    with pytest.raises(JaxformerError, match="^the configuration, a dict, has no vocab_size; give one that"):
+        probe_config({})
+
+
+def test_pictures_and_sounds():
+    pixels = probe_image()
+    assert pixels.shape == (3, 3, 48, 64)
+    assert abs(pixels[0].mean() - 50) < 1
+    assert np.ptp(pixels[-1]) == 0
+    waves, valid = probe_audio(length=31)
+    assert waves.shape == valid.shape == (4, 31)
+    assert abs(waves[0].mean() - 50) < 1
+    assert valid.sum(1).tolist() == [31, 21, 31, 31]
+    assert not waves[~valid].any()
+    assert not waves[-1].any()
+
+
+def test_a_window_that_was_never_passed_is_said():
+    model = torch.nn.Linear(2, 2)
+    model.config = Settings(sliding_window=7, rope_scaling={"original_max_position_embeddings": 5})
+    short, long = np.zeros((2, 6), np.int32), np.zeros((2, 8), np.int32)
+    assert never_passed(model, (short,)) == ["sliding_window = 7: the longest input has 6 tokens, which is not more"]
+    assert never_passed(model, (short, long)) == []

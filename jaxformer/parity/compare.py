@@ -16,6 +16,7 @@ from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, 
 from jaxformer.parity.judge.comparison import Comparison, Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES
+from jaxformer.parity.probe.reach import never_passed
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch
@@ -74,7 +75,8 @@ def compare(
             yield Result(compare_generation(torch_model, candidate.like, *generate, candidate.family))
 
     later = [name for name, wanted in (("train", training), ("generate", generate)) if wanted is not None]
-    return collected(results(), tier, [*(check.name for check in chosen), *later])
+    report = collected(results(), tier, [*(check.name for check in chosen), *later])
+    return replace(report, not_covered=[*report.not_covered, *never_passed(torch_model, arrays)])
 
 
 def record_torch(

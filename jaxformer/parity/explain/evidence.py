@@ -4,17 +4,18 @@ All of it is torch's, parameters too: a cause does not depend on what a JAX mode
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from jaxformer.parity.capture.attention_calls import is_attention, scores_of
 from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import ATTENTION, CALL, Site
-from jaxformer.parity.capture.module_paths import below, last
+from jaxformer.parity.capture.call_sites import ATTENTION, CALL, ArrayKey, Site
+from jaxformer.parity.capture.module_paths import ancestors, below, last
+from jaxformer.parity.explain.alterations.rerun import Rerun, rerun_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
@@ -56,6 +57,8 @@ class Difference:
     """Whether jax's weights were made of torch's scores."""
     hints: dict[Any, Any] = field(default_factory=dict)
     """What explained other modules of the same run: layers repeat, and so do their bugs."""
+    rerun: Callable[[], Any] = lambda: None
+    """torch's call that made its array, to run again; None where torch is not at hand."""
 
     @cached_property
     def made(self) -> Evidence:
@@ -72,7 +75,22 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.valid)
-    return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints)
+    rerun = partial(rerun_of_mismatch, traced, mismatch)
+    return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints, rerun=rerun)
+
+
+def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
+    """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it."""
+    if mismatch.place is None:
+        return None
+    site, part, number = mismatch.place
+    place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
+    seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
+    if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
+        around = (Site(path, 0) for path in ancestors(owner.path))
+        owner = next((each for each in around if each in traced.reference.calls), CALL)
+    borders = frozenset(theirs for ours, theirs in traced.pairs.items() if ours not in traced.valid)
+    return rerun_of(traced.reference, owner, place, borders, mismatch.torch)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

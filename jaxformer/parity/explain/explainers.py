@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.explain.appearance import appearance
 from jaxformer.parity.explain.by_formula import explain_by
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows
 from jaxformer.parity.explain.evidence import SCORES, WEIGHTS, Difference, difference_of
+from jaxformer.parity.explain.factor import explain_plainly
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
 from jaxformer.parity.explain.scores_and_weights import explain_attention
@@ -46,6 +48,15 @@ def same_shapes(difference: Difference) -> bool:
     return difference.jax.shape == difference.torch.shape and difference.torch.size > 0
 
 
+def explain_rerun(difference: Difference) -> str:
+    """By torch's own code, if torch is at hand."""
+    if (rerun := difference.rerun()) is None:
+        return ""
+    from jaxformer.parity.explain.alterations.explain import explain_altered
+
+    return explain_altered(rerun, difference.torch, difference.jax, difference.hints)
+
+
 EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
@@ -54,6 +65,8 @@ EXPLAINERS = (
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
+    Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
+    Explainer("torch's code, altered", ("value",), "f", explain_rerun),
 )
 """The first that finds a cause names it."""
 
@@ -61,6 +74,14 @@ EXPLAINERS = (
 def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False) -> str:
     """Why a mismatch is there, as far as an explainer can tell; '' elsewhere. `gradient` if its arrays are gradients."""
     return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
+
+
+def looks_of(traced: Traced, mismatch: Mismatch) -> str:
+    """What was tried in vain, and what the difference looks like: where no cause is known."""
+    tried = traced.hints.get("tried")
+    looks = attempt("what it looks like", appearance, mismatch.jax, mismatch.torch)
+    vain = f"{len(EXPLAINERS)} kinds of causes" + (f" and {tried} changes of torch's code" if tried else "")
+    return f"{f'looks: {looks}; ' if looks else ''}tried: {vain}"
 
 
 def explain(difference: Difference) -> str:

@@ -10,7 +10,7 @@ from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
-from jaxformer.parity.explain.explainers import cause_of
+from jaxformer.parity.explain.explainers import cause_of, looks_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
@@ -54,6 +54,7 @@ def table(traced: Traced) -> list[Module]:
                 shared=site in shared and not forward,
                 cause=cause,
                 float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
+                looks=looks_of(traced, mismatch) if forward and mismatch and not cause else "",
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),

@@ -1,12 +1,19 @@
 """Adversarial inputs: padding, repeated ids, a large mean."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.parity.probe.reach import limits_of, settings, table_of
 from jaxformer.validation.fields import check_seed, check_size
 
 SHIFT = 50.0
 """The mean of one row of hidden states: a variance that is computed as E[x^2] - E[x]^2 loses its digits there."""
+
+
+BEYOND = 9
+"""So many tokens further than the longest window."""
 
 
 def probe(
@@ -40,3 +47,21 @@ def probe(
     ids[:, length // 2] = pad
     ids[:, length // 2 + 1] = ids[:, length // 2 - 1]
     return np.where(valid, ids, pad).astype(np.int32), valid
+
+
+def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The `probe` of a model with this configuration, a mapping or an object: `ids, valid = probe_config(model.config)`.
+
+    Its ids are below `vocab_size`, the padding is `pad_token_id`, and its rows are longer than the windows and the context
+    before a rotary scaling; a learned table of positions is used to its end. InputError where there is no `vocab_size`.
+    """
+    held = dict(settings(config))
+    if (vocab := held.get("vocab_size")) is None:
+        raise InputError(
+            f"the configuration, a {type(config).__name__}, has no vocab_size; give one that has, or call probe(vocab)"
+        )
+    table, limits = table_of(config), limits_of(config)
+    length = max([66, *(limit + BEYOND for limit in limits.values())])
+    pad = held.get("pad_token_id")
+    usable = type(pad) is int and 0 <= pad < vocab
+    return probe(vocab, batch, length if table is None else table, seed, pad if usable else 0)

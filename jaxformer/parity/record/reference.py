@@ -68,6 +68,14 @@ class Rounding:
 
 
 @dataclass(frozen=True)
+class Source:
+    """The torch model that was recorded, which can run again."""
+
+    module: Any
+    call: Call
+
+
+@dataclass(frozen=True)
 class Reference:
     """The gradients are those of the sum of output * cotangent."""
 
@@ -99,6 +107,8 @@ class Reference:
     not_covered: tuple[str, ...] | None = None
     """What no comparison with this covers, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    source: Source | None = None
+    """None where the reference was loaded from a folder."""
 
 
 def run_torch(
@@ -137,6 +147,7 @@ def run_torch(
         calls=calls,
         heads=heads,
         environment=environment,
+        source=Source(module, call),
     )
 
 

@@ -50,6 +50,8 @@ class Module:
     """relL2 of what each attention head computes from torch's values."""
     float32: bool = False
     """Whether no cause is known, and a constant that one side rounds to float32 may be the cause."""
+    looks: str = ""
+    """Where no cause is known: what was tried, and what the difference looks like."""
     shared: bool = False
     """Whether its own code differs without changing a result: a neighbour does a part of its work."""
 
@@ -146,7 +148,8 @@ class ReportData:
     def reason(self, module: Module) -> str:
         """A diverging module's cause; where none is known, its findings."""
         hint = " (float32's size: does a side hold a constant in float32, as torch does its buffers?)" if module.float32 else ""
-        return module.cause or "; ".join(map(str, self.findings(module))) + hint
+        looks = f" ({module.looks})" if module.looks else ""
+        return module.cause or "; ".join(map(str, self.findings(module))) + hint + looks
 
     @property
     def status(self) -> Status:

@@ -43,7 +43,7 @@ def diverging(report: ReportData) -> list[str]:
             prose(found.where),
             f"{found.measure} {figure(found.error)}",
             f"{found.tolerance:.0e}",
-            prose(group.first.cause),
+            prose(group.first.cause or group.first.looks),
         ]
         for group in report.groups(report.diverging)
         for found in report.findings(group.first)

@@ -45,7 +45,7 @@ def diverging(report: ReportData) -> Table:
         table.add_column(name, overflow="fold", no_wrap=name in ("local", "tolerance"))
     for group in report.groups(report.diverging):
         module, name = group.first, group.name
-        cause = module.cause or "no known formula explains it"
+        cause = module.cause or "; ".join(filter(None, ["no known formula explains it", module.looks]))
         for finding in report.findings(module):
             where = finding.where.replace(f"input of {module.jax}.", "input of ") if module.jax else finding.where
             cells = where, f"{finding.measure} {figure(finding.error)}", f"{finding.tolerance:.0e}"

@@ -1,0 +1,38 @@
+"""What may be otherwise in torch's code."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+Inside = AbstractContextManager[Any]
+
+
+class Alteration(NamedTuple):
+    """One thing, and what it is instead."""
+
+    torch: str
+    """What torch has there, in words."""
+    jax: str
+    """What is tried instead."""
+    inside: Callable[[], Inside]
+    """Inside, torch is altered."""
+
+    def __str__(self) -> str:
+        return f"torch {self.torch}; jax {self.jax}"
+
+
+class Dial(NamedTuple):
+    """A number that is solved for."""
+
+    torch: str
+    jax: str
+    """With '{}' where the number stands."""
+    start: float
+    """torch's."""
+    inside: Callable[[float], Inside]
+    sure: bool = False
+    """Whether it is searched for even where a small change of it does not lead to jax's array."""
+
+    def at(self, value: float, said: str) -> Alteration:
+        """With one number."""
+        return Alteration(self.torch, self.jax.format(said), lambda: self.inside(value))

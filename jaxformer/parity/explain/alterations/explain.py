@@ -1,0 +1,164 @@
+"""The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.explain.alterations import of_children, of_inputs, of_modules, of_operations
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.numbers import off, solved
+from jaxformer.parity.explain.alterations.operations import Listing, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.constants import say
+from jaxformer.parity.numerics.metrics import EXPLAINED
+
+SECONDS = 10.0
+"""Of this process, at most, for one difference: other processes change nothing."""
+REFUSED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""How an alteration cannot be made."""
+MOST_OPERATIONS = 12
+"""Outputs of one shape, one of which may be taken for another."""
+
+
+def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any]) -> str:
+    """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array. `hints` has what
+    explained other modules, and how many alterations were tried."""
+    if not np.isfinite(jax).all() or not rerun.begin():
+        return ""
+    end, known = time.process_time() + SECONDS, hints.setdefault("alterations", {})
+    for alteration in every(rerun) if known else ():
+        if alteration[:2] in known and (fits := again(rerun, alteration, known[alteration[:2]], jax)):
+            return said([fits])
+    hints["tried"] = 0
+    for kind, most in kinds(rerun):
+        found: list[tuple[str, float]] = []
+        for alteration in until_refused(kind):
+            if time.process_time() > end or len(found) >= most:
+                break
+            hints["tried"] += 1
+            fits = tried(rerun, alteration, torch, jax)
+            if fits and is_new(fits[0], found):
+                found.append(fits[:2])
+                known.setdefault(alteration[:2], fits[2])
+        if found:
+            return said(found)
+    return ""
+
+
+def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
+    """Of alterations, the plain ones first; and how many of each that fit are named."""
+    return (
+        (of_states(rerun), 1),
+        (of_inputs.alterations_of(rerun), 1),
+        (of_children.alterations_of(rerun), 2),
+        (in_operations(rerun), 3),
+    )
+
+
+def every(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """All of them."""
+    for kind, _ in kinds(rerun):
+        yield from until_refused(kind)
+
+
+def again(rerun: Rerun, alteration: Alteration | Dial, number: float, jax: np.ndarray) -> tuple[str, float] | None:
+    """What explained another module."""
+    if isinstance(alteration, Dial):
+        alteration = alteration.at(number, say(number))
+    residual = off(array(rerun, alteration), jax)
+    return (str(alteration), residual) if residual <= EXPLAINED else None
+
+
+def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
+    """All of them, or those before one that cannot be made."""
+    try:
+        yield from alterations
+    except REFUSED:
+        return
+
+
+def is_new(says: str, found: list[tuple[str, float]]) -> bool:
+    """Whether it is about another place than what was found."""
+    return not any(says.partition(";")[0] == other.partition(";")[0] for other, _ in found)
+
+
+def said(found: list[tuple[str, float]]) -> str:
+    """The first, and the others that fit as well."""
+    if not found:
+        return ""
+    (says, residual), *others = found
+    more = f", or the same: {'; or '.join(other for other, _ in others)}" if others else ""
+    return f"{says} (residual {residual:.0e}){more}"
+
+
+def tried(rerun: Rerun, alteration: Alteration | Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[str, float, float] | None:
+    """What is said of it, if it gives jax's array, how far it is off, and its number."""
+    if isinstance(alteration, Alteration):
+        residual = off(array(rerun, alteration), jax)
+        return (str(alteration), residual, 0.0) if residual <= EXPLAINED else None
+    found = solved(lambda x: array(rerun, alteration.at(x, "")), alteration, torch, jax)
+    return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found else None
+
+
+def array(rerun: Rerun, alteration: Alteration) -> np.ndarray | None:
+    """torch's, so altered; None where that cannot be."""
+    try:
+        return rerun.array(alteration.inside())
+    except Exception:  # a model refuses in its own ways
+        return None
+
+
+def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of the module, and of those inside of it that jax has not."""
+    own = rerun.module
+    inner = {site.path.removeprefix(f"{rerun.owner.path}.") for site in rerun.borders if site in rerun.given}
+    names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
+    if len(names) > 40:
+        names = [name for name in names if name.count(".") < 2]
+    for name in names:
+        yield from of_modules.settings(own.get_submodule(name), name)
+    for name in names:
+        yield from of_modules.readings(own.get_submodule(name), name)
+
+
+def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of each operation of its code, kind by kind; then one taken for another."""
+    listing = Listing()
+    rerun.array(listing)
+    operations = list(listing.operations.values())
+    streams = [of_operations.alterations_of(operation) for operation in operations]
+    dials: list[Dial] = []
+    for stream in streams:
+        for alteration in stream:
+            if isinstance(alteration, Dial) and alteration.start == 1.0:
+                dials.append(alteration)
+            else:
+                yield alteration
+    yield from taken_for(operations)
+    yield from dials
+
+
+def taken_for(operations: list[Operation]) -> Iterator[Alteration]:
+    """What one operation gave is taken for another's, or the two are exchanged."""
+    alike: dict[Any, list[Operation]] = {}
+    for each in operations:
+        if of_operations.is_real(each) and len(each.outputs) == 1:
+            alike.setdefault(tuple(each.output.shape), []).append(each)
+    for those in alike.values():
+        for one in those[:MOST_OPERATIONS]:
+            for other in those[:MOST_OPERATIONS]:
+                if one is not other:
+                    yield of_operations.instead(
+                        one, f"{other.source} in its place", lambda f, a, k, n, other=other: other.output.clone()
+                    )

@@ -1,0 +1,92 @@
+"""The number that gives jax's array, solved for."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxformer.parity.explain.alterations.altered import Dial
+from jaxformer.parity.explain.constants import roots
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+Run = Callable[[float], np.ndarray | None]
+SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
+"""Multiples of torch's number from which the search may begin."""
+STEPS = 9
+HOPEFUL = 0.3
+"""The least cosine between what a change of the number does and the difference."""
+VISIBLE = 1e-9
+"""A change smaller than this, relL2, says nothing: rounding is not far below."""
+GROWN, LARGEST_STEP = 6, 1e-3
+DIGITS = range(1, 10)
+
+
+def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
+    """The number, as round as can be, and how far what it gives is off (relL2); None where none is found."""
+    other = run(2 * dial.start or 1.0)
+    if other is not None and np.array_equal(other, torch):
+        return None  # nothing reads it
+    seeds = [dial.start, *(dial.start * each for each in SEEDS)]
+    if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
+        seeds.append(linear)
+    elif not dial.sure:
+        return None
+    best = min(seeds, key=lambda x: off(run(x), jax))
+    if (found := newton(run, best, jax)) is None:
+        return None
+    for value in rounded(found):
+        if (residual := off(run(value), jax)) <= EXPLAINED:
+            return value, residual
+    return None
+
+
+def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
+    """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
+    wanted, change, step = jax - torch, np.zeros_like(torch), 1e-4 * (abs(start) or 1.0)
+    for _ in range(GROWN):
+        if (moved := run(start + step)) is None or not np.isfinite(moved).all():
+            return None
+        change = moved - torch
+        if np.linalg.norm(change) > VISIBLE * np.linalg.norm(torch):
+            break
+        if step > LARGEST_STEP:
+            return None
+        step *= 100
+    square = float((change * change).sum())
+    along = float((change * wanted).sum())
+    if not square or abs(along) < HOPEFUL * math.sqrt(square) * float(np.linalg.norm(wanted)):
+        return None
+    return start + step * along / square
+
+
+def newton(run: Run, x: float, wanted: np.ndarray) -> float | None:
+    """Least squares in one number; None where it does not come near."""
+    residual = off(run(x), wanted)
+    for _ in range(STEPS):
+        if residual <= EXPLAINED / 30:
+            break
+        step = 1e-5 * max(abs(x), 1e-4)
+        here, beside = run(x), run(x + step)
+        if here is None or beside is None:
+            return None
+        slope = (beside - here) / step
+        if not (bottom := float((slope * slope).sum())) or not math.isfinite(bottom):
+            return None
+        move = float((slope * (wanted - here)).sum()) / bottom
+        for part in (1.0, 0.3, 0.1):
+            if (new := off(run(x + part * move), wanted)) < residual:
+                x, residual = x + part * move, new
+                break
+        else:
+            break
+    return x if residual < 1e-7 else None
+
+
+def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
+    """relL2; infinite where nothing is found."""
+    return math.inf if found is None or found.shape != wanted.shape else distance(found, wanted)
+
+
+def rounded(x: float) -> list[float]:
+    """With few digits first; a fraction or root where it is one."""
+    return [*(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]

@@ -1,0 +1,136 @@
+"""What may be otherwise in torch's modules: their settings, and what they read as their parameters."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
+
+READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "left out": torch.zeros_like,
+    "taken for 1": torch.ones_like,
+    "plus 1": lambda x: x + 1,
+    "minus 1": lambda x: x - 1,
+    "negated": torch.neg,
+    "exponentiated": torch.exp,
+    "without its exponential": lambda x: torch.log(x),
+    "squared": torch.square,
+    "as its root": lambda x: torch.sqrt(x),
+    "transposed": lambda x: x.transpose(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] else x,
+    "flipped along its last axis": lambda x: x.flip(-1) if x.ndim > 2 else x,
+    "flipped along its last two axes": lambda x: x.flip((-1, -2)) if x.ndim > 3 else x,
+    "with its last two axes swapped": lambda x: x.transpose(-1, -2) if x.ndim > 2 and x.shape[-1] == x.shape[-2] else x,
+    "one row later": lambda x: x.roll(-1, 0) if x.ndim == 2 else x,
+    "rounded to bfloat16": lambda x: x.bfloat16().double(),
+    "rounded to float16": lambda x: x.half().double(),
+}
+"""How a tensor may be read."""
+MOST_READINGS = 24
+"""Of tensors in one module; a larger one is told by its operations."""
+SIBLINGS = 8
+"""Tensors of one shape that may be taken for one another."""
+IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
+
+
+def alterations_of(module: Any, name: str) -> Iterator[Alteration | Dial]:
+    """Of one module, which is called so inside of what is looked at; '' is that itself."""
+    yield from settings(module, name)
+    yield from readings(module, name)
+
+
+def settings(module: Any, name: str) -> Iterator[Alteration | Dial]:
+    """Its plain attributes, and those of its configuration."""
+    for owner in (module, getattr(module, "config", None)):
+        if owner is None:
+            continue
+        for attribute, value in list(vars(owner).items()):
+            if not attribute.startswith("_") and attribute not in IGNORED:
+                yield from of_attribute(owner, attribute, value, name)
+    for attribute, child in module._modules.items():
+        if child is not None and is_activation(child):
+            for other, function in ACTIVATIONS.items():
+                says = f"{attribute} {type(child).__name__}", f"{attribute} {other}"
+                yield Alteration(*says, lambda child=child, function=function: replaced(child, "forward", function))
+
+
+def is_activation(module: Any) -> bool:
+    """Whether a module is a function of one tensor, without parameters."""
+    kind = type(module)
+    known = kind.__module__.endswith(("nn.modules.activation", "transformers.activations")) and "Attention" not in kind.__name__
+    return known and not list(module.parameters())
+
+
+def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[Alteration | Dial]:
+    """A number, a switch or a function of it."""
+    path = f"{name}.{attribute}" if name else attribute
+
+    def inside(other: Any) -> Any:
+        return replaced(owner, attribute, other)
+
+    if isinstance(value, float):
+        yield Alteration(f"{path} {value:.9g}", f"{path} left out", lambda: inside(None))
+        yield Dial(f"{path} {value:.9g}", f"{path} {{}}", value, inside, sure=True)
+    elif isinstance(value, bool):
+        yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
+    elif isinstance(value, int):
+        for other in (value - 1, value + 1, 1):
+            yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
+    elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
+        for more in (-1, 1):
+            other = tuple(each + more for each in value)
+            yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
+    elif value is None:
+        yield Dial(f"{path} None", f"{path} {{}}", 1.0, inside)
+    elif callable(value) and not isinstance(value, type) and getattr(value, "__name__", "") in ACTIVATIONS:
+        for other, function in ACTIVATIONS.items():
+            yield Alteration(f"{path} {value.__name__}", f"{path} {other}", lambda function=function: inside(function))
+
+
+def readings(module: Any, name: str) -> Iterator[Alteration]:
+    """Its own tensors, read otherwise, or others of their shape in their place."""
+    own = {**module._parameters, **module._buffers}
+    own = {key: tensor for key, tensor in own.items() if tensor is not None and tensor.is_floating_point()}
+    for key, tensor in list(own.items())[:MOST_READINGS]:
+        path = f"{name}.{key}" if name else key
+        for says, read in READINGS.items():
+            if (says in ("left out", "taken for 1") and tensor.ndim > 2) or (other := read(tensor)) is tensor:
+                continue
+            yield Alteration(f"{path} as it is", f"{path} {says}", lambda tensor=tensor, other=other: held(tensor, other))
+
+
+def siblings(module: Any) -> Iterator[Alteration]:
+    """Tensors of one shape inside of a module, one taken for another."""
+    tensors = [(key, tensor) for key, tensor in module.named_parameters() if tensor.is_floating_point()]
+    for i, (key, tensor) in enumerate(tensors):
+        alike = [(other, it) for other, it in tensors[:i] + tensors[i + 1 :] if it.shape == tensor.shape]
+        for other, it in alike if len(alike) <= SIBLINGS else []:
+            yield Alteration(f"{key} as it is", f"{key} taken for {other}", lambda t=tensor, it=it: held(t, it))
+
+
+@contextmanager
+def replaced(owner: Any, attribute: str, other: Any) -> Iterator[None]:
+    """Inside, an attribute is another."""
+    missing = object()
+    before = vars(owner).get(attribute, missing)
+    object.__setattr__(owner, attribute, other)
+    try:
+        yield
+    finally:
+        if before is missing:
+            object.__delattr__(owner, attribute)
+        else:
+            object.__setattr__(owner, attribute, before)
+
+
+@contextmanager
+def held(tensor: torch.Tensor, other: torch.Tensor) -> Iterator[None]:
+    """Inside, a tensor has the numbers of another one."""
+    before = tensor.clone()
+    tensor.copy_(other)
+    try:
+        yield
+    finally:
+        tensor.copy_(before)

@@ -1,0 +1,274 @@
+"""What may be otherwise in one operation of torch's code."""
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.operations import Altered, Compute, Operation
+from jaxformer.parity.explain.alterations.other_functions import (
+    ACTIVATIONS,
+    ADDED,
+    NORMS,
+    PLAIN_NAMES,
+    POOLINGS,
+    WINDOWED,
+    padded_same,
+)
+
+ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+CONTRARY = {"lt": torch.le, "le": torch.lt, "gt": torch.ge, "ge": torch.gt}
+RESHAPES = {"reshape", "view", "flatten", "unflatten"}
+MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
+"""Operations that compute nothing."""
+MOST_AXES = 5
+SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
+VARIANCES = ("var", "std", "var_mean", "std_mean")
+MODES = ("nearest", "bilinear", "bicubic", "area")
+
+
+def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
+    """The plain ones first."""
+    for kind in (others, arguments, without, twice, exchanged, outputs, orders, poolings, roundings, additions, factors):
+        try:
+            yield from kind(operation)
+        except (IndexError, TypeError, ValueError, RuntimeError):
+            continue  # an operation with other arguments than most
+
+
+def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
+    """Something else is computed there."""
+    return Alteration(f"computes {operation.source}", says, lambda: Altered({operation.place: compute}))
+
+
+def others(operation: Operation) -> Iterator[Alteration]:
+    """Another function of the same kind."""
+    name = operation.name
+    known = PLAIN_NAMES.get(name, name)
+    if known in ACTIVATIONS:
+        for other, function in ACTIVATIONS.items():
+            if other != known and ("softmax" in other) <= (known in ("softmax", "sigmoid")):
+                yield instead(operation, f"{other} there", lambda f, a, k, n, function=function: function(a[0]))
+    if name in CONTRARY:
+        yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, a, k, n: CONTRARY[name](*a))
+    for says, norm in NORMS.get(name, {}).items():
+        yield instead(operation, says, lambda f, a, k, n, norm=norm: norm(*a, **k))
+    if name in WINDOWED:
+        says = "counts what it pads" if name.startswith("avg") else "pads less before than behind, as 'SAME' does"
+        yield instead(operation, says, lambda f, a, k, n: padded_same(f, a, k))
+    for correction, says in ((0, "the biased one"), (1, "the unbiased one")) if name in VARIANCES else ():
+        yield instead(operation, says, partial(corrected, correction))
+    if name == "interpolate":
+        yield from resizings(operation)
+
+
+def resizings(operation: Operation) -> Iterator[Alteration]:
+    """Other ways to resize pictures."""
+    for mode, more in itertools.product(MODES, ({}, {"antialias": True}, {"align_corners": True})):
+        how = {"mode": mode, "align_corners": None, "antialias": False} | more
+        says = f"{mode}{''.join(f', {each}' for each in more)} there"
+        yield instead(operation, says, lambda f, a, k, n, how=how: f(*a, **(k | how)))
+
+
+def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A variance, biased or not."""
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
+    kept = tuple(each for each in args if not isinstance(each, bool))
+    keepdim = {"keepdim": True} if True in args[2:] else {}
+    return function(*kept, **kwargs, **keepdim, correction=correction)
+
+
+def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
+    """Another number, switch or word; a tensor left out."""
+    places = [*range(len(operation.args)), *operation.kwargs]
+    for at in places:
+        value = operation.args[at] if isinstance(at, int) else operation.kwargs[at]
+        if isinstance(value, float):
+            yield number(operation, at, value)
+        elif (
+            isinstance(value, torch.Tensor) and at != 0 and (isinstance(at, str) or at > 1) and operation.name not in ("where",)
+        ):
+            yield instead(operation, f"without {'its bias' if value.ndim == 1 else at}", with_argument(at, None))
+        else:
+            for other in other_values(value, operation):
+                said = f"with {shown(other)} for {shown(value)} there"
+                yield instead(operation, said, with_argument(at, other))
+    if operation.name == "scaled_dot_product_attention" and operation.kwargs.get("scale") is None:
+        yield number(operation, "scale", operation.args[0].shape[-1] ** -0.5)
+
+
+def other_values(value: Any, operation: Operation) -> list[Any]:
+    """What could stand there instead."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        near = [value - 1, value + 1]
+        return [*([-1] if value == 0 else [0] if value == -1 else []), *near] if operation.name == "getitem" else near
+    if isinstance(value, slice):
+        ends = [(value.start, value.stop)]
+        ends += [(each, value.stop) for each in moved(value.start)] + [(value.start, each) for each in moved(value.stop)]
+        return [slice(*each, value.step) for each in ends[1:]]
+    if type(value) in (tuple, list) and 0 < len(value) <= 4:
+        items = list(value)
+        one = [[*items[:i], other, *items[i + 1 :]] for i, each in enumerate(items) for other in other_values(each, operation)]
+        alike = len(items) > 1 and isinstance(items[0], int) and items.count(items[0]) == len(items)
+        all_of_them = [[other] * len(items) for other in other_values(items[0], operation)] if alike else []
+        return [type(value)(each) for each in all_of_them + one]
+    return []
+
+
+def moved(end: Any) -> list[int]:
+    """An end of a slice, one further on either side."""
+    return [end - 1, end + 1] if isinstance(end, int) else []
+
+
+def shown(value: Any) -> str:
+    """As Python has it; a slice as in brackets."""
+    if isinstance(value, slice):
+        return ":".join("" if each is None else str(each) for each in (value.start, value.stop))
+    if isinstance(value, tuple) and any(isinstance(each, slice) for each in value):
+        return f"[{', '.join(map(shown, value))}]"
+    return "..." if value is ... else repr(value)
+
+
+def number(operation: Operation, at: int | str, value: float) -> Dial:
+    """A number among its arguments."""
+    return Dial(
+        f"computes {operation.source}",
+        f"with {{}} for {value:.9g} there",
+        value,
+        lambda other: Altered({operation.place: with_argument(at, other)}),
+    )
+
+
+def with_argument(at: int | str, other: Any) -> Compute:
+    """The same function with another argument."""
+
+    def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        if isinstance(at, str):
+            return function(*args, **(kwargs | {at: other}))
+        return function(*args[:at], other, *args[at + 1 :], **kwargs)
+
+    return compute
+
+
+def without(operation: Operation) -> Iterator[Alteration]:
+    """It is left out: one of its tensors goes on as it is."""
+    if not isinstance(operation.output, torch.Tensor) or operation.name in ("clone", "contiguous", "to", "detach", "float"):
+        return
+    tensors = [i for i, each in enumerate(operation.args) if isinstance(each, torch.Tensor)]
+    for i in tensors:
+        if operation.args[i].shape == operation.output.shape:
+            said = "leaves it out" if len(tensors) == 1 else f"has its {('first', 'second', 'third')[i]} operand alone"
+            yield instead(operation, said, lambda f, args, kwargs, n, i=i: args[i])
+
+
+def twice(operation: Operation) -> Iterator[Alteration]:
+    """What is done is done again."""
+    first, output = next(iter(operation.args), None), operation.output
+    if not isinstance(first, torch.Tensor) or not isinstance(output, torch.Tensor):
+        return
+    if first.is_floating_point() and first.shape == output.shape and operation.name != "linear":
+        yield instead(operation, "does it twice", lambda f, a, k, n: f(f(*a, **k), *a[1:], **k))
+
+
+def exchanged(operation: Operation) -> Iterator[Alteration]:
+    """Its operands exchanged."""
+    one, other = [None, None, *operation.args][-2:]
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    if operation.name in SWAPPED and tensors and tuple(one.shape) == tuple(other.shape):
+        yield instead(operation, "exchanges the two", lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k))
+    if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
+        yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
+
+
+def outputs(operation: Operation) -> Iterator[Alteration]:
+    """Integers moved, booleans inverted, parts in another order, rows later or earlier."""
+    x = operation.output
+    if isinstance(x, (tuple, list)):
+        for order in [*itertools.permutations(range(len(x)))][1:] if len(x) < MOST_AXES else ():
+            says = f"takes its parts in the order {', '.join(map(str, order))}"
+            yield instead(operation, says, lambda f, a, k, n, order=order: in_order(f(*a, **k), order))
+    elif x.dtype == torch.bool:
+        yield instead(operation, "has the contrary", lambda f, a, k, n: ~f(*a, **k))
+    elif not x.is_floating_point() and not x.is_complex():
+        for more in (1, -1, 2):
+            yield instead(operation, f"has {more:+d} on it", lambda f, a, k, n, more=more: f(*a, **k) + more)
+    elif x.ndim > 2 and x.shape[1] > 1:
+        for more, says in ((1, "one later"), (-1, "one earlier")):
+            yield instead(operation, f"has it {says} along axis 1", lambda f, a, k, n, more=more: f(*a, **k).roll(more, 1))
+
+
+def in_order(parts: Any, order: tuple[int, ...]) -> Any:
+    """The parts of a tuple, of named ones without their names."""
+    found = [parts[i] for i in order]
+    return found if type(parts) is list else tuple(found)
+
+
+def orders(operation: Operation) -> Iterator[Alteration]:
+    """Axes in another order where they are merged or split."""
+    if operation.name not in RESHAPES or not isinstance(operation.output, torch.Tensor):
+        return
+    before, after = operation.args[0], operation.output
+    if 3 <= before.ndim <= MOST_AXES and after.ndim < before.ndim:
+        for order in [*itertools.permutations(range(1, before.ndim))][1:]:
+            says = f"merges the axes in the order {', '.join(map(str, (0, *order)))}"
+            yield instead(operation, says, partial(merged, (0, *order)))
+    for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
+        yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
+
+
+def merged(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Axes in another order, merged."""
+    return function(args[0].permute(order).contiguous(), *args[1:], **kwargs)
+
+
+def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The first of two axes taken for the second."""
+    sizes = [*function(*args, **kwargs).shape]
+    sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
+    return args[0].reshape(sizes).transpose(axis, axis + 1)
+
+
+def poolings(operation: Operation) -> Iterator[Alteration]:
+    """Another way to make one of many."""
+    x, y = operation.args[0] if operation.args else None, operation.output
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.ndim != y.ndim + 1 or not y.is_floating_point():
+        return
+    if operation.name not in ("getitem", "mean", "sum", "select", "amax"):
+        return
+    for axis in (axis for axis in range(x.ndim) if x.shape[:axis] + x.shape[axis + 1 :] == y.shape):
+        for says, pool in POOLINGS.items():
+            yield instead(operation, f"takes {says} of axis {axis}", lambda f, a, k, n, pool=pool, axis=axis: pool(a[0], axis))
+
+
+def is_real(operation: Operation) -> bool:
+    """Whether it gives one tensor of floats, and computes it."""
+    x = operation.output
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
+
+
+def roundings(operation: Operation) -> Iterator[Alteration]:
+    """Its output in a smaller type."""
+    if is_real(operation):
+        for name, kind in ROUNDED.items():
+            yield instead(operation, f"rounds it to {name}", lambda f, a, k, n, kind=kind: f(*a, **k).to(kind).double())
+
+
+def additions(operation: Operation) -> Iterator[Alteration]:
+    """Something comes behind it."""
+    if is_real(operation) and operation.output.ndim > 1:
+        for name, function in ADDED.items():
+            yield instead(operation, f"has {name} behind it", lambda f, a, k, n, function=function: function(f(*a, **k)))
+
+
+def factors(operation: Operation) -> Iterator[Dial]:
+    """A multiple of it."""
+    if is_real(operation):
+        says = "{} times that"
+        yield Dial(
+            f"computes {operation.source}", says, 1.0, lambda c: Altered({operation.place: lambda f, a, k, n: f(*a, **k) * c})
+        )

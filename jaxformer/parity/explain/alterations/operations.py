@@ -1,0 +1,124 @@
+"""The operations of torch's functions: which there are, where they stand in the source, and how they are altered."""
+
+import linecache
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Place = tuple[tuple[CodeType, int], ...]
+"""Where an operation stands in the code: of torch's own functions, and of the first that is not torch's."""
+Compute = Callable[..., Any]
+"""compute(function, args, kwargs) -> the output."""
+LIBRARY = os.path.dirname(torch.__file__) + os.sep
+HERE = os.path.dirname(__file__) + os.sep
+LONGEST = 60
+"""Characters of the source that are shown."""
+
+
+@dataclass
+class Operation:
+    """A place in the code, and what was computed there."""
+
+    place: Place
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    """Of its first run, as are the others."""
+    kwargs: dict[str, Any]
+    outputs: list[Any] = field(default_factory=list)
+    """Of every run."""
+
+    @property
+    def name(self) -> str:
+        """'mul' of `x * y`, `x.mul(y)` and `x *= y`."""
+        return getattr(self.function, "__name__", "").strip("_")
+
+    @property
+    def output(self) -> Any:
+        """Of its first run."""
+        return self.outputs[0]
+
+    @property
+    def source(self) -> str:
+        """'`q * cos` (modeling_llama.py:131)'"""
+        code, at = self.place[-1]
+        if is_ours(code.co_filename):
+            return self.name  # of a module of torch's that is run by itself
+        first, last, start, end = [*code.co_positions()][at // 2]
+        lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
+        text = lines[0][start:end] if len(lines) == 1 else "".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
+        text = " ".join(text.split())
+        where = f"{os.path.basename(code.co_filename)}:{first}"
+        if not text:
+            return f"{self.name} ({where})"
+        return f"`{text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}` ({where})"
+
+
+def place_of() -> Place:
+    """Of the operation that runs."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lasti))
+        if not frame.f_code.co_filename.startswith(LIBRARY):
+            break
+        frame = frame.f_back
+    return tuple(found)
+
+
+def is_ours(file: str) -> bool:
+    """Whether code is of this folder, or checks the types of its arguments in tests."""
+    return file.startswith((HERE, "<")) or f"{os.sep}jaxtyping{os.sep}" in file
+
+
+class Listing(TorchFunctionMode):
+    """Lists what is computed inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: dict[Place, Operation] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        place, held = place_of(), tuple(kept(each) for each in args)
+        output = func(*args, **kwargs)
+        if holds_tensors(output):
+            found = self.operations.setdefault(place, Operation(place, func, held, kwargs))
+            found.outputs.append(kept(output))
+        return output
+
+
+class Altered(TorchFunctionMode):
+    """Inside, operations at these places compute something else."""
+
+    def __init__(self, altered: Mapping[Place, Compute]) -> None:
+        super().__init__()
+        self.altered, self.runs = altered, Counter[Place]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        compute = self.altered.get(place := place_of())
+        if compute is None:
+            return func(*args, **kwargs)
+        self.runs[place] += 1
+        return compute(func, args, kwargs, self.runs[place] - 1)
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether it is a tensor, or several."""
+    several = isinstance(value, (tuple, list)) and len(value) > 0
+    return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
+
+
+def kept(value: Any) -> Any:
+    """A copy, which nothing changes in place."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return type(value)(map(torch.clone, value)) if type(value) in (tuple, list) and holds_tensors(value) else value

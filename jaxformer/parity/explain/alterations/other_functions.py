@@ -1,0 +1,119 @@
+"""Functions of torch's that are taken for one another: activations, norms, and what pads."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Function = Callable[..., Any]
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu by tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "quick gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": functional.silu,
+    "relu": torch.relu,
+    "squared relu": lambda x: torch.relu(x) ** 2,
+    "relu6": functional.relu6,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": functional.softplus,
+    "exp": torch.exp,
+    "elu": functional.elu,
+    "leaky relu": functional.leaky_relu,
+    "leaky relu 0.2": lambda x: functional.leaky_relu(x, 0.2),
+    "hard swish": functional.hardswish,
+    "hard sigmoid": functional.hardsigmoid,
+    "mish": functional.mish,
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(-1),
+}
+PLAIN_NAMES = {
+    "leaky_relu": "leaky relu",
+    "hardswish": "hard swish",
+    "hardsigmoid": "hard sigmoid",
+    "log_softmax": "log softmax",
+}
+"""Of torch's functions, where they differ."""
+ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu by tanh", "silu", "sigmoid", "softmax", "softplus")},
+    "a division by the sum": lambda x: x / x.sum(-1, keepdim=True),
+    "a division by the norm": lambda x: functional.normalize(x, dim=-1),
+}
+"""What may come behind an operation."""
+POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "the mean": lambda x, axis: x.mean(axis),
+    "the largest": lambda x, axis: x.amax(axis),
+    "the sum": lambda x, axis: x.sum(axis),
+    "the first": lambda x, axis: x.select(axis, 0),
+    "the last": lambda x, axis: x.select(axis, -1),
+}
+WINDOWED = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "max_pool1d": 1, "max_pool2d": 2, "avg_pool1d": 1, "avg_pool2d": 2}
+"""Functions with windows, and along how many axes."""
+
+
+def layer_norm(kind: str, x: Any, shape: Any, *affine: Any, eps: float | None = None, **named: Any) -> Any:
+    """torch's, but for its `kind`. `affine` may have weight, bias and epsilon."""
+    held = dict(zip(("weight", "bias", "eps"), affine, strict=False)) | named
+    epsilon = next((each for each in (eps, held.get("eps")) if each is not None), 1e-5)
+    y = x if kind == "rms" else x - x.mean(-1, keepdim=True)
+    size = y.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
+    y = y / (size.sqrt() + epsilon if kind == "outside" else (size + epsilon).sqrt())
+    weight, bias = held.get("weight"), held.get("bias")
+    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+def rms_as_layer_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """With its mean subtracted."""
+    return functional.layer_norm(x, shape, weight, None, torch.finfo(torch.float32).eps if eps is None else eps)
+
+
+def of_batch(x: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Any:
+    """A batch norm by the batch's own statistics."""
+    held: dict[str, Any] = dict(zip(("weight", "bias", "training", "momentum", "eps"), others, strict=False)) | named
+    held["training"] = True
+    return functional.batch_norm(x, None, None, **held)
+
+
+def strided_groups(x: Any, groups: int, *others: Any, **named: Any) -> Any:
+    """A group norm, whose groups are every nth channel."""
+    order = torch.arange(x.shape[1]).reshape(-1, groups).T.reshape(-1)
+    held = dict(zip(("weight", "bias", "eps"), others, strict=False)) | named
+    held |= {name: held[name][order] for name in ("weight", "bias") if held.get(name) is not None}
+    return functional.group_norm(x[:, order], groups, **held)[:, torch.argsort(order)]
+
+
+def padded_same(function: Function, args: Any, kwargs: Any) -> Any:
+    """A convolution or pooling that pads as XLA's 'SAME' does: what is odd, behind."""
+    name, x = function.__name__, args[0]
+    n, conv = WINDOWED[name], name.startswith("conv")
+    names = ("bias", "stride", "padding", "dilation", "groups") if conv else ("stride", "padding", "dilation")
+    how = dict(zip(names[:2] if name.startswith("avg") else names, args[2:], strict=False)) | kwargs
+    sizes = tuple(args[1].shape[2:]) if conv else spread(args[1] if len(args) > 1 else how.pop("kernel_size"), n)
+    strides, steps = spread(how.get("stride") or (1 if conv else sizes), n), spread(how.get("dilation", 1), n)
+    pads: list[int] = []
+    for length, size, stride, step in zip(x.shape[2:], sizes, strides, steps, strict=True):
+        total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
+        pads = [total // 2, total - total // 2, *pads]
+    filled = functional.pad(x, pads, value=-torch.inf if name.startswith("max") else 0.0)
+    return function(filled, args[1] if conv else sizes, **(how | {"padding": 0}))
+
+
+def spread(value: Any, n: int) -> tuple[int, ...]:
+    """One number for all axes, or one each."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+NORMS: dict[str, dict[str, Function]] = {
+    "layer_norm": {
+        "without its mean subtracted": partial(layer_norm, "rms"),
+        "by the unbiased variance": partial(layer_norm, "unbiased"),
+        "with epsilon outside the root": partial(layer_norm, "outside"),
+    },
+    "rms_norm": {"with its mean subtracted": rms_as_layer_norm},
+    "batch_norm": {"by the statistics of the batch": of_batch},
+    "group_norm": {"with groups of every nth channel": strided_groups},
+}
+"""Other norms than torch's, in words."""

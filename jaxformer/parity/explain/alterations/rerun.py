@@ -1,0 +1,168 @@
+"""One call of torch's, run again by itself: its own code alone, with what its children gave before."""
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from jaxformer.parity.capture.call_records import arrays_in, replaced
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.torch_hooks import without_fast_path
+from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.record.reference import Reference
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Reached(Exception):  # noqa: N818  # no error: nothing more has to run
+    """The array that is asked for was made."""
+
+
+@dataclass
+class Rerun:
+    """The torch call `owner`, again and again."""
+
+    model: Any
+    """In float64, of its own."""
+    run_model: Callable[[], Any]
+    """The user's call of it."""
+    owner: Site
+    place: ArrayKey
+    """Of torch's array that jax's is compared with."""
+    borders: frozenset[Site]
+    """Calls of torch's that jax has too: what they give stays."""
+    wanted: np.ndarray
+    """torch's array."""
+    arguments: Arguments = ((), {})
+    given: dict[Site, Any] = field(default_factory=dict)
+    """What the borders gave."""
+    inputs: dict[Site, Any] = field(default_factory=dict)
+    """The first array that each border was given."""
+    found: Any = None
+
+    def begin(self) -> bool:
+        """Record what comes in and what the children give; False if torch's array does not come again."""
+        with running():
+            if self.owner != CALL:
+                self.arguments = self._arguments()
+            again = self.array()
+        return again is not None and again.shape == self.wanted.shape and np.allclose(again, self.wanted, rtol=1e-13, atol=0)
+
+    @property
+    def module(self) -> Any:
+        """torch's, whose call it is."""
+        return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
+
+    def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
+        """The array, with torch altered; None where it is not made."""
+        self.found = None
+        calls: Counter[str] = Counter()
+        with running(), ExitStack() as stack:
+            for path in {site.path for site in self.borders}:
+                module = self.model.get_submodule(path)
+                watched = partial(self._child, path, module.forward, calls)
+                stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
+            try:
+                with altered or nullcontext():
+                    output = self.run_model() if self.owner == CALL else self._own()
+                if self.place == ArrayKey(self.owner, "output", self.place.number):
+                    self.found = arrays_in(output)[self.place.number]
+            except Reached:
+                pass
+        return None if self.found is None else host(self.found)
+
+    @contextmanager
+    def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
+        """Inside, the call is given other arrays, by their numbers among its arguments."""
+        before, arrays = self.arguments, arrays_in(self.arguments)
+        self.arguments = replaced(before, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
+        try:
+            yield
+        finally:
+            self.arguments = before
+
+    def _own(self) -> Any:
+        args, kwargs = copied(self.arguments)
+        return self.module(*args, **kwargs)
+
+    def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
+        """A child's call: what it gave before, unless it is the one that makes the array."""
+        site = Site(path, calls[path])
+        calls[path] += 1
+        if self.place == ArrayKey(site, "inputs", self.place.number):
+            self._reach(arrays_in((args, kwargs)))
+        makes = site == self.place.site or below(self.place.site.path, path)
+        output = self.given[site] if site in self.given else forward(*args, **kwargs)
+        if self.place == ArrayKey(site, "output", self.place.number):
+            self._reach(arrays_in(output))
+        if not makes and site in self.borders:
+            self.given.setdefault(site, output)
+            self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
+            output = copied(output)  # what goes on with it may change it in place
+        return output
+
+    def _reach(self, arrays: list[Any]) -> None:
+        self.found = arrays[self.place.number]
+        raise Reached
+
+    def _arguments(self) -> Arguments:
+        """What the owner is given in the model's run."""
+        number, taken, forward = 0, [], self.module.forward
+
+        @wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal number
+            number += 1
+            if number == self.owner.call + 1:
+                taken.append((args, kwargs))
+                raise Reached
+            return forward(*args, **kwargs)
+
+        with mock.patch.object(self.module, "forward", watched):
+            try:
+                self.run_model()
+            except Reached:
+                return taken[0]
+        raise LookupError(f"{self.owner} is not called again")
+
+
+def copied(value: Any) -> Any:
+    """The same with copies of its tensors."""
+    arrays = arrays_in(value)
+    return replaced(value, arrays, [array.clone() for array in arrays])
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """torch, as it runs for a recorded reference, without gradients. What it warns of was heard before."""
+    import torch
+
+    with warnings.catch_warnings(), torch.no_grad(), torch_float64(), without_fast_path():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozenset[Site], wanted: np.ndarray) -> Rerun | None:
+    """None where the reference was loaded from a folder: torch's model is not at hand."""
+    if (source := reference.source) is None:
+        return None
+    import torch
+
+    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
+    tensors = [torch.tensor(array) for array in reference.inputs]
+    tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+    inner = frozenset(
+        site
+        for site in borders
+        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
+    )
+    return Rerun(model, lambda: source.call(model, *tensors), owner, place, inner, wanted)

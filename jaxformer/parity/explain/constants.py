@@ -1,0 +1,32 @@
+"""Numbers that code computes: fractions of whole numbers, and roots of them."""
+
+import math
+from collections.abc import Iterator
+
+NEAR, MOST = 1e-9, 10**6
+"""How near a number has to be, as a part of it; and the largest whole number."""
+PLAIN = 4
+"""A number of so few letters says itself what it is."""
+
+
+def roots(x: float) -> Iterator[tuple[float, str]]:
+    """Fractions of whole numbers, and roots of them, near to a number."""
+    size = abs(x)
+    if not size or not math.isfinite(size):
+        return
+    exact = {"1/{}": lambda n: 1 / n, "sqrt({})": math.sqrt, "1/sqrt({})": lambda n: 1 / math.sqrt(n)}
+    for value, says in ((1 / size, "1/{}"), (size**2, "sqrt({})"), (size**-2, "1/sqrt({})")):
+        whole = round(value)
+        if (
+            1 < whole < MOST
+            and abs(value - whole) < NEAR * value
+            and not (value != 1 / size and math.isqrt(whole) ** 2 == whole)
+        ):
+            yield math.copysign(exact[says](whole), x), ("-" if x < 0 else "") + says.format(whole)
+
+
+def say(x: float) -> str:
+    """'0.5', '4.89897949 = sqrt(24)'"""
+    plain = f"{x:.9g}"
+    name = next((name for _, name in roots(x)), "") if len(plain) > PLAIN else ""
+    return f"{plain} = {name}" if name else plain

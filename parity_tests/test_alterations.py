@@ -1,0 +1,305 @@
+"""Causes found in torch's own code, which runs again with one thing altered: whatever the port looks like."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from flax import nnx
+
+import jaxformer
+from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.explain.alterations import explain
+from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import noise
+
+B, T, V, D, N, K, H = 3, 13, 19, 20, 4, 2, 6
+CHECKS = ("weights", "forward", "local")
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+class Dense(nnx.Module):
+    """torch's weights under names of its own."""
+
+    def __init__(self, theirs):
+        self.m = nnx.Param(jnp.asarray(theirs.weight.detach().numpy().T))
+        self.c = None if theirs.bias is None else nnx.Param(jnp.asarray(theirs.bias.detach().numpy()))
+
+    def __call__(self, x):
+        return x @ self.m[...] + (0 if self.c is None else self.c[...])
+
+
+class Rows(nnx.Module):
+    def __init__(self, theirs):
+        self.r = nnx.Param(jnp.asarray(theirs.weight.detach().numpy()))
+
+    def __call__(self, ids):
+        return self.r[...][ids]
+
+
+class Size(nnx.Module):
+    def __init__(self, theirs):
+        self.s = nnx.Param(jnp.asarray(theirs.weight.detach().numpy()))
+
+    def __call__(self, x):
+        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * self.s[...]
+
+
+def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, part=1, slower=1.0):
+    """`B T N H`."""
+    n = x.shape[-1] // part
+    angles = (jnp.arange(x.shape[1]) + first)[:, None] / slower * base ** (-jnp.arange(0, n, 2) / n)
+    cos, sin = jnp.cos(angles)[:, None], sense * jnp.sin(angles)[:, None]
+    a, b = (x[..., :n:2], x[..., 1:n:2]) if neighbours else jnp.split(x[..., :n], 2, -1)
+    turned = a * cos - b * sin, b * cos + a * sin
+    both = jnp.stack(turned, -1).reshape(*x.shape[:-1], n) if neighbours else jnp.concatenate(turned, -1)
+    return jnp.concatenate([both, x[..., n:]], -1)
+
+
+class Heads(nnx.Module):
+    def __init__(self, theirs, bug):
+        self.a, self.b, self.v = Dense(theirs.q_proj), Dense(theirs.k_proj), Dense(theirs.v_proj)
+        self.o, self.bug = Dense(theirs.o_proj), bug
+
+    def __call__(self, x):
+        bug, length = self.bug, x.shape[1]
+        q, k, v = (f(x).reshape(*x.shape[:2], -1, H) for f in (self.a, self.b, self.v))
+        if bug.get("swapped"):
+            k, v = v, k
+        q, k = rotated(q, **bug.get("queries", {}), **bug.get("rotary", {})), rotated(k, **bug.get("rotary", {}))
+        k, v = ((jnp.tile(z, (1, 1, N // K, 1)) if bug.get("tiled") else jnp.repeat(z, N // K, 2)) for z in (k, v))
+        scores = jnp.einsum("btnh,bsnh->bnts", q, k) * bug.get("scale", H**-0.5)
+        if cap := bug.get("cap", 5.0):
+            scores = cap * jnp.tanh(scores / cap)
+        far = jnp.arange(length)[:, None] - jnp.arange(length)
+        weights = jax.nn.softmax(jnp.where((far >= -bug.get("ahead", 0)) & (far < bug.get("window", 5)), scores, -jnp.inf), -1)
+        weights = weights.astype(bug.get("type", x.dtype)).astype(x.dtype)
+        return self.o(jnp.einsum("bnts,bsnh->btnh", weights, v).reshape(*x.shape[:2], -1))
+
+
+class Gated(nnx.Module):
+    def __init__(self, theirs, bug):
+        self.g, self.u, self.d, self.bug = Dense(theirs.gate_proj), Dense(theirs.up_proj), Dense(theirs.down_proj), bug
+
+    def __call__(self, x):
+        gate, up = self.g(x), self.u(x)
+        gate, up = (up, gate) if self.bug.get("gates") else (gate, up)
+        return self.d(self.bug.get("act", lambda x: jax.nn.gelu(x, approximate=True))(gate) * up * self.bug.get("times", 1.0))
+
+
+class Decoder(nnx.Module):
+    """Gemma 2, in another style: the norms' gains are 1 + w."""
+
+    def __init__(self, theirs, bug):
+        self.rows, self.head, self.bug = Rows(theirs.model.embed_tokens), Dense(theirs.lm_head), bug
+        (layer,) = theirs.model.layers
+        self.heads, self.gated = Heads(layer.self_attn, bug), Gated(layer.mlp, bug)
+        self.norms = nnx.List(
+            Size(each)
+            for each in (
+                layer.input_layernorm,
+                layer.post_attention_layernorm,
+                layer.pre_feedforward_layernorm,
+                layer.post_feedforward_layernorm,
+                theirs.model.norm,
+            )
+        )
+
+    def __call__(self, ids):
+        def norm(i, x):
+            return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + self.bug.get("eps", 1e-6)) * (1 + self.norms[i].s[...])
+
+        x = self.rows(ids) * self.bug.get("rows", D**0.5)
+        x = x + norm(1, self.heads(norm(0, x)))
+        x = x + norm(3, self.gated(norm(2, x)))
+        logits = self.head(norm(4, x))
+        return 7.0 * jnp.tanh(logits / 7.0) if self.bug.get("capped", True) else logits
+
+
+SIZES = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 1, "num_attention_heads": N, "num_key_value_heads": K}
+SIZES |= {"head_dim": H, "intermediate_size": 16, "sliding_window": 5, "layer_types": ["sliding_attention"], "use_cache": False}
+SIZES |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 7.0, "query_pre_attn_scalar": H, "pad_token_id": 0}
+SIZES |= {"tie_word_embeddings": False, "attn_implementation": "eager", "bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return excite(transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SIZES)).eval(), seed=3)
+
+
+IDS = np.random.default_rng(0).integers(3, V, (B, T)).astype(np.int32)
+BUGS = {
+    "base": ({"rotary": {"base": 77777.0}}, "heads", "torch rotary base 10000; jax rotary base 77777"),
+    "sense": ({"rotary": {"sense": -1}}, "heads", "torch rotated forwards; jax rotated backwards"),
+    "pairs": (
+        {"rotary": {"neighbours": True}},
+        "heads",
+        "torch rotary pairs half and half; jax rotary pairs interleaved",
+    ),
+    "late queries": ({"queries": {"first": 1}}, "heads", "jax q_proj one position later"),
+    "scale": ({"scale": D**-0.5}, "heads", "torch scaling 0.40824829; jax scaling 0.223606798 = 1/sqrt(20)"),
+    "cap": ({"cap": 6.25}, "heads", "torch attn_logit_softcapping 5; jax attn_logit_softcapping 6.25"),
+    "no cap": ({"cap": None}, "heads", "jax attn_logit_softcapping left out"),
+    "wide": ({"window": 6}, "heads", "jax mask with a window of 6 keys for 5"),
+    "leak": ({"ahead": 1}, "heads", "jax mask with one key more ahead"),
+    "tiled": ({"tiled": True}, "heads", "jax merges the axes in the order 0, 2, 1, 3, 4"),
+    "swapped": ({"swapped": True}, "heads", "torch k_proj and v_proj as they are; jax the two exchanged"),
+    "rounded": ({"type": jnp.bfloat16}, "heads", "jax rounds it to bfloat16"),
+    "gates": ({"gates": True}, "gated", "torch gate_proj and up_proj as they are; jax the two exchanged"),
+    "act": ({"act": jax.nn.silu}, "gated", "torch act_fn GELUTanh; jax act_fn silu"),
+    "times": ({"times": 1.7}, "gated", "jax gives 1.7 times torch's"),
+}
+
+
+def ported(decoder, bug):
+    return Decoder(decoder, bug), {"call_torch": lambda model, ids: model(input_ids=ids.long()).logits, "tier": "A"}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_causes_in_a_decoder(decoder, name):
+    bug, module, cause = BUGS[name]
+    ours, how = ported(decoder, bug)
+    report = compare(decoder, ours, (IDS,), checks=CHECKS, **how)
+    assert report.diverging[0].name == module, str(report)
+    assert all(cause in each.cause for each in report.diverging), str(report)
+
+
+def test_a_port_that_is_right_has_no_cause(decoder):
+    ours, how = ported(decoder, {})
+    assert compare(decoder, ours, (IDS,), checks=CHECKS, **how).status == "equal"
+
+
+def test_what_nothing_explains_is_described(decoder):
+    ours, how = ported(decoder, {"act": lambda x: jnp.sin(x) + x**3})
+    report = compare(decoder, ours, (IDS,), checks=CHECKS, **how)
+    (module,) = report.diverging
+    assert module.cause == ""
+    assert "changes of torch's code" in report.verdict
+
+
+def test_without_torch_there_are_formulas_alone(decoder, tmp_path):
+    ours, how = ported(decoder, BUGS["tiled"][0])
+    dump(decoder, (IDS,), tmp_path / "dump", checks=CHECKS, **how)
+    report = check(tmp_path / "dump", ours, checks=CHECKS, tier="A")
+    assert report.status == "different"
+    assert "changes of torch's code" not in report.verdict
+
+
+def test_a_bug_in_all_layers_is_searched_for_once(decoder, monkeypatch):
+    """What explained one module is tried first in the next."""
+    ours, how = ported(decoder, BUGS["scale"][0])
+    hints: dict = {}
+    seen = []
+    explained = explain.explain_altered
+
+    def twice(rerun, torch, jax, _):
+        says = explained(rerun, torch, jax, hints)
+        hints.pop("tried")
+        seen.append((says, explained(rerun, torch, jax, hints), hints.get("tried")))
+        return says
+
+    monkeypatch.setattr(explain, "explain_altered", twice)
+    compare(decoder, ours, (IDS,), checks=CHECKS, **how)
+    ((first, second, tried),) = seen
+    assert first == second
+    assert tried is None
+
+
+class Picture(torch.nn.Module):
+    """Convolutions, norms and poolings, as vision models have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.batch = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1), torch.nn.BatchNorm2d(8)
+        self.pool, self.body = torch.nn.MaxPool2d(3, 2, 1), torch.nn.Conv2d(8, 12, 3, padding=1, groups=4)
+        self.groups, self.gamma = torch.nn.GroupNorm(3, 12), torch.nn.Parameter(torch.ones(12))
+        self.mix, self.head = torch.nn.Conv2d(12, 12, 1), torch.nn.Linear(12 * 2 * 4, 7)
+
+    def forward(self, x):
+        x = self.pool(torch.nn.functional.relu(self.batch(self.stem(x))))
+        x = torch.nn.functional.silu(self.groups(self.body(x)))
+        x = x + self.gamma[:, None, None] * self.mix(x)
+        x = torch.nn.functional.avg_pool2d(x, 2, 2, ceil_mode=True)
+        return self.head(x.flatten(1))
+
+
+PIXELS = noise(2, 3, 16, 28, seed=1)
+
+
+def array(tensor):
+    return jnp.asarray(tensor.detach().numpy())
+
+
+def weights_of(picture):
+    """Plain arrays in dicts, kernels as XLA has them."""
+    tree = {name: {"p": array(each.weight), "q": array(each.bias)} for name, each in picture.named_children() if name != "pool"}
+    for name in ("stem", "body", "mix"):
+        tree[name]["p"] = tree[name]["p"].transpose(2, 3, 1, 0)
+    tree["head"]["p"] = tree["head"]["p"].T
+    stats = {"m": array(picture.batch.running_mean), "v": array(picture.batch.running_var)}
+    return tree | {"batch": tree["batch"] | stats, "layer": {"g": array(picture.gamma)}}
+
+
+def seen(weights, x, bug):
+    """A plain function with taps; pictures are `B H W C`."""
+
+    def conv(name, x, stride=1, groups=1, pad=1):
+        kernel = weights[name]["p"][::-1, ::-1] if name == bug.get("flip") else weights[name]["p"]
+        pads = bug.get(f"{name} pads", [(pad, pad)] * 2)
+        how = {"dimension_numbers": ("NHWC", "HWIO", "NHWC"), "feature_group_count": groups}
+        y = jax.lax.conv_general_dilated(x, kernel, (stride, stride), pads, **how)
+        return jaxformer.tap(name, y + weights[name]["q"] * (name != bug.get("bare")))
+
+    def window(x, start, f, size, pads):
+        return jax.lax.reduce_window(x, start, f, (1, size, size, 1), (1, 2, 2, 1), ((0, 0), *pads, (0, 0)))
+
+    w, x = weights, conv("stem", x.transpose(0, 2, 3, 1), 2)
+    mean, variance = (x.mean((0, 1, 2)), x.var((0, 1, 2))) if bug.get("batch") else (w["batch"]["m"], w["batch"]["v"])
+    x = (x - mean) / jnp.sqrt(variance + bug.get("eps", 1e-5)) * w["batch"]["p"] + w["batch"]["q"]
+    x = window(jax.nn.relu(jaxformer.tap("batch", x)), -jnp.inf, jax.lax.max, 3, bug.get("pool", [(1, 1)] * 2))
+    x = conv("body", x, groups=4)
+    n = bug.get("groups", 3)
+    y = x.reshape(*x.shape[:3], n, -1)
+    y = (y - y.mean((1, 2, 4), keepdims=True)) / jnp.sqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
+    x = jaxformer.tap("groups", y.reshape(x.shape) * w["groups"]["p"] + w["groups"]["q"])
+    x = bug.get("act", jax.nn.silu)(x)
+    x = x + conv("mix", x, pad=0) * (1 if bug.get("no scale") else w["layer"]["g"])
+    pads = [(0, 0), (0, x.shape[2] % 2)]
+    count = window(jnp.ones_like(x), 0.0, jax.lax.add, 2, pads)
+    x = window(x, 0.0, jax.lax.add, 2, pads) / (4.0 if bug.get("count") else count)
+    x = x if bug.get("flat") else x.transpose(0, 3, 1, 2)
+    return jaxformer.tap("head", x.reshape(len(x), -1) @ w["head"]["p"] + w["head"]["q"])
+
+
+PICTURES = {
+    "same": ({"stem pads": "SAME"}, "stem", "pads less before than behind"),
+    "flipped": ({"flip": "stem"}, "stem", "torch stem.weight as it is; jax stem.weight"),
+    "bare": ({"bare": "stem"}, "stem", "stem.bias left out"),
+    "statistics": ({"batch": True}, "batch", "by the statistics of the batch"),
+    "epsilon": ({"eps": 1e-3}, "batch", "torch batch.eps 1e-05; jax batch.eps 0.001"),
+    "pooling": ({"pool": [(0, 1)] * 2}, "body", "pads less before than behind"),
+    "groups": ({"groups": 4}, "groups", "torch groups.num_groups 3; jax groups.num_groups 4"),
+    "activation": ({"act": jax.nn.relu}, "mix", "relu there"),
+    "layer scale": ({"no scale": True}, "head", "jax gamma taken for 1"),
+    "count": ({"count": True}, "head", "counts what it pads"),
+    "flat": ({"flat": True}, "head", "merges the axes in the order 0, 2, 3, 1"),
+}
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return excite(Picture().eval(), seed=1)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_causes_in_a_vision_model_of_functions(picture, name):
+    bug, module, cause = PICTURES[name]
+    report = compare(picture, weights_of(picture), (PIXELS,), call_jax=lambda w, x: seen(w, x, bug), checks=CHECKS, tier="A")
+    assert report.diverging[0].name == module, str(report)
+    assert all(cause in each.cause for each in report.diverging), str(report)
