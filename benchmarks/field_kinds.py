@@ -17,7 +17,7 @@ class Kind:
     """A model that transformers has twice."""
 
     name: str
-    """The module of transformers that holds it."""
+    """By which it is chosen: the module of transformers that holds it, and what sets it apart."""
     model: str
     """Its class in torch; Flax's begins with 'Flax'."""
     sizes: Mapping[str, Any]
@@ -53,7 +53,7 @@ CLIP |= {"text_config": {name: size for name, size in DECODER.items() if name !=
 KINDS = (
     Kind("albert", "AlbertForMaskedLM", ENCODER | {"embedding_size": 10, "num_hidden_groups": 1}, "masked ids"),
     Kind("bert", "BertForMaskedLM", ENCODER, "masked ids"),
-    Kind("bert", "BertForSequenceClassification", ENCODER, "masked ids"),
+    Kind("bert-classes", "BertForSequenceClassification", ENCODER, "masked ids"),
     Kind("roberta", "RobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("xlm_roberta", "XLMRobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", ENCODER, "masked ids"),
@@ -90,7 +90,7 @@ KINDS = (
     Kind(
         "llama",
         "LlamaForCausalLM",
-        DECODER | {"num_key_value_heads": 3},
+        DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2},
     ),
     Kind(
         "mistral",
@@ -130,7 +130,12 @@ KINDS = (
     Kind("blenderbot", "BlenderbotForConditionalGeneration", BART, "pairs"),
     Kind("blenderbot_small", "BlenderbotSmallForConditionalGeneration", BART, "pairs"),
     Kind("t5", "T5ForConditionalGeneration", T5, "pairs"),
-    Kind("t5", "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "pairs"),
+    Kind(
+        "t5-gated",
+        "T5ForConditionalGeneration",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "pairs",
+    ),
     Kind("mt5", "MT5ForConditionalGeneration", T5, "pairs"),
     Kind("longt5", "LongT5ForConditionalGeneration", T5 | {"local_radius": 4, "global_block_size": 4}, "pairs"),
     Kind(
