@@ -28,7 +28,10 @@ def gradients(comparison: Comparison) -> Result:
     judged = {name: array for name, array in theirs.items() if name not in nulls}
     errors = ((name, error(ours[name], array, rounding=rounding[name])) for name, array in judged.items())
     relaxed = relaxed_tolerances(errors, "gradient")
-    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}")
+    given = enumerate(traced.reference.inputs)
+    masks = [f"input {i}" for i, array in given if array.dtype.kind == "f" and f"input {i}" not in theirs]
+    left = f"; {', '.join(masks)}: a mask, whose own gradient is not judged" if masks else ""
+    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}{left}")
     return Result(stage, nulls, inconclusive(relaxed))
 
 
