@@ -1,14 +1,16 @@
-"""Ports that others wrote: the Flax models of transformers 4.46 against their PyTorch originals, and bugs planted in them.
+"""Ports that others wrote: the Flax models of transformers 4.46 and diffusers 0.30 against their PyTorch originals, and bugs
+planted in them.
 
 transformers 5 has no Flax models any more, so this needs an environment of its own (once, about two minutes):
 
     python3 -m venv field-venv
     field-venv/bin/pip install jax==0.10.2 flax==0.12.8 torch==2.13.0 transformers==4.46.3 jaxtyping rich tyro
+    field-venv/bin/pip install --no-deps diffusers==0.30.3 pillow importlib_metadata zipp
     field-venv/bin/pip install --no-deps -e .
     field-venv/bin/python -m benchmarks.field
     field-venv/bin/python -m benchmarks.field --bugs
 
-Every model is tiny and random, with excited parameters; nothing is downloaded. transformers' own converter takes torch's
+Every model is tiny and random, with excited parameters; nothing is downloaded. the package's own converter takes torch's
 weights to Flax, and the comparison gets no rules. torch's `padding_idx` is switched off, since no Flax model has it. Each line
 gives a verdict and its seconds; one that `benchmarks.field_kinds` does not expect is an error, exit code 2. With `--bugs`, each
 bug of `benchmarks.field_bugs` is planted in its port: the figures at the end say how many were noticed, in the right module,
@@ -19,11 +21,11 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from benchmarks.field_bugs import BUGS, Bug
 from benchmarks.field_kinds import KINDS, Kind
-from benchmarks.field_models import file_of, flax_release, ported
+from benchmarks.field_models import as_of_old, file_of, flax_release, ported
 from benchmarks.field_outcome import Outcome, outcome, totals
 from benchmarks.field_source import planted
 from jaxformer.errors import InputError, ParityError
@@ -35,7 +37,7 @@ from jaxformer.parity.report.report import Report
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Compare the Flax models of transformers 4.46 with their PyTorch originals."""
+    """Compare Flax models of transformers 4.46 and diffusers 0.30 with their PyTorch originals."""
 
     only: tuple[str, ...] = ()
     """Names, such as t5 and whisper; none: all."""
@@ -58,19 +60,19 @@ def main(arguments: list[str]) -> None:
     for name in flags.only:
         if name not in known:
             raise InputError(f"only = {name} is not one of {', '.join(known)}")
-    library = flax_release()
+    as_of_old()
     chosen = [kind for kind in KINDS if not flags.only or kind.name in flags.only]
     if flags.bugs or flags.bug:
-        judge_bugs(chosen, library, flags)
+        judge_bugs(chosen, flags)
     else:
-        judge_ports(chosen, library, flags)
+        judge_ports(chosen, flags)
 
 
-def judge_ports(chosen: Sequence[Kind], library: Any, flags: Field) -> None:
+def judge_ports(chosen: Sequence[Kind], flags: Field) -> None:
     """The ports as they are."""
     wrong = []
     for kind in chosen:
-        report, seconds = compared(kind, library, flags)
+        report, seconds = compared(kind, flags)
         expected = report.status == ("different" if kind.differs else "equal") and kind.differs in report.verdict
         wrong += [] if expected else [kind.model]
         print(f"{'ok   ' if expected else 'WRONG'}  {kind.model:34} {seconds:5.1f} s  {report.verdict}", flush=True)
@@ -81,21 +83,21 @@ def judge_ports(chosen: Sequence[Kind], library: Any, flags: Field) -> None:
         raise ParityError(f"unexpected verdicts: {', '.join(wrong)}")
 
 
-def judge_bugs(chosen: Sequence[Kind], library: Any, flags: Field) -> None:
+def judge_bugs(chosen: Sequence[Kind], flags: Field) -> None:
     """The bugs of these ports, one after the other."""
     found: list[Outcome] = []
     for kind in chosen:
         for bug in (bug for bug in BUGS if bug.port == kind.name and flags.bug in bug.name):
-            found.append(judged(bug, kind, library, flags))
+            found.append(judged(bug, kind, flags))
     print(totals(found))
     if unseen := [each.bug.title for each in found if not each.noticed]:
         raise ParityError(f"not noticed: {', '.join(unseen)}")
 
 
-def judged(bug: Bug, kind: Kind, library: Any, flags: Field) -> Outcome:
+def judged(bug: Bug, kind: Kind, flags: Field) -> Outcome:
     """What is said of a bug in a port."""
     with planted(file_of(kind), bug.where, bug.old, bug.new):
-        report, seconds = compared(kind, library, flags)
+        report, seconds = compared(kind, flags)
     found = outcome(bug, report, seconds)
     print(found, flush=True)
     if flags.verbose and found.fails:
@@ -103,9 +105,9 @@ def judged(bug: Bug, kind: Kind, library: Any, flags: Field) -> Outcome:
     return found
 
 
-def compared(kind: Kind, library: Any, flags: Field) -> tuple[Report, float]:
+def compared(kind: Kind, flags: Field) -> tuple[Report, float]:
     """One comparison, and its seconds."""
-    port = ported(kind, library)
+    port = ported(kind, flax_release(kind.library))
     start = time.perf_counter()
     report = compare(
         port.torch_model,

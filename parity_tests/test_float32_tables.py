@@ -228,6 +228,14 @@ def test_another_table_that_numpy_computed_is_not(wrong):
         assert turned_verdict(turned(complex_numbers=complex_numbers, **wrong)).status == "different"
 
 
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kept", [np.ones((T, 3)), np.tri(T), np.eye(T)], ids=["ones", "causal", "one-hot"])
+def test_a_mask_is_no_table_of_cosines(kept):
+    """Cosines of low frequencies are 1 in the first rows, up to float32's rounding."""
+    tables = Tables({"inv_freq": np.float32([1.0, 1e-3, 1e-5])})
+    np.testing.assert_array_equal(tables.instead(jnp.asarray(kept)), kept)
+
+
 class Plain(torch.nn.Module):
     """Holds its table as a plain attribute, as GPT-J does."""
 
