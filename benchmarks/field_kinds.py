@@ -1,4 +1,4 @@
-"""The models that transformers 4.46 has in torch and in Flax, tiny ones, and what is known of those that are not equal.
+"""Models that transformers 4.46 and diffusers 0.30 have in torch and in Flax, tiny, and what is known of those that differ.
 
 Flax's Bloom fails where the number of heads is no power of 2: it calls jnp.cat.
 """
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Given = Literal["ids", "masked ids", "pairs", "pixels", "speech", "waves", "ids and pixels"]
+Given = Literal["ids", "masked ids", "pairs", "pixels", "speech", "waves", "ids and pixels", "noise, steps and text"]
 """What a model reads."""
 VOCAB = 97
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model that transformers has twice."""
+    """A model that a package has twice."""
 
     name: str
-    """The module of transformers that holds it."""
+    """By which it is chosen: the module of transformers that holds it, and what sets it apart."""
     model: str
     """Its class in torch; Flax's begins with 'Flax'."""
     sizes: Mapping[str, Any]
@@ -29,6 +29,10 @@ class Kind:
     """What the verdict has to hold where the Flax model is not equal to torch's; '' if it is."""
     because: str = ""
     """Why that is true, found by reading both sources."""
+    library: Literal["transformers", "diffusers"] = "transformers"
+    """The package that has both."""
+    file: str = ""
+    """The module with Flax's source, where its name does not follow from the kind's."""
 
 
 ENCODER = {"vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
@@ -49,13 +53,16 @@ SPEECH |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "fe
 SPEECH |= {"do_stable_layer_norm": True, "conv_bias": True, "mask_time_prob": 0.0}
 CLIP = {"vision_config": VISION, "projection_dim": 10}
 CLIP |= {"text_config": {name: size for name, size in DECODER.items() if name != "bos_token_id"}}
-
-TABLE = "numpy rounds the angles of Flax's rotations and their sines to float32, before JAX sees them; torch's are wide"
+VAE = {"down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2, "sample_size": 24}
+VAE |= {"block_out_channels": (8, 12), "layers_per_block": 1, "latent_channels": 3, "norm_num_groups": 4}
+UNET = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
+UNET |= {"block_out_channels": (32, 64), "layers_per_block": 1, "cross_attention_dim": 20, "attention_head_dim": 4}
+UNET |= {"sample_size": 8}
 
 KINDS = (
     Kind("albert", "AlbertForMaskedLM", ENCODER | {"embedding_size": 10, "num_hidden_groups": 1}, "masked ids"),
     Kind("bert", "BertForMaskedLM", ENCODER, "masked ids"),
-    Kind("bert", "BertForSequenceClassification", ENCODER, "masked ids"),
+    Kind("bert-classes", "BertForSequenceClassification", ENCODER, "masked ids"),
     Kind("roberta", "RobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("xlm_roberta", "XLMRobertaForMaskedLM", ENCODER, "masked ids"),
     Kind("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", ENCODER, "masked ids"),
@@ -88,29 +95,23 @@ KINDS = (
         "gptj",
         "GPTJForCausalLM",
         {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31, "rotary_dim": 4},
-        differs="attn: input of transformer.h.0.attn.out_proj",
-        because=TABLE,
     ),
     Kind(
         "llama",
         "LlamaForCausalLM",
-        DECODER | {"num_key_value_heads": 3},
-        differs="self_attn: input of model.layers.0.self_attn.o_proj",
-        because=TABLE,
+        DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2},
     ),
     Kind(
         "mistral",
         "MistralForCausalLM",
         DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 6},
         differs="self_attn: input of model.layers.0.self_attn.o_proj: relL2 2.0e-01",
-        because="Flax's window keeps one key more, triu(k=-window); and its table is as Llama's",
+        because="Flax's window keeps one key more, triu(k=-window)",
     ),
     Kind(
         "gemma",
         "GemmaForCausalLM",
         DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10},
-        differs="self_attn: input of model.layers.0.self_attn.o_proj",
-        because=TABLE,
     ),
     Kind("bloom", "BloomForCausalLM", {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 2, "n_head": 4}),
     Kind(
@@ -138,7 +139,12 @@ KINDS = (
     Kind("blenderbot", "BlenderbotForConditionalGeneration", BART, "pairs"),
     Kind("blenderbot_small", "BlenderbotSmallForConditionalGeneration", BART, "pairs"),
     Kind("t5", "T5ForConditionalGeneration", T5, "pairs"),
-    Kind("t5", "T5ForConditionalGeneration", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "pairs"),
+    Kind(
+        "t5-gated",
+        "T5ForConditionalGeneration",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        "pairs",
+    ),
     Kind("mt5", "MT5ForConditionalGeneration", T5, "pairs"),
     Kind("longt5", "LongT5ForConditionalGeneration", T5 | {"local_radius": 4, "global_block_size": 4}, "pairs"),
     Kind(
@@ -156,4 +162,39 @@ KINDS = (
     Kind("resnet", "ResNetForImageClassification", CONV, "pixels"),
     Kind("regnet", "RegNetForImageClassification", CONV | {"groups_width": 4, "layer_type": "y"}, "pixels"),
     Kind("clip", "CLIPModel", CLIP, "ids and pixels", gives="logits_per_image"),
+    Kind(
+        "llama-theta",
+        "LlamaForCausalLM",
+        DECODER | {"num_key_value_heads": 3, "rope_theta": 5e5},
+        differs="self_attn",
+        because="Flax's table of rotations has the base 10000, whatever rope_theta says",
+    ),
+    Kind(
+        "gpt2-layers",
+        "GPT2LMHeadModel",
+        {"vocab_size": VOCAB, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 31}
+        | {"scale_attn_by_inverse_layer_idx": True},
+        differs="transformer.h.1.attn",
+        because="Flax does not read scale_attn_by_inverse_layer_idx",
+    ),
+    Kind(
+        "dinov2-scale",
+        "Dinov2ForImageClassification",
+        VISION | {"layerscale_value": 0.5},
+        "pixels",
+        differs="layer_scale",
+        because="Flax multiplies lambda1 by layerscale_value twice, torch uses it to initialise lambda1 alone",
+    ),
+    Kind("diffusers-vae", "AutoencoderKL", VAE, "pixels", "sample", library="diffusers", file="diffusers.models.vae_flax"),
+    Kind(
+        "diffusers-unet",
+        "UNet2DConditionModel",
+        UNET,
+        "noise, steps and text",
+        "sample",
+        differs="gelu by tanh",
+        because="FlaxGEGLU calls nn.gelu, whose default is the tanh form; torch's F.gelu is exact",
+        library="diffusers",
+        file="diffusers.models.unets.unet_2d_condition_flax",
+    ),
 )

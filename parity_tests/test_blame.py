@@ -139,6 +139,30 @@ def test_another_shape_on_the_way_is_named():
     assert report.verdict.startswith(f"DIFFERENT: inner: gives [4, 7, {WIDTH // 2}] in jax, [4, 7, {WIDTH}] in torch")
 
 
+class Headless(Toy):
+    """Its last layer is called outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Doubled(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def __call__(self, ids):
+        x = self.table(ids) + self.places(jnp.arange(LENGTH) + self.offset)
+        return jax.nn.relu(self.given(self.inner(x)))
+
+
+class Doubled(nnx.Linear):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+def test_another_shape_that_comes_to_the_same_is_not_blamed_for_a_bug_beside_it():
+    theirs = excite(TorchToy(False), seed=1)
+    headless = jax.eval_shape(Headless)
+    report = compare(theirs, headless, (X,), rules=RULES, tier="A", call_jax=lambda model, ids: model.out(model(ids)))
+    assert [module.jax for module in report.diverging] == ["inner"], str(report)
+
+
 def test_values_come_before_gradients():
     report = compared(Late)
     assert "first at the model (local 1.2e+00, tolerance 1e-13)" in said(report, "forward")

@@ -175,3 +175,80 @@ def test_a_difference_of_rounding_would_be_seen(theirs, monkeypatch):
     monkeypatch.setattr("jaxformer.parity.numerics.float32_tables.is_rounded", lambda ours, theirs: False)
     report = compared(theirs, waves(0), checks=("weights", "forward"), training=training(waves(0)))
     assert {stage.name for stage in report.stages if stage.status == "different"} >= {"forward", "loss"}, str(report)
+
+
+class Turned(torch.nn.Module):
+    """Rotates by angles of frequencies that it holds in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(D, D)
+        self.register_buffer("inv_freq", torch.from_numpy(frequencies(np, np.float32)), persistent=False)
+
+    def forward(self, x):
+        angles = torch.arange(x.shape[1])[:, None] * self.inv_freq
+        one, other = self.line(x).chunk(2, -1)
+        return torch.cat([one * angles.cos() - other * angles.sin(), other * angles.cos() + one * angles.sin()], -1)
+
+
+def turned(first=0, base=10000, sign=1, complex_numbers=False):
+    """The same with a table that numpy computes, as ports to Flax have it."""
+
+    def call(params, x):
+        angles = np.outer(first + np.arange(3 * T), base ** (-np.arange(0, D, 2) / D)).astype(np.float32)
+        one, other = jnp.split(x @ params["line"]["kernel"] + params["line"]["bias"], 2, -1)
+        if complex_numbers:
+            whole = (one + 1j * other) * jnp.asarray(np.exp(sign * 1j * angles).astype(np.complex64))[: x.shape[1]]
+            return jnp.concatenate([whole.real, whole.imag], -1)
+        sines, cosines = jnp.split(jnp.array(np.concatenate([sign * np.sin(angles), np.cos(angles)], -1))[: x.shape[1]], 2, -1)
+        return jnp.concatenate([one * cosines - other * sines, other * cosines + one * sines], -1)
+
+    return call
+
+
+def turned_verdict(call):
+    like = {"line": {"kernel": jax.ShapeDtypeStruct((D, D), np.float32), "bias": jax.ShapeDtypeStruct((D,), np.float32)}}
+    torchs = excite(Turned().eval(), seed=0)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return compare(
+            torchs, like, (noise(3, T, D, seed=1),), rules=LINE, call_jax=call, tier="A", checks=("weights", "forward")
+        )
+
+
+@pytest.mark.parametrize("complex_numbers", [False, True])
+def test_a_table_that_numpy_computed_is_torchs_sines_and_cosines(complex_numbers):
+    report = turned_verdict(turned(complex_numbers=complex_numbers))
+    assert report.status == "equal", str(report)
+    assert "inv_freq, which JAX computes, differs by" in report.stages[1].says
+
+
+@pytest.mark.parametrize("wrong", [{"first": 1}, {"base": 10000.2}, {"sign": -1}])
+def test_another_table_that_numpy_computed_is_not(wrong):
+    for complex_numbers in (False, True):
+        assert turned_verdict(turned(complex_numbers=complex_numbers, **wrong)).status == "different"
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kept", [np.ones((T, 3)), np.tri(T), np.eye(T)], ids=["ones", "causal", "one-hot"])
+def test_a_mask_is_no_table_of_cosines(kept):
+    """Cosines of low frequencies are 1 in the first rows, up to float32's rounding."""
+    tables = Tables({"inv_freq": np.float32([1.0, 1e-3, 1e-5])})
+    np.testing.assert_array_equal(tables.instead(jnp.asarray(kept)), kept)
+
+
+class Plain(torch.nn.Module):
+    """Holds its table as a plain attribute, as GPT-J does."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(D, D // 2)
+        self.table = torch.from_numpy(sinusoid(np.float32, 2 * T))
+
+    def forward(self, x):
+        return torch.tanh(self.line(x) + self.table[: x.shape[1]])
+
+
+def test_a_table_need_not_be_a_buffer():
+    report = compared(excite(Plain().eval(), seed=0), waves(0), checks=("weights", "forward"))
+    assert report.status == "equal", str(report)
+    assert compared(excite(Plain().eval(), seed=0), waves(1), checks=("weights", "forward")).status == "different"

@@ -169,3 +169,71 @@ def test_others_are_not(number):
 def test_huge_numbers_alone_are_no_mask():
     ours, theirs = np.full(3, -1e9), np.full(3, -2e9)
     assert one_number(ours, theirs, inside=False) is ours
+
+
+class TorchPool(torch.nn.Module):
+    """The mean of rows by their scores, over those that a float mask keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = torch.nn.Linear(D, 1, bias=False)
+
+    def forward(self, x, mask):
+        scores = self.score(x)[..., 0] + (1 - mask) * torch.finfo(x.dtype).min
+        return (scores.softmax(-1)[..., None] * x).sum(1)
+
+
+def pool(params, x, mask):
+    scores = jnp.where(mask > 0, (x @ params["kernel"])[..., 0], -jnp.inf)
+    return (jax.nn.softmax(scores, -1)[..., None] * x).sum(1)
+
+
+def pooled(call, mask) -> Report:
+    theirs = excite(TorchPool(), seed=1)
+    params = {"kernel": jnp.asarray(theirs.score.weight.detach().numpy().T)}
+    return compare(theirs, params, (X, mask), call_jax=call, tier="A", checks=("weights", "forward", "gradients"))
+
+
+def test_the_gradient_of_a_float_mask_is_not_judged():
+    """torch's mask is a factor there, and JAX's is a condition; no one trains it."""
+    report = pooled(pool, VALID.astype(np.float32))
+    assert report.status == "equal", str(report)
+    assert report.stages[-1].says.endswith("input 1: a mask, whose own gradient is not judged")
+
+
+def test_the_gradient_of_what_a_mask_hides_is_judged():
+    report = pooled(lambda params, x, mask: pool(params, jax.lax.stop_gradient(x), mask), VALID.astype(np.float32))
+    assert report.status == "different"
+    assert "input 0" in report.stages[-1].says, str(report)
+
+
+class TorchEmptyPool(TorchPool):
+    """NaN where every row is masked."""
+
+    def forward(self, x, mask):
+        scores = self.score(x)[..., 0].masked_fill(mask == 0, -torch.inf)
+        return (scores.softmax(-1)[..., None] * x).sum(1)
+
+
+def empty_pooled(call) -> Report:
+    theirs, mask = excite(TorchEmptyPool(), seed=1), VALID.astype(np.int32)
+    mask[1] = 0
+    params = {"kernel": jnp.asarray(theirs.score.weight.detach().numpy().T)}
+    return compare(theirs, params, (X, mask), call_jax=call, tier="A", checks=("weights", "forward", "gradients"))
+
+
+def test_gradients_are_judged_in_rows_in_which_torch_gives_numbers():
+    report = empty_pooled(pool)
+    assert report.status == "equal", str(report)
+    assert report.stages[2].says.endswith(f"without row 1 of {len(X)}, in which torch's output is NaN or infinite")
+
+
+def test_another_gradient_is_found_beside_rows_of_nan():
+    report = empty_pooled(lambda params, x, mask: pool(params, x, mask) + hidden(params, x))
+    assert report.stages[2].status == "different", str(report)
+
+
+def hidden(params, x):
+    """0, with a gradient."""
+    scores = (x @ params["kernel"])[..., 0].sum(-1, keepdims=True)
+    return scores - jax.lax.stop_gradient(scores)

@@ -61,12 +61,12 @@ def compare(
     check_later(training, generate)
     chosen = chosen_checks(checks, tier)
 
-    def record() -> Reference:
-        return record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks)
+    def record(rows: Any = ...) -> Reference:
+        return record_torch(torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks)
 
     def results() -> Iterator[Result]:
         state, needs, trains = torch_state(torch_model), needs_of(chosen), training is not None
-        comparison = Comparison(state, jax_model, family, call_jax, record, needs, tier, trains)
+        comparison = Comparison(state, jax_model, family, call_jax, record, needs, tier, trains, record)
         yield from run_checks(comparison, chosen)
         if training is not None:
             yield from trained(torch_model, comparison.candidate, training)

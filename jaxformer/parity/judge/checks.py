@@ -64,5 +64,5 @@ def run_checks(comparison: Comparison, checks: Sequence[Check]) -> Iterator[Resu
     comparison.candidate  # noqa: B018
     for check in checks:
         if result := check.run(comparison):
-            yield replace(result, more=comparison.module_fields) if check.by_module else result
+            yield replace(result, more={**comparison.module_fields, **result.more}) if check.by_module else result
     comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared

@@ -1,7 +1,7 @@
 """What the checks judge: torch's recorded reference and the JAX model, each run once for all of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any, Literal
 
@@ -59,11 +59,27 @@ class Comparison:
     tier: Tier = "B"
     trains: bool = False
     """Whether training is compared too: it tells then what one side alone trains."""
+    record_rows: Callable[[np.ndarray], Reference] | None = None
+    """Gives the reference of some rows of the inputs, those that are True; None where torch cannot be run again."""
 
     @cached_property
     def reference(self) -> Reference:
         """Of torch."""
         return self.record()
+
+    @cached_property
+    def finite_rows(self) -> np.ndarray:
+        """Of axis 0 of torch's output: in which rows all is finite."""
+        output = self.reference.output
+        return np.asarray(np.isfinite(output).reshape(len(output) if output.ndim else 1, -1).all(1))
+
+    @cached_property
+    def on_finite_rows(self) -> "Comparison | None":
+        """The same comparison on those rows of the inputs; None where these are all or none, or torch cannot be run on them."""
+        record, rows = self.record_rows, self.finite_rows
+        if record is None or rows.all() or not rows.any() or any(len(array) != len(rows) for array in self.reference.inputs):
+            return None
+        return replace(self, record=lambda: record(rows), record_rows=None)
 
     @cached_property
     def state(self) -> TorchState:

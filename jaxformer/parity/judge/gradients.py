@@ -1,5 +1,7 @@
 """The checks of gradients in float64: of every weight and input, and of every module's output."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
@@ -9,6 +11,7 @@ from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.format import count
+from jaxformer.parity.report.summarize import part_of
 
 
 def gradients(comparison: Comparison) -> Result:
@@ -17,6 +20,8 @@ def gradients(comparison: Comparison) -> Result:
     ours, theirs = traced.gradients, traced.reference.gradients
     not_finite = [name for name, array in theirs.items() if not np.isfinite(array).all()]
     if not_finite and not any(row.diverging for row in rows):
+        if part := comparison.on_finite_rows:
+            return without_rows(gradients(part), comparison)
         says = f"torch's own are NaN or infinite in {len(not_finite)} of {len(ours)} tensors, first {not_finite[0]}"
         return Result(Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [])
     nulls, wrong = wrong_gradients(traced)
@@ -28,7 +33,10 @@ def gradients(comparison: Comparison) -> Result:
     judged = {name: array for name, array in theirs.items() if name not in nulls}
     errors = ((name, error(ours[name], array, rounding=rounding[name])) for name, array in judged.items())
     relaxed = relaxed_tolerances(errors, "gradient")
-    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}")
+    given = enumerate(traced.reference.inputs)
+    masks = [f"input {i}" for i, array in given if array.dtype.kind == "f" and f"input {i}" not in theirs]
+    left = f"; {', '.join(masks)}: a mask, whose own gradient is not judged" if masks else ""
+    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}{left}")
     return Result(stage, nulls, inconclusive(relaxed))
 
 
@@ -43,6 +51,8 @@ def activation_gradients(comparison: Comparison) -> Result:
     back = {site: [array for array in record.output_gradients if array is not None] for site, record in calls}
     not_finite = [site for site, arrays in back.items() if not all(np.isfinite(array).all() for array in arrays)]
     if not_finite and not diverging:
+        if part := comparison.on_finite_rows:
+            return without_rows(replace(activation_gradients(part), more=part.module_fields), comparison)
         says = f"torch's own are NaN or infinite in {len(not_finite)} calls of modules, first {not_finite[0]}"
         return Result(Stage(name, "failed", f"{says}; give inputs and weights without, or leave the activation gradients out"))
     if diverging or any(row.gradient is not None and over(row.gradient, "gradient") for row in rows):
@@ -55,3 +65,10 @@ def activation_gradients(comparison: Comparison) -> Result:
     relaxed = relaxed_tolerances(both, "gradient")
     says = f"max/rms {peak:.1e} (tolerance {TOLERANCES['gradient'][1]:.0e}){note(relaxed)}"
     return Result(Stage(name, "equal", says), inconclusive=inconclusive(relaxed))
+
+
+def without_rows(result: Result, comparison: Comparison) -> Result:
+    """What was found without those rows of the inputs in which torch's output, and so its gradients, are NaN or infinite."""
+    left_out = part_of(~comparison.finite_rows, "rows")
+    says = f"{result.stage.says}; without {left_out}, in which torch's output is NaN or infinite"
+    return replace(result, stage=replace(result.stage, says=says))

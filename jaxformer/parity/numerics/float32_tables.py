@@ -6,19 +6,19 @@ Without recognising sinusoids, torch's tables could be perturbed by a float32 ul
 the same one, and bugs below that would not be found. Training has fixed tolerances, and would fail.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.parity.numerics.sinusoids import rounded_angles, sinusoids_of
+
 ROUNDED = 1e-6
 """The largest relative error of an entry: 7e-7 was measured, for frequencies exp(i log(b)/d) with b up to 1e7."""
-ROW = 2.0**-20
-"""The same for the row number of a sinusoid, whose angles are products of it: two thirds of this were measured."""
-SINUSOID = 1e-2
-"""How far a column may be from a sinusoid, as a part of its largest entry."""
+KINDS = tuple(np.dtype(kind) for kind in (np.float32, np.float64, np.complex64, np.complex128))
+"""The types in which a table may be computed."""
 
 
 def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -28,27 +28,8 @@ def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
     if not np.array_equal(rows[~finite], own[~finite], equal_nan=True):
         return False
     rows, own = (np.where(finite, array, 0) for array in (rows, own))
-    allowed = ROUNDED * np.abs(rows)
-    if rows.ndim > 1 and finite.all() and len(rows) > 2:
-        number = np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
-        allowed += ROW * number * slope(rows) * are_sinusoids(rows)
+    allowed = ROUNDED * np.abs(rows) + (rounded_angles(rows) if finite.all() else 0.0)
     return bool((np.abs(own - rows) <= allowed).all())
-
-
-def slope(rows: np.ndarray) -> np.ndarray:
-    """The largest step of each column to a row nearby."""
-    steps = np.pad(np.abs(np.diff(rows, axis=0)), [(2, 2), *[(0, 0)] * (rows.ndim - 1)])
-    return np.maximum.reduce([steps[i : i + len(rows)] for i in range(4)])
-
-
-def are_sinusoids(rows: np.ndarray) -> np.ndarray:
-    """Which columns are sines or cosines of frequency f: x[t - 1] + x[t + 1] = 2 cos(f) x[t]; rows of zeros, such as that of
-    the padding, are left out."""
-    three = np.stack([rows[:-2], rows[1:-1], rows[2:]], 1)
-    before, middle, after = three[three.reshape(*three.shape[:2], -1).any(-1).all(-1)].swapaxes(0, 1)
-    around = before + after
-    factor = (around * middle).sum(0) / np.maximum((middle**2).sum(0), np.finfo(np.float64).tiny)
-    return np.abs(around - np.clip(factor, -2, 2) * middle).max(0, initial=0.0) <= SINUSOID * np.abs(rows).max(0)
 
 
 def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -61,14 +42,17 @@ def leading(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     return None if (first == first.flat[0]).all() else first
 
 
-def forms(table: np.ndarray, ours: np.ndarray) -> tuple[np.ndarray, ...]:
+def forms(table: np.ndarray, ours: np.ndarray) -> Iterator[np.ndarray]:
     """What the table may stand for beside an array of jax's. One number is a table where it is jax's, rounded to float32 (the
     scale of Gemma's embeddings)."""
     if table.size == ours.size == 1:
-        same = table.item() == np.float32(ours.item())
-        return (table.reshape(ours.shape).astype(np.float64),) if same else ()
-    theirs = leading(table, ours.shape)
-    return () if theirs is None else (theirs, 1 / theirs) if theirs.all() else (theirs,)
+        if table.item() == np.float32(ours.item()):
+            yield table.reshape(ours.shape).astype(np.float64)
+        return
+    if (theirs := leading(table, ours.shape)) is not None:
+        yield from (theirs, 1 / theirs) if theirs.all() else (theirs,)
+    if (waves := sinusoids_of(table, ours)) is not None:
+        yield waves
 
 
 @dataclass
@@ -81,17 +65,26 @@ class Tables:
     """The largest error of jax's."""
 
     def instead(self, array: Any) -> Any:
-        """For an array that code has computed: torch's table, its first rows, or 1 over these (timescales are 1 / frequencies),
-        if the two differ by rounding alone."""
-        if not jnp.issubdtype(array.dtype, jnp.floating):
+        """For an array that code has computed: torch's table, its first rows, 1 over these (timescales are 1 / frequencies), or
+        sines and cosines of frequencies, if the two differ by rounding alone. A float32 array becomes float64 then."""
+        if array.dtype not in KINDS:
             return array
         ours = np.asarray(array)
+        parts = [np.real(ours), np.imag(ours)] if np.iscomplexobj(ours) else [ours]
+        found = [self._torchs(part) for part in parts]
+        if all(table is None for table in found):
+            return array
+        real, *imaginary = [part if table is None else table for part, table in zip(parts, found, strict=True)]
+        return jnp.asarray(real + 1j * imaginary[0] if imaginary else real)
+
+    def _torchs(self, ours: np.ndarray) -> np.ndarray | None:
+        """In float64; None where jax's array is none of torch's, or is torch's to the last bit."""
         for name, table in self.held.items():
             for form in forms(table, ours):
                 if is_rounded(ours, form) and not np.array_equal(ours, form, equal_nan=True):
                     self.off[name] = max(self.off.get(name, 0.0), most_off(ours, form))
-                    return jnp.asarray(form, array.dtype)
-        return array
+                    return form
+        return None
 
     def says(self) -> tuple[str, ...]:
         """One line for each that was found."""

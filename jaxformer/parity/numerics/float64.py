@@ -49,8 +49,8 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
         if {FLOAT32, FLOAT64} <= {getattr(arg, "dtype", None) for arg in args} and not has_jaxpr(how):
             args = tuple(jnp.asarray(arg, FLOAT64) if getattr(arg, "dtype", None) == FLOAT32 else arg for arg in args)
-        if tables.held:
-            args = tuple(tables.instead(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+        if tables.held and not has_jaxpr(how):
+            args = tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args)
         if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
         with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):

@@ -60,6 +60,11 @@ def kind_of(array: np.ndarray) -> str:
     return "switches" if ((array == 0) | (array == 1)).all() else ""
 
 
+def is_mask(array: np.ndarray) -> bool:
+    """Whether it hides something. How a side uses its numbers is its own choice, so that gradients of them mean nothing."""
+    return kind_of(array) in ("added", "switches")
+
+
 def allowed(mask: np.ndarray) -> np.ndarray:
     """Which entries a float mask keeps; those of 0 and 1 keep where they are 1."""
     return mask > (0.5 if kind_of(mask) == "switches" else MASKED)

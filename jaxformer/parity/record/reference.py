@@ -17,6 +17,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
 from jaxformer.parity.record.torch_state import thawed, torch_state
@@ -80,7 +81,7 @@ class Reference:
     """The gradients are those of the sum of output * cotangent."""
 
     inputs: tuple[np.ndarray, ...]
-    """Integer and boolean arrays, and float ones, which are differentiated too."""
+    """Integer and boolean arrays, and float ones, which are differentiated too unless they are masks."""
     weights: Mapping[str, np.ndarray]
     """float32, by torch's names."""
     output: np.ndarray
@@ -88,8 +89,8 @@ class Reference:
     cotangent: np.ndarray
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
-    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ...; empty if none were
-    asked for."""
+    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ..., but for masks; empty
+    if none were asked for."""
     buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Float buffers as float32, by torch's names."""
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +171,9 @@ def run_float64(
 
     copied, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
-        floats = {f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point()}
+        floats = {
+            f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point() and not is_mask(inputs[i])
+        }
         leaves = floats | {name: tensor for name, tensor in copied.named_parameters() if tensor.requires_grad}
         for tensor in floats.values():
             tensor.requires_grad_(gradients)

@@ -21,7 +21,8 @@ class TorchState:
     weights: Arrays
     """float32, by the first of their names."""
     buffers: Arrays = field(default_factory=dict)
-    """Those in float32 or less, as float32, saved with the model or not; what is in float64 is exact in every run."""
+    """Those in float32 or less, as float32, saved with the model or not, and other tensors that modules hold, such as GPT-J's
+    sinusoids; what is in float64 is exact in every run."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Every further name of a weight -> its first."""
     frozen: frozenset[str] = frozenset()
@@ -39,13 +40,26 @@ def torch_state(model: Any) -> TorchState:
     """Of a torch module."""
     first = {parameter: name for name, parameter in model.named_parameters()}
     names = model.named_parameters(remove_duplicate=False)
-    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point() and b.element_size() <= FLOAT32_BYTES}
+    held = {**dict(model.named_buffers()), **_plain_tensors(model)}
+    buffers = {name: b for name, b in held.items() if b.is_floating_point() and b.element_size() <= FLOAT32_BYTES}
     return TorchState(
         {name: host(parameter) for parameter, name in first.items()},
         {name: host(buffer.float()) for name, buffer in buffers.items()},
         {name: first[parameter] for name, parameter in names if name != first[parameter]},
         frozen_in(model),
     )
+
+
+def _plain_tensors(model: Any) -> dict[str, Any]:
+    """What modules hold as an attribute, neither a parameter nor a buffer."""
+    import torch
+
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor) and not value.requires_grad
+    }
 
 
 def thawed(model: Any) -> Any:

@@ -1,0 +1,84 @@
+"""What a comparison said of a planted bug: whether it was noticed, in which module, and of what cause."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from benchmarks.field_bugs import Bug
+from jaxformer.parity.report.data import Module
+from jaxformer.parity.report.report import Report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one bug."""
+
+    bug: Bug
+    status: str
+    """The report's."""
+    seconds: float
+    blamed: list[str] = field(default_factory=list)
+    """torch's names of the diverging modules that may have it."""
+    innocents: list[str] = field(default_factory=list)
+    """Those of the others."""
+    named: list[str] = field(default_factory=list)
+    """Causes that say what they have to."""
+    wrong: list[str] = field(default_factory=list)
+    """Causes that say something else."""
+
+    @property
+    def noticed(self) -> bool:
+        """Whether the verdict is DIFFERENT."""
+        return self.status == "different"
+
+    @property
+    def fails(self) -> list[str]:
+        """In words, what is not as it should be."""
+        marks = {
+            f"NOT NOTICED ({self.status})": not self.noticed,
+            "MODULE": self.noticed and not self.blamed,
+            f"INNOCENT {', '.join(self.innocents[:2])}": bool(self.innocents),
+            f"WRONG CAUSE {self.wrong[:1]}": bool(self.wrong),
+            "no cause": self.noticed and not self.named and not self.wrong,
+        }
+        return [mark for mark, is_so in marks.items() if is_so]
+
+    def __str__(self) -> str:
+        mark = "; ".join(self.fails) or "ok"
+        return f"{self.bug.title:52} {self.seconds:5.1f} s  {mark:10}  {next(iter(self.named), '')}"
+
+
+def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
+    """What the report says of the bug."""
+    guilty = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
+    others = [module for module in report.diverging if module not in guilty]
+    causes = {module.cause: bool(re.search(bug.cause, module.cause, re.IGNORECASE)) for module in guilty if module.cause}
+    return Outcome(
+        bug,
+        report.status,
+        seconds,
+        [name_of(module) for module in guilty],
+        [name_of(module) for module in others],
+        [cause for cause, fits in causes.items() if fits],
+        [cause for cause, fits in causes.items() if not fits],
+    )
+
+
+def name_of(module: Module) -> str:
+    """torch's, or jax's where that has none."""
+    return module.torch or module.jax or "(call)"
+
+
+def totals(found: Iterable[Outcome]) -> str:
+    """The figures of all bugs, one a line."""
+    every = list(found)
+    counted = {
+        "noticed": sum(each.noticed for each in every),
+        "module right": sum(bool(each.blamed) for each in every),
+        "cause named": sum(bool(each.named) for each in every),
+        "wrong causes": sum(bool(each.wrong) for each in every),
+        "innocents accused": sum(bool(each.innocents) for each in every),
+    }
+    lines = [f"{name:18} {n:4} of {len(every)} ({n / max(len(every), 1):.0%})" for name, n in counted.items()]
+    return "\n".join([*lines, f"{'seconds each':18} {sum(each.seconds for each in every) / max(len(every), 1):4.1f}"])
