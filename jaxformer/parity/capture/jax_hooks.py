@@ -41,11 +41,18 @@ UNTRACEABLE = (
 
 def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
     """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
+    program, untraced = compiled_once(f, *given, compiler_options=compiler_options)
+    return program(*given), untraced
+
+
+def compiled_once(
+    f: Callable[..., Any], *like: Any, compiler_options: dict[str, Any] | None = RUN_ONCE
+) -> tuple[Callable[..., Any], str]:
+    """f compiled for arguments like these, and ''; where it cannot be traced, f `written_out`, and the line that is why."""
     try:
-        return jax.jit(f, compiler_options=compiler_options)(*given), ""
+        return jax.jit(f).lower(*like).compile(compiler_options), ""
     except UNTRACEABLE as error:
-        with written_out():
-            return f(*given), line_of(error) or "a line of a library's"
+        return written_out()(f), line_of(error) or "a line of a library's"
 
 
 _running: list[Callable[[str, Any], Any]] = []

@@ -115,7 +115,7 @@ class _BorderSearch:
             size = min(map(len, sets))
             tried |= set(self._try([each for each in sets if len(each) == size]))
         if self.opened:
-            self._differences(self.opened)
+            self.isolated = self.traced.again(self.opened, gradients=True)(dict.fromkeys(self.opened, True))
 
     def _try(self, sets: Iterable[frozenset[ArrayKey]]) -> list[frozenset[ArrayKey]]:
         """Those sets at once that different calls read; the accepted ones stay open. What was tried."""
@@ -164,11 +164,11 @@ class _BorderSearch:
 
     def _differences(self, opened: set[ArrayKey]) -> dict[ArrayKey, Mismatch]:
         """Where jax's arrays differ with these borders open."""
-        self.isolated = self._pass({place: place in opened for place in self.places})
-        found = ((self.traced.off(mismatch), mismatch) for mismatch in self.isolated.mismatches)
+        isolated = self._pass({place: place in opened for place in self.places})
+        found = ((self.traced.off(mismatch), mismatch) for mismatch in isolated.mismatches)
         return {mismatch.place: mismatch for error, mismatch in found if mismatch.place and over(error, "activation")}
 
     @cached_property
     def _pass(self) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
-        """Compiled once it is needed."""
-        return self.traced.again()
+        """Of values alone; compiled once it is needed."""
+        return self.traced.again(self.places, gradients=False)

@@ -13,9 +13,9 @@ import numpy as np
 
 from jaxformer.parity.capture.call_records import Record, arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.numerics.axis_order import Order, orders_for, to_jax_axes
+from jaxformer.parity.numerics.axis_order import Order, to_jax_axes
 from jaxformer.parity.numerics.float_masks import is_left, kind_of
-from jaxformer.parity.run.fit_arrays import fit
+from jaxformer.parity.run.fit_arrays import AxisOrders, fit
 
 Code = tuple[Site, Site | None]
 """Whose code makes or uses an array: a module's, and the child that it calls, if one is meant."""
@@ -29,10 +29,6 @@ class Patched(NamedTuple):
     """Whose code goes on with it, and sends a gradient back."""
     place: ArrayKey
     torch: np.ndarray
-    order: Order
-    """The order of torch's axes in jax's array that was taken."""
-    fixed: bool
-    """Whether no other order is possible."""
     jax: Any
 
 
@@ -43,15 +39,14 @@ class ActivationPatching:
     records: Mapping[Site, Record]
     """torch's, by jax's calls."""
     values: Mapping[ArrayKey, Any]
-    """torch's float arrays."""
+    """torch's arrays: flat ones have jax's axes already, others torch's."""
     cotangents: Mapping[ArrayKey, Any]
-    """torch's gradients of them; empty if none are asked for."""
+    """torch's gradients of them, likewise; empty if none are asked for."""
     opened: Mapping[ArrayKey, Any]
     """Where True, jax's own array stays."""
-    valid: Mapping[Site, np.ndarray]
-    """Which entries of attention's scores and weights are compared."""
-    known: Mapping[ArrayKey, Order]
-    """Orders of torch's axes."""
+    valid: Mapping[ArrayKey, Any]
+    """Which entries of attention's scores and weights are compared, likewise."""
+    orders: AxisOrders
     running: list[Site] = field(default_factory=list)
     """The paired calls that have begun and not ended."""
     without_input: set[Site] = field(default_factory=set)
@@ -61,10 +56,6 @@ class ActivationPatching:
     """Whose code sends a gradient back to a place, and to which child's output."""
     total: jax.Array = field(default_factory=lambda: jnp.zeros(()))
     """Its gradient is torch's, wherever jax's ends."""
-
-    def __post_init__(self) -> None:
-        self.orders = {self._kind(place.site, len(order)): order for place, order in reversed([*self.known.items()])}
-        """The last known order of each kind of array; before there is one, the first that is known of later arrays."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The user calls the model itself, so those inputs stay; what a module hands to another is the module's, and what the
@@ -100,47 +91,32 @@ class ActivationPatching:
 
     def _patched(self, array: jax.Array, theirs: np.ndarray, place: ArrayKey, maker: Code, sender: Code) -> jax.Array:
         """torch's array; a mask of jax's that means the same stays."""
-        order, fixed = self._order(place, theirs, array.shape)
-        instead = to_jax_axes(jnp.asarray(self.values.get(place, theirs)), order, array.shape).astype(array.dtype)
+        order = self.orders.take(place, theirs.shape, array.shape)
+        instead = in_shape(self.values[place], order, array.shape).astype(array.dtype)
         shown = array
         if place.part == "inputs" and (kind := kind_of(theirs)):
             same = is_left(kind, instead, array)
             instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
-        self.found.append(Patched(maker, sender, place, theirs, order, fixed, shown))
+        self.found.append(Patched(maker, sender, place, theirs, shown))
         instead = self._with_gradient(array, instead, place, order, sender)
         return jnp.where(self.opened[place], array, instead) if place in self.opened else instead
 
     def _with_gradient(self, array: jax.Array, instead: jax.Array, place: ArrayKey, order: Order, sender: Code) -> jax.Array:
         """torch's array, which sends torch's gradient back into jax's code; where torch has none, jax's passes through."""
         if place in self.cotangents:
-            cotangent = to_jax_axes(jnp.asarray(self.cotangents[place]), order, array.shape)
+            cotangent = in_shape(self.cotangents[place], order, array.shape)
             product = (array * cotangent).sum()
             self.total += jnp.where(self.opened[place], 0.0, product) if place in self.opened else product
             if place.site != CALL and place.site not in self.without_input:
                 self.senders[place] = sender
         elif jnp.issubdtype(array.dtype, jnp.inexact):
-            if (valid := self.valid.get(place.site)) is not None:
-                compared = to_jax_axes(jnp.asarray(valid), order, array.shape)
+            if (valid := self.valid.get(place)) is not None:
+                compared = in_shape(valid, order, array.shape)
                 instead = jnp.where(compared, instead, jax.lax.stop_gradient(array))
             instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
         return instead
 
-    def _order(self, place: ArrayKey, theirs: np.ndarray, shape: tuple[int, ...]) -> tuple[Order, bool]:
-        """The order of torch's axes in jax's array, and whether no other is possible: the known one, or else the last that was.
 
-        What comes in is right, unless the caller is wrong: so a module whose output is near to nothing is taken to leave the
-        axes as it found them.
-        """
-        orders = orders_for(theirs.shape, shape)
-        if place.site == CALL and theirs.shape == shape:
-            orders = orders[:1]  # nobody is there to turn it
-        kind = self._kind(place.site, theirs.ndim)
-        fixed = len(orders) == 1
-        order = orders[0] if fixed else self.known.get(place, self.orders.get(kind))
-        if order is not None and (fixed or place in self.known):
-            self.orders[kind] = order
-        return (orders[0] if order is None or order not in orders else order), fixed
-
-    def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
-        """Arrays with equally many axes have them in one order; attention's scores and weights are kinds of their own."""
-        return n_axes, site.path.rpartition(".")[2] if site in self.valid else ""
+def in_shape(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
+    """torch's array with JAX's axes; a flat one has their order already."""
+    return theirs.reshape(shape) if theirs.ndim == 1 else to_jax_axes(theirs, order, shape)

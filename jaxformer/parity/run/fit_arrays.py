@@ -1,6 +1,6 @@
 """Which of torch's arrays fits one of jax's: the same kind of numbers, and the same shape in some order of axes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,6 +41,45 @@ def plain_orders(
             if number is not None and (order := plain_order(outputs[number], array, valid.get(site))) is not None:
                 found[ArrayKey(site, "output", number)] = order
     return found
+
+
+class AxisOrders:
+    """The orders in which the axes of torch's arrays are taken, array by array in the order of jax's code."""
+
+    def __init__(self, known: Mapping[ArrayKey, Order], attention: Container[Site]):
+        self.known = known
+        self.attention = attention
+        """Taps of scores and weights."""
+        self.taken: dict[ArrayKey, Order] = {}
+        self.fixed: set[ArrayKey] = set()
+        """Where no other order is possible."""
+        self.shapes: dict[ArrayKey, tuple[int, ...]] = {}
+        """Of jax's arrays."""
+        self.last = {self._kind(place.site, len(order)): order for place, order in reversed([*known.items()])}
+        """The last known order of each kind of array; before there is one, the first that is known of later arrays."""
+
+    def take(self, place: ArrayKey, theirs: tuple[int, ...], shape: tuple[int, ...]) -> Order:
+        """The order of torch's axes in jax's array: the known one, or else the last that was.
+
+        What comes in is right, unless the caller is wrong: so a module whose output is near to nothing is taken to leave the
+        axes as it found them.
+        """
+        orders = orders_for(theirs, shape)
+        if place.site == CALL and theirs == shape:
+            orders = orders[:1]  # nobody is there to turn it
+        kind = self._kind(place.site, len(theirs))
+        fixed = len(orders) == 1
+        order = orders[0] if fixed else self.known.get(place, self.last.get(kind))
+        if order is not None and (fixed or place in self.known):
+            self.last[kind] = order
+        order = orders[0] if order is None or order not in orders else order
+        self.taken[place], self.shapes[place] = order, shape
+        self.fixed |= {place} if fixed else set()
+        return order
+
+    def _kind(self, site: Site, n_axes: int) -> tuple[int, str]:
+        """Arrays with equally many axes have them in one order; attention's scores and weights are kinds of their own."""
+        return n_axes, site.path.rpartition(".")[2] if site in self.attention else ""
 
 
 def _kind(dtype: Any) -> str:

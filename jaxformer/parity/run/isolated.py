@@ -6,26 +6,21 @@ differs only if its own code does: in what it hands to its children, in what it 
 All of it is one pass, by activation patching.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.capture.call_records import Record, Trace
+from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.jax_hooks import run_once, watch_jax
-from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
-from jaxformer.parity.run.activation_patching import ActivationPatching, Code
-from jaxformer.parity.run.load_weights import joined, parted
+from jaxformer.parity.run.activation_patching import Code
+from jaxformer.parity.run.patched_program import PatchedProgram, PatchedRun, given_by
 
 MOST_PASSES = 6
 """So often at most a pass is done again with other orders of axes."""
-Pass = Callable[[Mapping[ArrayKey, bool]], "Isolated"]
-"""A compiled pass: where its argument is True, jax's arrays stay."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,6 @@ class Isolated:
     """The gradients of the model's arrays, each from its own modules' code alone; None if none were asked for."""
     orders: Mapping[ArrayKey, Order] = field(default_factory=dict)
     """Of torch's axes in jax's arrays."""
-    wrong: Mapping[ArrayKey, Order] = field(default_factory=dict)
-    """The first of these that was taken wrongly: another order, given here, is by far nearer."""
 
 
 @dataclass(frozen=True)
@@ -78,56 +71,56 @@ class Isolation:
 
     def run(self, orders: Mapping[ArrayKey, Order], *, corrected: bool = True) -> Isolated:
         """A pass with these orders of torch's axes; if they are to be `corrected`, it is done again where one was wrong."""
-        isolated = self.compiled(orders)({})
+        found = self.program.run(orders, {})
         for _ in range(MOST_PASSES if corrected else 0):
-            if isolated.wrong:
-                orders = {**orders, **isolated.wrong}
-                isolated = self.compiled(orders)({})
-        return isolated
+            if wrong := _first_wrong(found, self.valid):
+                orders = {**orders, **wrong}
+                found = self.program.run(orders, {})
+        return self._isolated(self.program, found, {})
 
-    def compiled(self, orders: Mapping[ArrayKey, Order]) -> Pass:
-        """One pass, compiled once for all arguments that name the same places."""
+    @cached_property
+    def program(self) -> PatchedProgram:
+        """Compiled once for all orders of axes."""
+        return self.compiled((), gradients=True)
+
+    def compiled(self, borders: Iterable[ArrayKey], *, gradients: bool) -> PatchedProgram:
+        """One that leaves jax's arrays at these places, where it is told to; if wanted, with gradients."""
         records = {site: self.calls[other] for site, other in self.pairs.items()}
-        values, gradients = _floats(records, "inputs", "output"), _floats(records, "input_gradients", "output_gradients")
-        gradients = gradients if self.gradients else {}
-        weights, rest = parted(self.model)
-        last: list[ActivationPatching] = []
+        given = given_by(records, self.valid, gradients=gradients and self.gradients)
+        return PatchedProgram.compiled(self.model, self.call, self.inputs, given, borders)
 
-        def run(values: Any, weights: Any, gradients: Any, opened: Any) -> tuple[Any, Any]:
-            last[:] = [patching := ActivationPatching(records, values, gradients, opened, self.valid, orders)]
-            model = joined(weights, rest)
-            with watch_jax(model, patching), written_out():
-                patching.leave(CALL, self.call(model, *self.inputs))
-            return patching.total, [each.jax for each in patching.found]
+    def judged(self, program: PatchedProgram, orders: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> Isolated:
+        """One pass."""
+        return self._isolated(program, program.run(orders, opened), opened)
 
-        program = jax.value_and_grad(run, (0, 1), has_aux=True) if self.gradients else run
-
-        def one_pass(opened: Mapping[ArrayKey, bool]) -> Isolated:
-            given, _ = run_once(program, values, weights, gradients, opened)
-            (_, found), (back, own) = given if self.gradients else (given, ({}, None))
-            (patching,) = last
-            mismatches, wrong = _mismatches(patching, list(map(np.asarray, found)))
-            sent = {place: np.asarray(array) for place, array in back.items() if not opened.get(place)}
-            taken = {each.place: each.order for each in patching.found}
-            return Isolated(mismatches, _gradient_mismatches(patching.senders, sent, gradients), own, taken, wrong)
-
-        return one_pass
+    def _isolated(self, program: PatchedProgram, found: PatchedRun, opened: Mapping[ArrayKey, bool]) -> Isolated:
+        sent = {place: array for place, array in found.sent.items() if not opened.get(place)}
+        gradients = _gradient_mismatches(found.senders, sent, program.given.cotangents)
+        return Isolated(_mismatches(found, self.valid), gradients, found.weights, found.orders.taken)
 
 
-def _mismatches(patching: ActivationPatching, found: list[np.ndarray]) -> tuple[list[Mismatch], dict[ArrayKey, Order]]:
-    """Of values; and the first order that was taken wrongly."""
-    mismatches, wrong = [], {}
-    for pair, ours in zip(patching.found, found, strict=True):
-        valid, theirs = patching.valid.get(pair.place.site), pair.torch
-        if not wrong and not pair.fixed and (order := nearer_order(theirs, ours, pair.order, valid)) != pair.order:
-            wrong = {pair.place: order}
-        ours = to_torch_axes(ours, pair.order, theirs.shape)
-        if valid is not None:
-            ours, theirs = (np.where(valid, side, 0) for side in (ours, theirs))
+def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> list[Mismatch]:
+    """Of values."""
+    mismatches = []
+    for pair in run.found:
+        compared, theirs = valid.get(pair.place.site), pair.torch
+        ours = to_torch_axes(pair.jax, run.orders.taken[pair.place], theirs.shape)
+        if compared is not None:
+            ours, theirs = (np.where(compared, side, 0) for side in (ours, theirs))
         (owner, child), (reader, _) = pair.maker, pair.sender
         what = "output" if child is None else f"input of {child}"
         mismatches.append(Mismatch(owner, child, what, ours, theirs, pair.place, reader))
-    return mismatches, wrong
+    return mismatches
+
+
+def _first_wrong(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> dict[ArrayKey, Order]:
+    """The first order of torch's axes that was taken wrongly: another one, given here, is by far nearer."""
+    for pair in run.found:
+        if pair.place not in run.orders.fixed:
+            taken = run.orders.taken[pair.place]
+            if (order := nearer_order(pair.torch, pair.jax, taken, valid.get(pair.place.site))) != taken:
+                return {pair.place: order}
+    return {}
 
 
 def _gradient_mismatches(
@@ -139,16 +132,5 @@ def _gradient_mismatches(
         if place in sent:
             what = "gradient of its input" if child is None else f"gradient it sends to {child}"
             back = place._replace(part=f"{place.part.removesuffix('s')}_gradients")
-            mismatches.append(Mismatch(owner, child, what, sent[place], np.asarray(gradients[place]), back))
+            mismatches.append(Mismatch(owner, child, what, sent[place], gradients[place], back))
     return mismatches
-
-
-def _floats(records: Mapping[Site, Record], inputs: str, output: str) -> dict[ArrayKey, Any]:
-    """The float arrays of all records, by where they are."""
-    return {
-        ArrayKey(site, part, i): jnp.asarray(array)
-        for site, record in records.items()
-        for part, name in (("inputs", inputs), ("output", output))
-        for i, array in enumerate(getattr(record, name))
-        if array is not None and np.issubdtype(array.dtype, np.floating)
-    }

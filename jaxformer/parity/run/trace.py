@@ -1,7 +1,7 @@
 """Both sides' runs, and which call of jax is which of torch: what the table of modules is made of."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from jaxformer.parity.record.rounding_error import holders
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.end_to_end import NormalRun, propagate
 from jaxformer.parity.run.fit_arrays import plain_orders
-from jaxformer.parity.run.isolated import Isolated, Isolation, Mismatch, Pass
+from jaxformer.parity.run.isolated import Isolated, Isolation, Mismatch
 from jaxformer.parity.run.load_weights import ready
 from jaxformer.parity.run.pair_attention import pair_attention
 from jaxformer.parity.run.pair_modules import (
@@ -136,10 +136,11 @@ class Traced:
         site, part, number = mismatch.place
         return self.rounding_of(mismatch.owner).get(ArrayKey(self.pairs[site], part, number), EXACT)
 
-    def again(self) -> Pass:
-        """Compiles the pass module by module once more, so that arrays of jax may stay."""
-        one_pass = jax_float64(self.tables)(self.isolation.compiled)(self.isolated.orders)
-        return jax_float64(self.tables)(saying(WHERE)(one_pass))
+    def again(self, borders: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
+        """A pass in which jax's arrays stay at those of the borders that are True; it is compiled once."""
+        compiled = jax_float64(self.tables)(self.isolation.compiled)(borders, gradients=gradients)
+        judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
+        return lambda opened: judged(compiled, self.isolated.orders, opened)
 
 
 def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
