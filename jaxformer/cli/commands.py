@@ -53,7 +53,7 @@ COMMANDS = {
     "parity sharded": Command(
         "jaxformer.cli.parity.sharded",
         "compare one train step on a mesh of devices with one device",
-        "tiny --mesh data=2,tensor=2",
+        "gpt.tiny --mesh data=2,tensor=2",
     ),
     "parity mutants": Command(
         "jaxformer.cli.parity.mutants",

@@ -63,12 +63,9 @@ def sum_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
 
 def other_axis(placed: Placed, reference: np.ndarray, axis: str) -> bool:
     """The same, where each part was summed over another axis, along which all have the same."""
-    groups, others = list(placed.along(axis)), [size for name, size in placed.sizes.items() if name != axis]
-    return any(
-        all(up_to_a_bias(np.sum(those, axis=0), size * reference[index]) for index, those in groups)
-        for size in others
-        if groups
-    )
+    others = [size for name, size in placed.sizes.items() if name != axis]
+    sums = [(np.sum(those, axis=0), reference[index]) for index, those in placed.along(axis)]
+    return bool(sums) and any(all(up_to_a_bias(ours, size * theirs) for ours, theirs in sums) for size in others)
 
 
 def up_to_a_bias(ours: np.ndarray, theirs: np.ndarray) -> bool:

@@ -186,73 +186,47 @@ def of_first(w: Any, n: int) -> Any:
     return jax.lax.all_gather(w, "fsdp")[0]
 
 
-LEFT_OUT, TOO_OFTEN = "the sum over it is left out", "summed over it once too often"
+def pmean(axis: str) -> Callable[[Any], Any]:
+    """The mean over an axis."""
+    return lambda x: jax.lax.pmean(x, axis)
+
+
+def twice(x: Any) -> Any:
+    """The sum over data, and once more."""
+    return psum("data")(psum("data")(x))
+
+
+LEFT_OUT = "the sum over it is left out"
+PRODUCT = {
+    "no": replaced(linear, matmul=own_product(psum())),
+    "other": replaced(linear, matmul=own_product(psum("data"))),
+    "mean": replaced(linear, matmul=own_product(pmean("tensor"))),
+}
+GRADIENT = {
+    "no": replaced(linear, matmul=own_gradient("data", psum())),
+    "mean": replaced(linear, matmul=own_gradient("data", pmean("data"))),
+    "twice": replaced(linear, matmul=own_gradient("data", twice)),
+}
+MASKS = {axis: replaced(keep_mask, keep_mask=shared_mask(axis)) for axis in ("data", "fsdp")}
+GATHERED = {name: replaced(linear, matmul=gathered(f)) for name, f in {"rolled": rolled, "first": of_first}.items()}
+MEANS = replaced(step_inputs, cross_entropy=mean_of_means("data"))
+NORM = replaced(optax.tree, norm=norm_of_shards)
+COUNTED = replaced(InputEmbedding, __call__=counted_anew)
+STALE = replaced(compare, put=lambda original: stale)
+
 MUTANTS = (
-    ShardMutant(
-        "the sum of a product's parts left out", "tensor=4", replaced(linear, matmul=own_product(psum())), "tensor", LEFT_OUT
-    ),
-    ShardMutant(
-        "that sum over a wrong axis",
-        "data=2,tensor=2",
-        replaced(linear, matmul=own_product(psum("data"))),
-        "tensor",
-        "another axis",
-    ),
-    ShardMutant(
-        "that sum a mean", "tensor=4", replaced(linear, matmul=own_product(lambda x: jax.lax.pmean(x, "tensor"))), "tensor"
-    ),
-    ShardMutant(
-        "the sum of a gradient left out",
-        "data=4",
-        replaced(linear, matmul=own_gradient("data", psum())),
-        "data",
-        LEFT_OUT,
-    ),
-    ShardMutant(
-        "a mean of a gradient in the place of its sum",
-        "data=4",
-        replaced(linear, matmul=own_gradient("data", lambda x: jax.lax.pmean(x, "data"))),
-        "data",
-        "divided by its size once too often",
-    ),
-    ShardMutant(
-        "a gradient summed twice",
-        "data=4",
-        replaced(linear, matmul=own_gradient("data", lambda x: jax.lax.psum(jax.lax.psum(x, "data"), "data"))),
-        "data",
-        TOO_OFTEN,
-    ),
-    ShardMutant(
-        "a mean of unequal shards",
-        "data=4",
-        replaced(step_inputs, cross_entropy=mean_of_means("data")),
-        "data",
-        "a mean of the shards' means",
-    ),
-    ShardMutant(
-        "the same dropout in each shard",
-        "data=4",
-        replaced(keep_mask, keep_mask=shared_mask("data")),
-        "data",
-        "dropout repeats",
-    ),
-    ShardMutant(
-        "the same dropout in each shard of fsdp",
-        "fsdp=2,tensor=2",
-        replaced(keep_mask, keep_mask=shared_mask("fsdp")),
-        "fsdp",
-        "dropout repeats",
-    ),
-    ShardMutant("shards gathered in another order", "fsdp=4", replaced(linear, matmul=gathered(rolled)), "fsdp"),
-    ShardMutant("every shard the first one's", "fsdp=4", replaced(linear, matmul=gathered(of_first)), "fsdp"),
-    ShardMutant("the norm of a shard alone", "fsdp=4", replaced(optax.tree, norm=norm_of_shards), "fsdp"),
-    ShardMutant(
-        "positions counted from 0 in each shard",
-        "sequence=4",
-        replaced(InputEmbedding, __call__=counted_anew),
-        "sequence",
-    ),
-    ShardMutant(
-        "a stale replica", "data=2,tensor=2", replaced(compare, put=lambda original: stale), "data, tensor", "copies differ"
-    ),
+    ShardMutant("the sum of a product's parts left out", "tensor=4", PRODUCT["no"], "tensor", LEFT_OUT),
+    ShardMutant("that sum over a wrong axis", "data=2,tensor=2", PRODUCT["other"], "tensor", "another axis"),
+    ShardMutant("that sum a mean", "tensor=4", PRODUCT["mean"], "tensor"),
+    ShardMutant("the sum of a gradient left out", "data=4", GRADIENT["no"], "data", LEFT_OUT),
+    ShardMutant("a mean of a gradient in the place of its sum", "data=4", GRADIENT["mean"], "data", "divided by its size"),
+    ShardMutant("a gradient summed twice", "data=4", GRADIENT["twice"], "data", "summed over it once too often"),
+    ShardMutant("a mean of unequal shards", "data=4", MEANS, "data", "a mean of the shards' means"),
+    ShardMutant("the same dropout in each shard", "data=4", MASKS["data"], "data", "dropout repeats"),
+    ShardMutant("the same dropout in each shard of fsdp", "fsdp=2,tensor=2", MASKS["fsdp"], "fsdp", "dropout repeats"),
+    ShardMutant("shards gathered in another order", "fsdp=4", GATHERED["rolled"], "fsdp"),
+    ShardMutant("every shard the first one's", "fsdp=4", GATHERED["first"], "fsdp"),
+    ShardMutant("the norm of a shard alone", "fsdp=4", NORM, "fsdp"),
+    ShardMutant("positions counted from 0 in each shard", "sequence=4", COUNTED, "sequence"),
+    ShardMutant("a stale replica", "data=2,tensor=2", STALE, "data, tensor", "copies differ"),
 )
