@@ -15,6 +15,7 @@ The packages, bottom to top; each may import only those before it:
     config, validation, pytree, ...         the ground: what is asked for, what is refused
     convert                                 weights between frameworks
     parity                                  the comparison of any two models
+    sharding                                arrays over several devices
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
@@ -23,6 +24,7 @@ The packages, bottom to top; each may import only those before it:
     training                                losses, optimizers, the train step, runs
     folders                                 models in folders, of ours and of transformers
     recipes                                 systems trained from end to end
+    distributed                             runs on many devices: compared, predicted, started
     selfcheck                               our own models against their twins, and the mutants
     bench                                   speed beside PyTorch and others
     cli                                     the `jaxformer` command
@@ -56,6 +58,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
+    from jaxformer.distributed.compare import compare_sharded as compare_sharded
     from jaxformer.exporting.programs import export as export
     from jaxformer.exporting.programs import export_generate as export_generate
     from jaxformer.folders.opened import load as load
@@ -96,6 +99,7 @@ PUBLIC = {
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
+    "distributed.compare": "compare_sharded",
     "exporting.programs": "export export_generate",
     "folders.opened": "load",
     "folders.written": "save",

@@ -50,6 +50,11 @@ COMMANDS = {
         "print a saved report, or write it in another format",
         "report.json --markdown report.md",
     ),
+    "parity sharded": Command(
+        "jaxformer.cli.parity.sharded",
+        "compare one train step on a mesh of devices with one device",
+        "gpt.tiny --mesh data=2,tensor=2",
+    ),
     "parity mutants": Command(
         "jaxformer.cli.parity.mutants",
         "test the checker: it has to find known bugs in our models (minutes)",

@@ -1,11 +1,14 @@
-"""`jaxformer info`: what a folder holds."""
+"""`jaxformer info`: what a folder holds, and what training takes of each device of a mesh."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
+from jaxformer.config.mesh import MeshConfig
+from jaxformer.errors import InputError
 from jaxformer.flags import parse
+from jaxformer.validation.fields import check_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,14 +16,27 @@ class Info:
     """Say what a folder holds: its family and configuration, how large it is, and whether it was certified."""
 
     path: tyro.conf.Positional[Path]
-    """A folder of transformers' or of ours, or a name on the Hugging Face hub."""
+    """A folder of transformers' or of ours, or a name on the Hugging Face hub. With --mesh also a preset, or a config.json."""
     tensors: bool = False
     """List the tensors too."""
+    mesh: str | None = None
+    """Devices by axes, as fsdp=64 or data=8,tensor=8: what training on them takes, with nothing allocated."""
+    batch: int | None = None
+    """Sequences a step, of full length. With --mesh: the step is compiled for simulated devices, and its buffers counted."""
+    device_flops: float = 1e15
+    """Operations a second of one device, for the time on paper (an H100 in bfloat16: 1e15)."""
+    link: float = 4e11
+    """Bytes a second that a device receives, for the time on paper (NVLink of an H100: 4e11)."""
 
 
 def main(arguments: list[str]) -> None:
     """Print a line for each thing there is to say."""
     flags = parse(Info, arguments, prog="jaxformer info")
+    if flags.mesh is not None:
+        predict(flags)
+        return
+    if flags.batch is not None:
+        raise InputError("--batch is of a training on a mesh; give --mesh too, as data=1 for one device")
     from jaxformer.folders.describe import describe_folder, lines, tensor_table
     from jaxformer.folders.hub import local_folder
 
@@ -30,3 +46,18 @@ def main(arguments: list[str]) -> None:
         print(f"{word:14}{said}")
     for line in tensor_table(found.state) if flags.tensors else ():
         print(line)
+
+
+def predict(flags: Info) -> None:
+    """What a training takes of each device."""
+    mesh = MeshConfig.read(flags.mesh or "")
+    if flags.batch is not None:
+        check_size("batch", flags.batch)
+    from jaxformer.sharding.mesh import simulate
+
+    simulate(mesh.devices)
+    from jaxformer.distributed.predict import lines_of, read_config
+
+    config = read_config(flags.path)
+    for word, said in lines_of(config, mesh, flags.batch, flags.device_flops, flags.link):
+        print(f"{word:14}{said}", flush=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from jaxformer.compilation_cache import CacheFlag
+from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.validation.fields import check_choice, check_size
 
@@ -31,6 +32,8 @@ class Recipe(CacheFlag):
     """Steps between checkpoints of the whole train state."""
     precision: Precision = "float32"
     """Of the matrix products in training; parameters, moments, norms, softmax and losses are float32 always."""
+    mesh: str | None = None
+    """Devices to train on, by axes: data=4,tensor=2. Axes are data, fsdp, tensor and sequence. None: one device."""
     optimizer: OptimizerConfig
     """The optimizer."""
     schedule: ScheduleConfig
@@ -41,3 +44,15 @@ class Recipe(CacheFlag):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
         check_choice("precision", self.precision, get_args(Precision))
+        if self.layout is not None:
+            object.__setattr__(self, "mesh", str(self.layout))
+
+    @property
+    def layout(self) -> MeshConfig | None:
+        """The mesh; None for one device."""
+        return None if self.mesh is None else MeshConfig.read(self.mesh)
+
+    @property
+    def row_parts(self) -> int:
+        """Into how many parts the mesh cuts the sequences of a batch."""
+        return 1 if self.layout is None else self.layout.rows

@@ -39,7 +39,8 @@ class Buckets:
     """All pairs in batches of at most `budget` tokens, padding and both sides counted, of at most `shapes` shapes.
 
     Every epoch visits each pair once, in another order. Lengths are rounded up, then the two shapes that cost the least
-    padding are made one, until few enough are left. `parts` divides the rows of every batch.
+    padding are made one, until few enough are left. `parts` divides the rows of every batch; each part
+    is filled up with empty rows to a `multiple`, which changes neither the pairs of a batch nor their order.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Buckets:
         budget: int,
         shapes: int,
         parts: int = 1,
+        multiple: int = 1,
     ):
-        for name, size in (("budget", budget), ("shapes", shapes), ("parts", parts)):
+        for name, size in (("budget", budget), ("shapes", shapes), ("parts", parts), ("multiple", multiple)):
             check_size(name, size)
         if not len(sources) == len(targets) > 0:
             raise InputError(f"{len(sources)} sources and {len(targets)} targets; give one or more, and as many of both")
         self.sources, self.targets, self.pad = sources, targets, pad
+        self.parts, self.multiple = parts, multiple
         lengths = np.array([(len(source), len(target)) for source, target in zip(sources, targets, strict=True)])
         if (longest := parts * _rounded(lengths).sum(1).max()) > budget:
             many = "a pair takes" if parts == 1 else f"{parts} pairs take"
@@ -105,7 +108,9 @@ class Buckets:
             side = np.full((bucket.rows, width), self.pad, np.int32)
             for row, member in zip(side, members, strict=False):
                 row[: len(texts[member])] = texts[member]
-            sides.append(side)
+            rows = side.reshape(self.parts, -1, width)
+            more = ((0, 0), (0, -rows.shape[1] % self.multiple), (0, 0))
+            sides.append(np.pad(rows, more, constant_values=self.pad).reshape(-1, width))
         return Pairs(*sides)
 
 

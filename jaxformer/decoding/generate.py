@@ -30,6 +30,7 @@ from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
 from jaxformer.pytree import n_bytes
+from jaxformer.sharding.placement import cut_cache
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
@@ -133,7 +134,7 @@ def read(
 ) -> tuple[Step, Float[Array, "B V"], KVCache, Int[Array, "B P"]]:
     """A step for `width` rows a prompt, the first token's logits, the cache, and what was read: at the right, behind -1."""
     batch, longest = text.shape
-    cache = empty_cache(model, batch, capacity)
+    cache = cut_cache(empty_cache(model, batch, capacity))
     positions = places(jnp.int32(0), longest, padding)
     states, cache = model.last_hidden_state(text, cache, mask=behind(padding, capacity), positions=positions)
     rows = jnp.repeat(padding, width)
@@ -142,7 +143,7 @@ def read(
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         positions = places(cache.length, 1, rows)
         states, after = apart.last_hidden_state(tokens[:, None], cache, mask=behind(rows, cache.capacity), positions=positions)
-        return last(apart, states, 0), after
+        return last(apart, states, 0), cut_cache(after)
 
     unread = (longest - start + padding)[:, None]
     history = jnp.where(jnp.arange(longest, dtype=jnp.int32)[None] >= unread, jnp.roll(text, longest - start, axis=1), NONE)

@@ -27,6 +27,7 @@ from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
+from jaxformer.sharding.placement import cut_cache
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
@@ -104,7 +105,7 @@ def read(
     batch, mask = source.shape[0], padding_mask(valid)
     memory = model.encode(source, mask=mask)
     remembered = model.remember(memory)
-    cache = empty_cache(model, batch, size)
+    cache = cut_cache(empty_cache(model, batch, size))
     started = jnp.full((batch, 1), start)
     logits, cache = model.extend(started, cache, remembered, memory_mask=mask)
     rows = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), width)
@@ -112,7 +113,7 @@ def read(
 
     def step(tokens: Array, cache: KVCache) -> tuple[Array, KVCache | None]:
         logits, after = apart.extend(tokens[:, None], cache, remembered, memory_mask=mask[rows])
-        return logits[:, 0], after
+        return logits[:, 0], cut_cache(after)
 
     return step, logits[:, 0], cache, started
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxformer import keep_mask
+from jaxformer.sharding.mesh import traced_for
 
 MOST_SCORES = 2**23
 """Scores of a batch that is worked off whole: 32 MiB in float32. Of fewer, parts save little memory, and cost some time."""
@@ -65,7 +66,9 @@ def along(axes: dict[str, int], parts: int, attend: Attend) -> Attend:
         own |= {name: cut(x, axes[name], parts) for name, x in given.items() if x is not None and x.shape[axes[name]] != 1}
         shared = {name: x for name, x in given.items() if name not in own}
         own["rng"] = None if rng is None else keep_mask.split(rng, parts)
-        found = jnp.moveaxis(jax.lax.map(lambda part: attend(**shared, **part), own), 0, axes["q"])
+        # On a mesh the parts lie on different devices, and go side by side: a loop would gather each of them everywhere.
+        each = jax.lax.map if traced_for() is None else lambda f, own: jax.vmap(f)(own)
+        found = jnp.moveaxis(each(lambda part: attend(**shared, **part), own), 0, axes["q"])
         return found.reshape(q.shape[:-1] + v.shape[-1:])
 
     return attend if parts == 1 else in_parts

@@ -17,6 +17,7 @@ from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.relative_bias import RelativeBias
 from jaxformer.pytree import is_stacked, map_named
+from jaxformer.sharding.placement import along_rows
 from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 
@@ -58,7 +59,7 @@ def scan_layers(
     """
 
     def run(carry: PyTree, layer: PyTree) -> tuple[PyTree, PyTree]:
-        return step(carry, layer, shared)
+        return step(along_rows(carry), layer, shared)
 
     first = jax.tree.leaves(layers[0], is_leaf=is_apart)[0]
     if is_apart(first):

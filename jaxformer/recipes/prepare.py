@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-CHANGEABLE = ("out", "resume", "cache", "steps", "sample", "show", "evaluate_every", "save_every")
+CHANGEABLE = ("out", "resume", "cache", "steps", "sample", "show", "evaluate_every", "save_every", "mesh")
 """Flags that may change when a run is resumed; every other one decides what is learned."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer.compilation_cache import use_cache
+from jaxformer.config.mesh import check_batch, check_model
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import COPY, REVERSE
 from jaxformer.config.recipe import Recipe
@@ -23,6 +24,8 @@ from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.placement import init
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -58,6 +61,8 @@ class Reverse(Recipe):
         super().__post_init__()
         check_choice("task", self.task, TASKS)
         check_size("show", self.show, least=0)
+        check_batch(self.batch, self.layout)
+        check_model(self.model, self.layout)
         check_number("smoothing", self.smoothing, 0, below=1)
         longest = TASKS[self.task].longest + 2
         for name, most in (("context", self.model.context), ("source_context", self.model.source.context)):
@@ -117,7 +122,7 @@ def main(arguments: list[str]) -> None:
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
-    with only_writer(out):
+    with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, held_out, console)
         exact = show_predictions(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
         plot_losses(folder)
@@ -135,7 +140,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     """The run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
+    state = init(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer), seed)
     folder, state = start_run(recipe, {}, state)
     start_step = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))

@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer.compilation_cache import use_cache
+from jaxformer.config.mesh import check_batch, check_model
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
@@ -25,6 +26,8 @@ from jaxformer.decoding import generate
 from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.placement import init
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.lock import only_writer
@@ -59,6 +62,8 @@ class Shakespeare(Recipe):
         super().__post_init__()
         object.__setattr__(self, "data", located(self.data))
         check_size("sample", self.sample, least=0)
+        check_batch(self.batch, self.layout)
+        check_model(self.model, self.layout)
 
 
 NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
@@ -108,10 +113,11 @@ def main(arguments: list[str]) -> None:
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-    with only_writer(out):
+    with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)
-    console.print(sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed))
+        written = sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed)
+    console.print(written)
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {shlex.quote(str(out))} --tokens 200")
 
@@ -122,7 +128,7 @@ def train(
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer))(seed)
+    state = init(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer), seed)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = start_run(recipe, text, state)
     start_step = int(state.step)

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from jaxformer.compilation_cache import use_cache
+from jaxformer.config.mesh import check_model
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import BASE, TRANSLATION
 from jaxformer.config.recipe import Recipe
@@ -28,6 +29,8 @@ from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.placement import init, put, put_batch
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
@@ -92,6 +95,7 @@ class Translate(Recipe):
         if self.tested is not None:
             check_size("tested", self.tested)
         check_number("smoothing", self.smoothing, 0, below=1)
+        check_model(self.model, self.layout)
         if not self.data:
             raise InputError("data is empty; give a corpus by name, or files")
         for name, most in (("context", self.model.context), ("source_context", self.model.source.context)):
@@ -154,7 +158,7 @@ def main(arguments: list[str]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     if not can_score():
         console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
-    with only_writer(out):
+    with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)
         test_translations(recipe, folder, Translator(model, tokenizer), splits.test, console)
@@ -173,7 +177,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
+    state = init(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer), seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
     folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not recipe.resume:
@@ -219,7 +223,7 @@ def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
     """The pairs to train on and those held out, in batches."""
     train, held_out = (encode_pairs(tokenizer, pairs, recipe.longest) for pairs in (splits.train, splits.validation))
-    sizes = {"pad": tokenizer.frame.pad, "budget": recipe.batch}
+    sizes = {"pad": tokenizer.frame.pad, "budget": recipe.batch, "multiple": recipe.row_parts}
     return (
         Buckets(*train, shapes=recipe.shapes, parts=recipe.parts, **sizes),
         Buckets(*held_out, shapes=min(EVALUATION_SHAPES, recipe.shapes), **sizes),
@@ -228,7 +232,7 @@ def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tup
 
 def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
     """The mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
-    sums = [measure_pairs(model, batch, pad=pairs.pad) for batch in pairs.epoch()]
+    sums = [measure_pairs(model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
     total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
@@ -236,11 +240,11 @@ def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
 def choose_weights(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
     folder.check_kept()
-    mean = average_weights(folder.evaluated, model)
+    mean = put(average_weights(folder.evaluated, model))
     single = min((line["val_loss"] for line in folder.metrics), default=math.inf)
     averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
-    chosen = mean if averaged < single else load_weights(folder.best, model)
+    chosen = mean if averaged < single else put(load_weights(folder.best, model))
     save_weights(folder.weights, chosen, folder.manifest.renewed)
     return chosen
 

@@ -20,6 +20,8 @@ from jaxtyping import PyTree
 from jaxformer.errors import CheckpointError, first_line, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.pytree import map_named, named_leaves
+from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
+from jaxformer.sharding.placement import on_host
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
@@ -44,10 +46,15 @@ def digest(state: PyTree) -> str:
     """sha256 over every leaf's name, type, shape and bytes."""
     total = hashlib.sha256()
     for name, leaf in named_leaves(state).items():
-        array = np.asarray(leaf)
+        array = on_host(leaf)
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(np.ascontiguousarray(array).data)
     return total.hexdigest()
+
+
+def mesh_fact() -> dict[str, str]:
+    """What a checkpoint says of its mesh; nothing on one device."""
+    return {} if mesh_name() == ONE_DEVICE else {"mesh": mesh_name()}
 
 
 def save_state(folder: Path, step: int, state: PyTree) -> None:
@@ -65,7 +72,9 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with _checkpointer(folder) as checkpointer:
-            saved = checkpointer.save(step, named_leaves(state), custom_metadata={"sha256": digest(state)}, overwrite=True)
+            saved = checkpointer.save(
+                step, named_leaves(state), custom_metadata={"sha256": digest(state), **mesh_fact()}, overwrite=True
+            )
     except Exception as error:
         for unfinished in folder.glob("*.orbax-checkpoint-tmp"):
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -84,7 +93,7 @@ def load_state(folder: Path, like: PyTree) -> PyTree:
     faults: dict[int, str] = {}
     for step in steps:
         with _quiet():
-            state, fault = _attempt(folder, step, like)
+            found, fault = _attempt(folder, step, like)
             if fault:
                 gc.collect()
         if fault:
@@ -93,6 +102,10 @@ def load_state(folder: Path, like: PyTree) -> PyTree:
         for damaged, fault in faults.items():
             _set_aside(folder / str(damaged))
             warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
+        state, mesh = found
+        if mesh != mesh_name():
+            said = f"step {step} was written on mesh {mesh} and goes on on {mesh_name()}: close, not bit-identical"
+            warnings.warn(f"{folder}: {said}", stacklevel=2)
         return state
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
     raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}")
@@ -117,8 +130,8 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _attempt(folder: Path, step: int, like: PyTree) -> tuple[PyTree, str]:
-    """The state of that step, or why there is none."""
+def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
+    """The state of that step and its mesh, or why there is none."""
     try:
         with _checkpointer(folder) as checkpointer:
             return _load(checkpointer, step, like), ""
@@ -126,7 +139,8 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[PyTree, str]:
         return None, first_line(error)
 
 
-def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
+def _load(checkpointer: Any, step: int, like: PyTree) -> tuple[PyTree, str]:
+    """The state, and the mesh that it was written on."""
     wanted = named_leaves(like)
     meta = checkpointer.metadata(step)
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
@@ -140,4 +154,4 @@ def _load(checkpointer: Any, step: int, like: PyTree) -> PyTree:
     state = map_named(lambda name, _: leaves[name], like)
     if digest(state) != meta.custom_metadata["sha256"]:
         raise CheckpointError("the data are not what was saved (sha256 differs)")
-    return state
+    return state, meta.custom_metadata.get("mesh", ONE_DEVICE)

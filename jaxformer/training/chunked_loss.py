@@ -45,7 +45,9 @@ def read_out_cross_entropy(
         return cross_entropy(head(states, token), targets, **rules)
 
     weights = model.head, model.embed.token
-    return _in_chunks(loss, weights, states.reshape(chunks, rows, -1), targets.reshape(chunks, rows))
+    # A chunk has rows of every sequence: on a mesh, each device has a part of every chunk.
+    states, targets = (x.reshape(rows, chunks, *x.shape[1:]).swapaxes(0, 1) for x in (states, targets))
+    return _in_chunks(loss, weights, states, targets)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxformer.sharding.placement import along_rows, as_placed, put_batch
 from jaxformer.training.losses import mean
 
 Loss = Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
@@ -50,10 +51,11 @@ def train_step(
 
     The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
     """
+    batch = along_rows(batch)
     gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
     value, gradient = gradient_of(loss, state.model, batch, key)
     updates, moments = optimizer.update(gradient, state.moments, state.model)
-    return TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments), value
+    return as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments)), value
 
 
 def whole_gradient(loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], PyTree]:
@@ -69,7 +71,9 @@ def gradient_in_parts(
     keys = None if key is None else jax.random.split(key, parts)
 
     def add(sums: PyTree, part: tuple[Any, PRNGKeyArray | None]) -> tuple[PyTree, None]:
-        (total, count), gradient = jax.value_and_grad(lambda model: loss(model, *part), has_aux=True)(model)
+        (total, count), gradient = jax.value_and_grad(lambda model: loss(model, along_rows(part[0]), part[1]), has_aux=True)(
+            model
+        )
         return jax.tree.map(jnp.add, sums, (total, count, gradient)), None
 
     zero = jax.tree.map(
@@ -120,7 +124,7 @@ def make_shaped_train_steps(
     def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Float[Array, ""]]:
         first, total = int(state.step), jnp.zeros(())
         for step in range(first, first + int(n)):
-            state, value = one(state, batch(step), seed)
+            state, value = one(state, put_batch(batch(step)), seed)
             total = total + value
         return state, total / n
 
@@ -132,7 +136,7 @@ def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
 
     @jax.jit
     def sums(model: PyTree, batches: Any) -> tuple[Array, Array]:
-        return jax.lax.map(lambda batch: loss(model, batch, None), batches)
+        return jax.lax.map(lambda batch: loss(model, along_rows(batch), None), batches)
 
     def evaluate(model: PyTree, batches: Any) -> float:
         totals, normalisers = sums(model, batches)

@@ -1,0 +1,57 @@
+"""`jaxformer parity sharded`: one train step on a mesh against the same step on one device."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from jaxformer.cli.parity.shared_flags import ReportFlags
+from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.config.mesh import MeshConfig
+from jaxformer.config.presets import PRESETS
+from jaxformer.errors import InputError
+from jaxformer.flags import parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharded(CacheFlag, ReportFlags):
+    """Compare one train step on a mesh of devices with the same step on one device, in float64: every activation, gradient
+    and update. On a CPU the devices are simulated. Exit code 0: equal, 1: different, 2: could not compare."""
+
+    model: tyro.conf.Positional[str] = ""
+    """The folder of a run or of a model, or a preset by name, which gets random parameters."""
+    mesh: str = "data=2,fsdp=2,tensor=2"
+    """Devices by axes: data, fsdp, tensor, sequence."""
+    mutants: bool = False
+    """Instead: put known mistakes of sharded code into a small model, and count those that are found."""
+
+
+def main(arguments: list[str]) -> int:
+    """Compare, print the report, and return its exit code."""
+    flags = parse(Sharded, arguments, prog="jaxformer parity sharded")
+    use_cache(flags.cache)
+    from jaxformer.sharding.mesh import simulate
+
+    if flags.mutants:
+        from jaxformer.distributed.try_mutants import DEVICES
+        from jaxformer.distributed.try_mutants import main as try_mutants
+
+        simulate(DEVICES)
+        return try_mutants()
+    mesh = MeshConfig.read(flags.mesh)
+    simulate(mesh.devices)
+    from jaxformer.distributed.compare import compare_sharded
+
+    return flags.show(compare_sharded(found(flags.model), mesh))
+
+
+def found(name: str) -> Any:
+    """A model of a folder, or a preset's configuration."""
+    if name in PRESETS:
+        return PRESETS[name]
+    if not Path(name).is_dir() or not name:
+        raise InputError(f"model = {name!r} is no folder and no preset; give a run's folder, or one of {', '.join(PRESETS)}")
+    from jaxformer.folders.opened import load
+
+    return load(Path(name))

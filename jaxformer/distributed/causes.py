@@ -1,0 +1,158 @@
+"""Why an array on a mesh is not the one of a single device: formulas of the usual mistakes, tried on both."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+
+class Placed:
+    """An array as the devices of a mesh hold it."""
+
+    def __init__(self, array: Any, mesh: Mesh):
+        self.whole = np.asarray(array)
+        self.sizes = {name: size for name, size in mesh.shape.items() if size > 1}
+        place = {device: np.argwhere(mesh.devices == device)[0] for device in mesh.devices.flat}
+        self.held: list[tuple[dict[str, int], tuple[Any, ...], np.ndarray]] = [
+            (dict(zip(mesh.axis_names, map(int, place[shard.device]), strict=True)), shard.index, np.asarray(shard.data))
+            for shard in array.addressable_shards
+            if shard.device in place
+        ]
+
+    def along(self, axis: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
+        """The copies of one part that lie along an axis, where all else is the same; none where the axis cuts the array."""
+        groups: dict[Any, list[tuple[int, tuple[Any, ...], np.ndarray]]] = {}
+        for place, index, data in self.held:
+            others = tuple(n for name, n in place.items() if name != axis)
+            groups.setdefault(others, []).append((place[axis], index, data))
+        for group in groups.values():
+            if len({str(index) for _, index, _ in group}) == 1:
+                yield group[0][1], [data for _, _, data in sorted(group, key=lambda each: each[0])]
+
+    def differing(self) -> list[str]:
+        """The axes along which copies that should be equal are not."""
+        return [
+            axis for axis in self.sizes if any(not explained(each, those[0]) for _, those in self.along(axis) for each in those)
+        ]
+
+
+def explain(placed: Placed, reference: np.ndarray) -> tuple[str, str]:
+    """An axis and what went wrong along it; '' and '' where no formula gives the array."""
+    differing = placed.differing()
+    for axis in differing or placed.sizes:
+        for say, formula in (OF_COPIES if differing else OF_WHOLES).items():
+            if formula(placed, reference, axis):
+                return axis, say
+    return (", ".join(differing), STALE) if differing else ("", "")
+
+
+def explained(ours: np.ndarray, reference: np.ndarray) -> bool:
+    """Whether a formula gives the array."""
+    return ours.shape == reference.shape and distance(ours, reference) <= EXPLAINED
+
+
+def sum_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """Each device holds its own part of a sum; a bias that each of them added counts once."""
+    groups = list(placed.along(axis))
+    return bool(groups) and all(up_to_a_bias(np.sum(those, axis=0), reference[index]) for index, those in groups)
+
+
+def other_axis(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """The same, where each part was summed over another axis, along which all have the same."""
+    others = [size for name, size in placed.sizes.items() if name != axis]
+    sums = [(np.sum(those, axis=0), reference[index]) for index, those in placed.along(axis)]
+    return bool(sums) and any(all(up_to_a_bias(ours, size * theirs) for ours, theirs in sums) for size in others)
+
+
+def up_to_a_bias(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether two arrays are equal but for one row that is added to all rows of one."""
+    if ours.shape != theirs.shape or ours.ndim < 2:
+        return explained(ours, theirs)
+    row = (ours - theirs).reshape(-1, ours.shape[-1])[0]
+    return explained(ours - row, theirs)
+
+
+def mean_left_out(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """Each device holds its own value, whose mean is wanted."""
+    groups = list(placed.along(axis))
+    return bool(groups) and all(explained(np.mean(those, axis=0), reference[index]) for index, those in groups)
+
+
+def too_often(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """A sum over copies that are whole already."""
+    return explained(placed.whole, reference * placed.sizes[axis])
+
+
+def divided(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """A mean where a sum is wanted."""
+    return explained(placed.whole, reference / placed.sizes[axis])
+
+
+def repeated(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """Units are zero at the same places in each shard, and are not on one device."""
+    ours, theirs = placed.whole == 0, reference == 0
+    return any(
+        same_blocks(ours, dim, placed.sizes[axis]) and not same_blocks(theirs, dim, placed.sizes[axis])
+        for dim in range(ours.ndim)
+        if ours.shape[dim] % placed.sizes[axis] == 0 and ours.any() and not ours.all()
+    )
+
+
+def first_shard(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """Every shard has what the first one should have."""
+    return _blocks(placed, reference, axis, lambda ours, theirs: all(explained(block, theirs[0]) for block in ours))
+
+
+def other_order(placed: Placed, reference: np.ndarray, axis: str) -> bool:
+    """The shards are right and stand in another order."""
+
+    def permuted(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
+        return all(any(explained(block, other) for other in theirs) for block in ours)
+
+    return _blocks(placed, reference, axis, permuted)
+
+
+def _blocks(placed: Placed, reference: np.ndarray, axis: str, fits: Callable[..., bool]) -> bool:
+    n = placed.sizes[axis]
+    return any(
+        fits(np.split(placed.whole, n, dim), np.split(reference, n, dim))
+        for dim in range(reference.ndim)
+        if reference.shape[dim] % n == 0 and placed.whole.shape == reference.shape
+    )
+
+
+def same_blocks(array: np.ndarray, dim: int, n: int) -> bool:
+    """Whether an array is one block, n times."""
+    first, *others = np.split(array, n, dim)
+    return all(np.array_equal(first, other) for other in others)
+
+
+STALE = "copies differ: a device has an older or another value"
+Formula = Callable[[Placed, np.ndarray, str], bool]
+"""formula(placed, reference, axis): whether it gives what is there."""
+OF_COPIES: Mapping[str, Formula] = {
+    "the sum over it is left out: each device holds its own part": sum_left_out,
+    "the sum is over another axis instead": other_axis,
+    "the mean over it is left out: each device holds its own value": mean_left_out,
+}
+"""What is said of arrays whose copies differ."""
+OF_WHOLES: Mapping[str, Formula] = {
+    "summed over it once too often": too_often,
+    "divided by its size once too often": divided,
+    "dropout repeats in each shard": repeated,
+    "every shard has the first one's values": first_shard,
+    "the shards stand in another order": other_order,
+}
+"""What is said of the others."""
+
+
+def shard_means(loss: Callable[..., tuple[Any, Any]], model: Any, batch: Any, parts: int) -> float:
+    """The mean of the means of equal parts of a batch: the wrong loss where their counts differ."""
+    rows = [jax.tree.map(lambda leaf, i=i: np.split(np.asarray(leaf), parts)[i], batch) for i in range(parts)]
+    of = jax.jit(lambda model, part: loss(model, part, None))
+    found = [of(model, part) for part in rows]
+    return float(np.mean([np.asarray(total) / np.asarray(count) for total, count in found]))

@@ -1,0 +1,200 @@
+"""One train step on a mesh against the same step on one device: every activation, gradient and update, in float64.
+
+The first array that differs is named, with the axis of the mesh and, where a formula gives it, the mistake.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import PRNGKeyArray
+
+from jaxformer.config.mesh import MeshConfig, check_model
+from jaxformer.config.models import ModelConfig
+from jaxformer.distributed.causes import Placed, explain, explained, shard_means
+from jaxformer.distributed.recorded_step import STAGES, Arrays, Recorded, Step, recorded_step, run
+from jaxformer.distributed.step_inputs import OPTIMIZER, default_batch, default_loss, excited, wide_state
+from jaxformer.parity.judge.comparison import environment
+from jaxformer.parity.numerics.float64 import jax_float64
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.report import Report
+from jaxformer.pytree import named_leaves
+from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.placement import put, put_batch
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.step import Loss, TrainState
+
+KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
+OnMesh = Callable[[], AbstractContextManager[Any]]
+"""A context that only the step on the mesh runs in."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step, and what it is given."""
+
+    state: TrainState
+    """Of one device, on the host."""
+    batch: Any
+    key: PRNGKeyArray | None
+    loss: Loss
+    optimizer: optax.GradientTransformation
+    step: Step | None = None
+    """The user's own step on the mesh: its state and its loss are compared, and nothing inside of it."""
+
+    def on_one_device(self) -> Recorded:
+        """What the step computes, as numpy arrays."""
+        return jax.tree.map(np.asarray, self._run())
+
+    def on(self, mesh: MeshConfig, around: OnMesh = nullcontext) -> tuple[Recorded, Mesh]:
+        """What it computes on a mesh, as the devices hold it."""
+        with jax.enable_x64(True), on_mesh(mesh) as devices, around():
+            assert devices is not None
+            case = replace(self, state=put(self.state), batch=put_batch(self.batch))
+            return case._run() if self.step is None else case._run_own(self.step), devices
+
+    def _run(self) -> Recorded:
+        with jax_float64():
+            step = partial(recorded_step, loss=self.loss, optimizer=self.optimizer)
+            return run(step, self.state, self.batch, self.key)
+
+    def _run_own(self, step: Step) -> Recorded:
+        with jax.enable_x64(True):
+            state, value = step(self.state, self.batch, self.key)
+        return Recorded({}, {"loss": value}, {}, named_leaves(state))
+
+
+def compare_sharded(
+    model: Any,
+    mesh: MeshConfig | str,
+    batch: Any = None,
+    *,
+    loss: Loss | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    key: PRNGKeyArray | None = None,
+    step: Step | None = None,
+) -> Report:
+    """One step of a model of ours, or of its configuration with excited parameters, on one device and on a mesh.
+
+    `mesh` is `data=2,tensor=2` or a MeshConfig; this process needs as many devices. `loss(model, batch, key)` gives a sum and
+    what it is divided by; left out, it is that of our recipes, on a batch of random ids of unequal lengths, with dropout.
+    `step(state, batch, key) -> (state, loss)` is your own step for the mesh, which surrounds it; left out, it is ours.
+    Nothing is raised for a difference: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError for what
+    does not fit the mesh.
+    """
+    mesh = MeshConfig.read(mesh) if isinstance(mesh, str) else mesh
+    config = model if isinstance(model, ModelConfig) else getattr(model, "config", None)
+    if isinstance(config, ModelConfig):
+        check_model(config, mesh)
+    model = excited(model) if isinstance(model, ModelConfig) else model
+    loss = default_loss(model) if loss is None else loss
+    batch = default_batch(model.config, mesh) if batch is None else batch
+    optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
+    case = Case(wide_state(model, optimizer), batch, jax.random.key(0) if key is None else key, loss, optimizer, step)
+    return judge(case, mesh, case.on_one_device())
+
+
+def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nullcontext) -> Report:
+    """The report of what a step on a mesh computes, against what it computes on one device."""
+    found, devices = case.on(mesh, around)
+    stages: list[Stage] = []
+    alone: list[str] = []
+    for name in STAGES:
+        ours, theirs = compared(getattr(found, name), reference), getattr(reference, name)
+        if not ours:
+            stages.append(Stage(name, "n/a", "your own step shows nothing of it"))
+            continue
+        wrong = first_difference(name, ours, theirs, devices)
+        if wrong is None:
+            stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}"))
+            continue
+        place, how_far, placed = wrong
+        axis, cause = explain(placed, np.asarray(theirs[place]))
+        if not axis and name == "loss":
+            axis, cause = unequal_mean(case, mesh, around)
+        if not axis:
+            alone = alone or list(axes_at_fault(case, mesh, reference, around))
+            axis = ", ".join(alone)
+        said = f"; axis {axis}{f': {cause}' if cause else ''}" if axis else ""
+        stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{said}"))
+    facts = environment() | {"mesh": str(mesh), "devices": str(mesh.devices)}
+    return Report(tier="A", tolerance=TOLERANCES["activation"][0], stages=stages, environment=facts)
+
+
+def compared(arrays: Arrays, reference: Recorded) -> Arrays:
+    """All but the moments of parameters whose gradient is rounding around zero, and so are they."""
+    noise = null_gradients("gradients", reference.gradients)
+    null = tuple(f".{name}" for name, array in reference.gradients.items() if np.abs(array).max(initial=0) <= noise)
+    return {name: array for name, array in arrays.items() if not (name.startswith("moments.") and name.endswith(null))}
+
+
+def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed] | None:
+    """The first array that is over its tolerance, or whose copies differ: its name, how far it is off, and the array."""
+    null = null_gradients(stage, theirs)
+    for name, array in ours.items():
+        placed = Placed(array, mesh)
+        if name not in theirs:
+            return name, "one device does not compute it", placed
+        found = error_of(stage, placed.whole, theirs[name], null)
+        if over(found, KINDS[stage]):
+            return name, say(stage, found), placed
+        if axes := placed.differing():
+            return name, f"copies of it differ along {', '.join(axes)}", placed
+    return None
+
+
+def error_of(stage: str, ours: np.ndarray, theirs: np.ndarray, null: float) -> Error:
+    """Of two arrays; integers have none, or an infinite one."""
+    return error(ours, theirs, noise=null)
+
+
+def say(stage: str, found: Error) -> str:
+    """The error and the tolerance of a stage."""
+    relative, peak = TOLERANCES[KINDS[stage]]
+    if relative == np.inf:
+        return f"max/rms {found.peak:.1e}, tolerance {peak:.0e}"
+    return f"relL2 {found.relative:.1e}, tolerance {relative:.0e}"
+
+
+def worst(stage: str, ours: Arrays, theirs: Arrays) -> str:
+    """The largest error of a stage that is equal."""
+    null = null_gradients(stage, theirs)
+    errors = [error_of(stage, np.asarray(ours[name]), theirs[name], null) for name in ours]
+    return "at most " + say(stage, max(errors, key=lambda each: each.off(KINDS[stage])))
+
+
+def null_gradients(stage: str, theirs: Arrays) -> float:
+    """Up to here a gradient is rounding around zero."""
+    return NULL_GRADIENT * rms(theirs.values()) if stage == "gradients" else 0.0
+
+
+def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[str, str]:
+    """Whether the loss is a mean of the shards' means, which is seen without dropout."""
+    quiet = replace(case, key=None)
+    found = np.asarray(quiet.on(mesh, around)[0].loss["loss"])
+    with jax_float64():
+        for axis, parts in (("data", mesh.data), ("fsdp", mesh.fsdp), ("data, fsdp", mesh.rows)):
+            if parts > 1 and explained(found, np.asarray(shard_means(case.loss, case.state.model, case.batch, parts))):
+                return axis, "a mean of the shards' means, whose counts differ"
+    return "", ""
+
+
+def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh) -> Iterator[str]:
+    """The axes that differ from one device when they stand alone; all that cut something, where none of them does."""
+    axes = [axis for axis, size in mesh.sizes.items() if size > 1]
+    alone = [axis for axis in axes if len(axes) == 1 or different_alone(case, axis, mesh.sizes[axis], reference, around)]
+    yield from alone or axes
+
+
+def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool:
+    """Whether a mesh of one axis differs."""
+    found, devices = case.on(MeshConfig(**{axis: size}), around)
+    pairs = ((name, compared(getattr(found, name), reference), getattr(reference, name)) for name in STAGES)
+    return any(first_difference(*pair, devices) for pair in pairs)

@@ -1,0 +1,69 @@
+"""What a step is compared on where the user gives nothing else: excited parameters, unequal rows, dropout, a clipping AdamW."""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxformer.config.mesh import MeshConfig
+from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
+from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig
+from jaxformer.data.tasks import Pairs
+from jaxformer.data.windows import Windows
+from jaxformer.errors import InputError
+from jaxformer.models import GPT, EncoderDecoder, Model, abstract
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.pytree import is_weight
+from jaxformer.training.losses import cross_entropy
+from jaxformer.training.pairs import pair_loss
+from jaxformer.training.step import Loss, TrainState, train_state
+
+OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=0.1), ScheduleConfig()
+LEAST_ROWS, LONGEST = 8, 16
+PAD = 0
+"""Of an encoder-decoder's pairs."""
+
+
+def excited(config: ModelConfig) -> Model:
+    """A model whose parameters hide no bug."""
+    return excite(abstract(config), seed=0)
+
+
+def wide_state(model: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step, in float64, on the host."""
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if is_weight(leaf) else np.asarray(leaf), model)
+        return jax.tree.map(np.asarray, train_state(jax.tree.map(jnp.asarray, wide), optimizer))
+
+
+def default_loss(model: Any) -> Loss:
+    """That of the recipes; InputError for a model that has none."""
+    if isinstance(model, GPT):
+        return next_token_loss
+    if isinstance(model, EncoderDecoder):
+        return partial(pair_loss, pad=PAD)
+    raise InputError(
+        f"a {type(model).__name__} has no loss of its own; give loss(model, batch, key) -> (sum, count), and a batch"
+    )
+
+
+def next_token_loss(model: GPT, batch: Windows, key: Any) -> tuple[Any, Any]:
+    """Cross-entropy of the next token: its sum and its count."""
+    return cross_entropy(model(batch.inputs, key=key), jnp.asarray(batch.targets))
+
+
+def default_batch(config: ModelConfig, mesh: MeshConfig) -> Any:
+    """Random ids whose rows have other numbers of targets, so that no mean over shards is the mean over all."""
+    rows, longest = mesh.rows * math.ceil(LEAST_ROWS / mesh.rows), min(LONGEST, config.context - 1)
+    rng = np.random.default_rng(0)
+    length = max(longest // mesh.sequence, 1) * mesh.sequence
+    ids, targets = (rng.integers(1, config.vocab_size, (rows, length)).astype(np.int32) for _ in range(2))
+    counted = np.arange(length) < rng.integers(2, length + 1, (rows, 1))
+    if isinstance(config, EncoderDecoderConfig):
+        start = np.ones((rows, 1), np.int32)
+        return Pairs(np.where(counted, ids, PAD), np.concatenate([start, np.where(counted, targets, PAD)], 1))
+    return Windows(ids, np.where(counted, targets, IGNORE_INDEX))

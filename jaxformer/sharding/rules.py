@@ -1,0 +1,115 @@
+"""Which axes of a mesh cut which axes of a parameter: one table for all models, in axis letters (see `jaxformer`).
+
+A leaf is known by the end of its name. Beside the glossary's letters there are
+
+    NH  heads times their width      Q  query, key and value side by side      P  positions      X  what is never cut
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax.sharding import PartitionSpec
+from jaxtyping import PyTree
+
+from jaxformer.errors import ConfigError
+from jaxformer.pytree import is_stacked, map_named
+
+AXES_OF = {
+    "token.table": "V D",
+    "position.table": "P D",
+    "token_type.table": "X D",
+    "relative_bias.table": "X N",
+    "project.kernel": "X D",
+    "pooler.kernel": "D X",
+    "qkv.kernel": "D Q",
+    "qkv.bias": "Q",
+    "query.kernel": "D NH",
+    "query.bias": "NH",
+    "key.kernel": "D KH",
+    "key.bias": "KH",
+    "value.kernel": "D KH",
+    "value.bias": "KH",
+    "out.kernel": "NH D",
+    "sinks.bias": "N",
+    "gate.kernel": "D F",
+    "gate.bias": "F",
+    "up.kernel": "D F",
+    "up.bias": "F",
+    "down.kernel": "F D",
+    "head.kernel": "D V",
+    "head.bias": "V",
+    "norm.scale": "X",
+    "norm.bias": "X",
+    "out.bias": "X",
+    "down.bias": "X",
+    "project.bias": "X",
+    "pooler.bias": "X",
+}
+"""The end of a leaf's name -> the letters of its axes, without the layers'. What is added to the residual stream, or multiplied
+with it, is whole: it is small, and every device needs it."""
+
+CUT_BY = {
+    "V": ("tensor", "fsdp"),
+    "NH": ("tensor",),
+    "KH": ("tensor",),
+    "Q": ("tensor",),
+    "N": ("tensor",),
+    "F": ("tensor",),
+    "D": ("fsdp",),
+    "P": ("fsdp",),
+    "X": (),
+}
+"""A letter -> the axes of a mesh that cut it, from the left, if no axis before it has them already."""
+
+EXACT = ("NH", "F", "D")
+"""Letters whose size the mesh has to divide; the others stay whole where it does not: a vocabulary has any size, and several
+query heads share one of keys."""
+
+Table = Mapping[str, str]
+
+
+def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
+    """Of each axis of a leaf, the layers' as 'L'; ConfigError where no rule matches."""
+    parts = name.split(".")
+    for n in range(len(parts), 0, -1):
+        if (found := rules.get(".".join(parts[-n:]))) is not None:
+            return (*("L" if is_stacked(name) else ""), *found.split())
+    if parts[-1] in ("scale", "bias") and parts[-2:-1] and parts[-2].endswith("_norm"):
+        return letters_of(f"{'blocks.' if is_stacked(name) else ''}norm.{parts[-1]}", rules)
+    raise ConfigError(f"no rule says how {name} is cut; add the end of its name and the letters of its axes to the rules")
+
+
+def spec_of(name: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Table = AXES_OF) -> PartitionSpec:
+    """How a mesh of these sizes cuts a leaf. A scalar is whole. ConfigError where a size is not divided, or no rule matches."""
+    if not shape:
+        return PartitionSpec()
+    letters, used, spec = letters_of(name, rules), set[str](), []
+    if len(letters) != len(shape):
+        raise ConfigError(
+            f"{name} has shape {list(shape)}, and its rule the axes {' '.join(letters)}; give it a rule of its own"
+        )
+    for letter, size in zip(letters, shape, strict=True):
+        axes, parts = [], 1
+        for axis in CUT_BY.get(letter, ()):
+            n = sizes.get(axis, 1)
+            if n == 1 or axis in used or (len(shape) == 1 + ("L" in letters) and axis == "fsdp"):
+                continue
+            if size % (parts * n) == 0:
+                axes.append(axis)
+                parts *= n
+            elif letter in EXACT:
+                raise ConfigError(
+                    f"{name}: {letter} = {size} is not divided by {axis} = {n} of the mesh; give a divisor of {size}"
+                )
+        used |= {*axes}
+        spec.append(tuple(axes) if len(axes) > 1 else axes[0] if axes else None)
+    return PartitionSpec(*spec)
+
+
+def specs_of(tree: PyTree, sizes: Mapping[str, int], rules: Table = AXES_OF) -> PyTree:
+    """The same for every leaf of a model, of its gradient, or of a train state."""
+
+    def of(name: str, leaf: Any) -> PartitionSpec:
+        return spec_of(name, tuple(leaf.shape), sizes, rules)
+
+    return map_named(of, tree)

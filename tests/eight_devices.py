@@ -1,0 +1,99 @@
+"""What is seen on eight simulated devices, as one line of JSON: run by test_sharding.py in a process of its own."""
+
+import json
+import os
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import numpy as np
+
+import jaxformer as jf
+from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
+from jaxformer.config.mesh import MeshConfig
+from jaxformer.distributed.mutants import MUTANTS
+from jaxformer.distributed.try_mutants import try_mutant
+from jaxformer.errors import JaxformerError
+from jaxformer.nn import in_parts
+from jaxformer.sharding.mesh import make_mesh, on_mesh
+from jaxformer.sharding.placement import init, put
+from jaxformer.training import chunked_loss
+from jaxformer.training.checkpoint import digest, load_state, save_state
+
+TRIED = (
+    "the sum of a product's parts left out",
+    "that sum over a wrong axis",
+    "a mean of unequal shards",
+    "the same dropout in each shard",
+    "a stale replica",
+)
+PRODUCT = "data=2,fsdp=2,tensor=2"
+
+
+def small(config, **changes):
+    return replace(config, n_layers=1, d_model=16, d_ff=32, n_heads=4, vocab_size=32, **changes)
+
+
+def training() -> dict:
+    """Two steps with dropout in float64; attention in parts and the loss in chunks."""
+    with jax.enable_x64(True):
+        alone = trained(small(GPT_CONFIG, n_kv_heads=2), None, 2, "float64")
+        found = trained(small(GPT_CONFIG, n_kv_heads=2), PRODUCT, 2, "float64")
+        in_parts.MOST_SCORES, in_parts.AT_ONCE, chunked_loss.MOST_LOGITS = 64, 2048, 4096
+        jax.clear_caches()  # of programs that read the sizes before
+        divided = [trained(small(GPT_CONFIG, n_kv_heads=2), mesh, 1, "float64") for mesh in (None, "data=4")]
+    return {"product": apart(found, alone), "largest": found.largest, "divided": apart(divided[1], divided[0])}
+
+
+def stays() -> dict:
+    """Initial numbers, a checkpoint that goes on elsewhere, and written ids."""
+    config = small(GPT_CONFIG, n_kv_heads=2)
+    build, key = (lambda key: jf.GPT(config, rngs=key)), jax.random.key(0)
+    alone, said = init(build, key), []
+    with tempfile.TemporaryDirectory() as folder:
+        with on_mesh(MeshConfig(fsdp=8)):
+            cut = init(build, key)
+            largest = max(jax.tree.leaves(cut), key=lambda leaf: leaf.size)
+            save_state(Path(folder), 1, cut)
+        for mesh in (MeshConfig(fsdp=8), MeshConfig(data=2, tensor=2), None):
+            with on_mesh(mesh), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                again = load_state(Path(folder), put(init(build, key)))
+                said.append([digest(again) == digest(alone), *(str(one.message).partition(": ")[2] for one in caught)])
+    prompt = np.arange(12, dtype=np.int32).reshape(4, 3)
+    written = jf.generate(alone, prompt, 6)
+    with on_mesh(MeshConfig(data=2, tensor=2)):
+        same = np.array_equal(jf.generate(put(alone), prompt, 6), written)
+    part = largest.addressable_shards[0].data.size / largest.size
+    return {"same init": digest(cut) == digest(alone), "largest": part, "resumed": said, "same ids": bool(same)}
+
+
+def refused() -> list[str]:
+    """One line each."""
+    said = []
+    for call in (
+        lambda: make_mesh(MeshConfig(data=16)),
+        lambda: jf.compare_sharded(small(GPT_CONFIG, n_kv_heads=2), "tensor=8"),
+        lambda: jf.compare_sharded(small(GPT_CONFIG, n_kv_heads=2), "tensor"),
+    ):
+        try:
+            call()
+        except JaxformerError as error:
+            said.append(str(error))
+    return said
+
+
+def main() -> None:
+    found = {"refused": refused(), "stays": stays()}
+    outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
+    found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
+    found["pairs"] = str(jf.compare_sharded(small(PAIR_CONFIG), PRODUCT))
+    print(json.dumps(found | {"training": training()}))
+
+
+if __name__ == "__main__":
+    main()

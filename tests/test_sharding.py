@@ -1,0 +1,165 @@
+"""Runs on a mesh of eight simulated devices, and what is refused without any."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import jaxformer
+from jaxformer.config.mesh import MeshConfig, check_batch, check_model
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
+from jaxformer.config.presets import PRESETS
+from jaxformer.errors import ConfigError
+from jaxformer.models import abstract
+from jaxformer.pytree import named_leaves
+from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
+from tests.eight_devices import TRIED
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def eight() -> dict:
+    """What eight_devices.py saw."""
+    root = os.path.dirname(os.path.dirname(jaxformer.__file__))
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.eight_devices"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_training_on_a_mesh_is_training_on_one_device(eight):
+    for name in ("product", "divided"):
+        loss, model = eight["training"][name]
+        assert loss <= 1e-12, name
+        assert model <= 1e-11, name
+    assert eight["training"]["largest"] == 0.25
+
+
+def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(eight):
+    assert eight["pairs"].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), eight["pairs"]
+
+
+def test_init_checkpoints_and_generation(eight):
+    stays = eight["stays"]
+    assert stays["same init"]
+    assert stays["same ids"]
+    assert stays["largest"] == 1 / 8
+    elsewhere = "step 1 was written on mesh fsdp=8 and goes on on {}: close, not bit-identical"
+    assert stays["resumed"] == [
+        [True],
+        [True, elsewhere.format("data=2,tensor=2")],
+        [True, elsewhere.format("data=1")],
+    ]
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_mistake_of_shards_is_named_with_its_axis(eight, name):
+    killed, verdict = eight["mutants"][name]
+    assert killed, verdict
+
+
+def test_what_does_not_fit_is_refused_in_one_line(eight):
+    assert eight["refused"] == [
+        "mesh = data=16 needs 16 devices, and there are 8 (cpu); set JAX_NUM_CPU_DEVICES=16 to simulate them, "
+        "or give another mesh",
+        "mesh = tensor=8: tensor = 8 does not divide n_heads = 4; give a divisor of 4",
+        "mesh = 'tensor' is not a mesh; give axes and sizes, as data=4,tensor=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data=4,data=2", "twice"),
+        ("dat=4", "did you mean 'data'"),
+        ("data=0", "out of range"),
+        ("data=-1", "is not a mesh"),
+        ("", "is not a mesh"),
+        ("data=4,", "is not a mesh"),
+    ],
+)
+def test_a_mesh_is_read_or_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
+        MeshConfig.read(text)
+
+
+def test_a_mesh_is_written_as_it_is_read():
+    mesh = MeshConfig.read(" tensor=2 ,data=4")
+    assert str(mesh) == "data=4,tensor=2"
+    assert (mesh.devices, mesh.rows) == (8, 4)
+    assert MeshConfig.read(str(MeshConfig())) == MeshConfig()
+
+
+def test_batches_and_models_that_a_mesh_does_not_divide():
+    with pytest.raises(ConfigError, match=r"batch = 10 is not divided by data x fsdp = 2 x 2 of the mesh; give 12 or 8"):
+        check_batch(10, MeshConfig(data=2, fsdp=2))
+    with pytest.raises(ConfigError, match=r"mesh = fsdp=3: fsdp = 3 does not divide d_model = 8; give a divisor of 8"):
+        check_model(tiny_config(), MeshConfig(fsdp=3))
+    check_batch(10, None)
+    check_model(tiny_config(), MeshConfig(data=3, tensor=2, fsdp=8))
+
+
+EVERY_PART = EncoderDecoderConfig(
+    vocab_size=8,
+    context=8,
+    d_model=8,
+    n_layers=1,
+    n_heads=2,
+    d_ff=8,
+    gated=True,
+    qk_norm=True,
+    sinks=True,
+    norm_position="sandwich",
+    relative_bias="t5",
+    head_bias=True,
+)
+ENCODER = EncoderConfig(
+    vocab_size=8,
+    context=8,
+    d_model=8,
+    n_layers=1,
+    n_heads=2,
+    d_ff=8,
+    projections="fused",
+    embedding_norm=True,
+    token_types=2,
+    pooler=True,
+    embedding_width=4,
+)
+
+
+@pytest.mark.parametrize("config", [*PRESETS.values(), EVERY_PART, ENCODER], ids=lambda config: type(config).__name__)
+def test_every_leaf_of_every_model_has_a_rule_of_its_rank(config):
+    for name, leaf in named_leaves(abstract(config)).items():
+        assert len(letters_of(name)) == leaf.ndim, name
+
+
+def test_no_rule_is_without_a_leaf():
+    configs = [*PRESETS.values(), EVERY_PART, ENCODER]
+    names = [name for config in configs for name in named_leaves(abstract(config))]
+    assert [end for end in AXES_OF if not any(f".{name}".endswith(f".{end}") for name in names)] == []
+
+
+def test_how_leaves_are_cut():
+    sizes = {"data": 2, "fsdp": 2, "tensor": 2}
+    cut = {
+        "embed.token.table": ((8, 6), (("tensor", "fsdp"), None)),
+        "model.embed.token.table": ((6, 6), ("tensor", "fsdp")),
+        "embed.position.table": ((7, 6), (None, "fsdp")),
+        "stack.blocks.attention.query.kernel": ((3, 6, 8), (None, "fsdp", "tensor")),
+        "moments.1.mu.stack.blocks.feed_forward.down.kernel": ((3, 8, 6), (None, "tensor", "fsdp")),
+        "stack.blocks.attention.key.bias": ((3, 8), (None, "tensor")),
+        "stack.blocks.attention.key.kernel": ((3, 6, 5), (None, "fsdp", None)),
+        "norm.scale": ((6,), (None,)),
+        "step": ((), ()),
+    }
+    for name, (shape, wanted) in cut.items():
+        assert tuple(spec_of(name, shape, sizes)) == wanted, name
+    with pytest.raises(ConfigError, match=r"no rule says how mine\.gamma is cut"):
+        spec_of("mine.gamma", (4,), sizes)
+    with pytest.raises(ConfigError, match=r"up\.kernel: F = 7 is not divided by tensor = 2"):
+        spec_of("up.kernel", (6, 7), sizes)
+    assert spec_of("mine.gamma", (4, 4), sizes, {"gamma": "D F"}) == spec_of("up.kernel", (4, 4), sizes)
