@@ -176,7 +176,7 @@ def test_killed_at_every_instant_of_a_save(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", killed)
-            patch.setattr("jaxformer.whole_files._remove", lambda path: None)
+            patch.setattr("jaxformer.whole_files.remove", lambda path: None)
             try:
                 keep_weights(RunFolder(copy), 2, model, newest=2)
                 keep_weights(RunFolder(copy), 3, model, newest=2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_fi
             shakespeare.main(flags(data=text_file, out=out, save_every=6))
     assert stop.value.exit_code == code
     assert signal.getsignal(number) is handler
-    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["3"]
+    assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["0", "3"]
     if number == signal.SIGTERM:
         shakespeare.main(["--resume", "--out", str(out)])
         assert final(out) == final(whole)
@@ -208,11 +209,21 @@ def test_free_folder(tmp_path):
     assert free_folder(tmp_path, "x").name == "x-2"
 
 
-def test_a_learning_rate_far_too_high(text_file, tmp_path):
+def test_a_learning_rate_far_too_high_stops_and_goes_on_with_a_lower_one(text_file, tmp_path, capsys):
     out = tmp_path / "run"
-    with pytest.raises(NonFiniteError, match=r"^[\w.]+ is (nan|inf) at step \d+; lower the learning rate, or resume") as caught:
-        shakespeare.main([*flags(data=text_file, out=out), "--optimizer.learning-rate", "1e30"])
-    assert "\n" not in str(caught.value)
+    with pytest.raises(NonFiniteError) as caught:
+        shakespeare.main([*flags(data=text_file, out=out, evaluate_every=6), "--optimizer.learning-rate", "1e30"])
+    said = str(caught.value)
+    assert re.fullmatch(
+        r"the loss or the gradient of steps 2 to 4 is not finite, and none of them was applied; step 4: loss (nan|inf), "
+        r"gradient norm [\w.]+ (nan|inf), .*; its batch: inputs int32\[2, 8\] from \d+ to \d+, targets int32\[2, 8\] from "
+        rf"\d+ to \d+; go on from the last checkpoint with --resume --out {out} and a lower --optimizer.learning-rate",
+        said,
+    )
+    assert capsys.readouterr().out.count("is not finite: skipped") == 3
     assert not (out / "weights.safetensors").exists()
-    assert not (out / "checkpoints").exists()
     assert RunFolder.open(out).metrics == []
+    with pytest.warns(UserWarning, match=r"^the learning rate is 0.001 from here on, and was 1e\+30: the run is no longer the"):
+        shakespeare.main(["--resume", "--out", str(out), "--optimizer.learning-rate", "0.001"])
+    assert steps_of(out) == [6]
+    assert RunFolder.open(out).config["recipe"]["optimizer"]["learning_rate"] == 0.001

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -157,6 +158,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
             evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, None, seed),
             goal=("accuracy", 1.0),
         ),
         folder,

@@ -149,6 +149,7 @@ def train(
             tokens_per_step=recipe.batch * context,
             evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, data, seed),
         ),
         folder,
         lambda state, n: train_steps(state, data, seed, n),

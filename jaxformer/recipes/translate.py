@@ -148,7 +148,8 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
-    tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)
+    is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
+    tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -176,7 +177,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
     folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
-    if not recipe.resume:
+    if not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
@@ -200,6 +201,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
             tokens_per_step=round(pairs.tokens / pairs.steps),
             evaluate=evaluate,
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, None, seed),
         ),
         folder,
         lambda state, n: train_steps(state, None, seed, n),
