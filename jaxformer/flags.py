@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
-from jaxformer.errors import InputError, JaxformerError, first_line
+from jaxformer.errors import InputError, JaxformerError, first_line, printable
 from jaxformer.signals import stop_listening
 
 T = TypeVar("T")
@@ -111,6 +111,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    sys.unraisablehook = _tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
         if sys.stdout is not None:
@@ -149,9 +150,10 @@ def refusal(error: Exception) -> tuple[str, int] | None:
     return None
 
 
-def printable(text: str) -> str:
-    """One line, in which nothing moves the cursor of a terminal."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+def _tell_unraisable(found: Any) -> None:
+    """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
+    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(found)
 
 
 def _drop_output() -> None:

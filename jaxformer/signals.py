@@ -29,7 +29,7 @@ class Held:
     then. It raises RuntimeError as long as there is nothing whole to save."""
     received: list[int] = field(default_factory=list)
     """Signals, as they come: the work looks here, and ends."""
-    gate: Any = field(default_factory=threading.Lock)
+    gate: threading.Lock = field(default_factory=threading.Lock)
     """Whoever saves holds it."""
 
 

@@ -31,7 +31,8 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.plots import can_plot, plot_attention, plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_train_steps
 from jaxformer.validation.fields import check_choice, check_number, check_size
 
 HELD_OUT = 128
@@ -136,7 +137,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     """The run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * TASKS[recipe.task].longest)
     folder, state = start_run(recipe, {}, state)
     start_step = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))

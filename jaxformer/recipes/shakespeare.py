@@ -22,6 +22,7 @@ from jaxformer.data.corpora import located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
+from jaxformer.decoding.prepare import MOST_TOKENS
 from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
@@ -33,7 +34,8 @@ from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_evaluate, make_train_steps
 from jaxformer.validation.fields import check_size
 
 EVALUATION_TOKENS = 16384
@@ -58,7 +60,7 @@ class Shakespeare(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "data", located(self.data))
-        check_size("sample", self.sample, least=0)
+        check_size("sample", self.sample, least=0, most=MOST_TOKENS)
 
 
 NANOGPT = OptimizerConfig(name="adamw", learning_rate=1e-3, beta2=0.99, weight_decay=0.1, clip_norm=1.0)
@@ -122,7 +124,7 @@ def train(
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer))(seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * context)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = start_run(recipe, text, state)
     start_step = int(state.step)

@@ -38,7 +38,8 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_shaped_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_shaped_train_steps
 from jaxformer.training.trained import load_tokenizer
 from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
@@ -174,7 +175,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
-    state = jax.jit(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer))(seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
     folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
     if not folder.tokenizer.exists():

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,8 +47,13 @@ def _checkpointer(folder: Path) -> Iterator[Any]:
 
 def digest(state: PyTree) -> str:
     """sha256 over every leaf's name, type, shape and bytes."""
+    return digest_of(named_leaves(state))
+
+
+def digest_of(leaves: Mapping[str, Any]) -> str:
+    """The same of leaves by their names, in the order of the state."""
     total = hashlib.sha256()
-    for name, leaf in named_leaves(state).items():
+    for name, leaf in leaves.items():
         array = np.asarray(leaf)
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(np.ascontiguousarray(array).data)
@@ -118,6 +123,21 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
         return state
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
     raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}")
+
+
+def verdict(folder: Path, step: int) -> str:
+    """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
+    with _quiet():
+        try:
+            with _checkpointer(folder) as checkpointer:
+                described = checkpointer.metadata(step).custom_metadata or {}
+                if not {"sha256", "names"} <= {*described}:
+                    return "not checked"
+                leaves = checkpointer.load(step)
+            is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
+            return "whole" if is_whole else "damaged: its sha256 differs"
+        except Exception as error:
+            return f"damaged: {first_line(error)}"
 
 
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:

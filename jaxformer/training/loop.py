@@ -1,8 +1,10 @@
 """A run from its first step, or its last checkpoint, to its end: evaluate, log, save, and stop when asked."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +80,8 @@ def fit(
     the same: such a state is never saved.
     """
     course = _Course(state, plan, run, console)
-    with held(course.rescue) as stop, _progress(console) as progress:
+    with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(console) as progress:
+        saves = _Saves(run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
         course.begin()
         done = course.step >= plan.steps
@@ -93,12 +96,35 @@ def fit(
             if plan.evaluates(course.step) and not stop.received:
                 done = course.evaluate() or done
             if stop.received or done or course.is_to_save():
-                with stop.gate:
-                    save_state(run.checkpoints, course.step, course.state)
+                saves.save(course.step, course.state)
                 course.pace.restart()
+            if done or stop.received:
+                saves.wait()
             if stop.received:
                 raise StoppedError(course.stopped(course.step), stop.received[0])
     return course.state
+
+
+class _Saves:
+    """Checkpoints, written by a thread beside the steps: of one step at a time, as it was."""
+
+    def __init__(self, run: RunFolder, gate: threading.Lock, beside: ThreadPoolExecutor):
+        self.run, self.gate, self.beside = run, gate, beside
+        self.last: Future[None] | None = None
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Copy the state to the host, and have it written; CheckpointError where the one before could not be."""
+        self.wait()
+        self.last = self.beside.submit(self._write, step, jax.tree.map(np.array, state))
+
+    def wait(self) -> None:
+        """Until all is written; CheckpointError where it could not be."""
+        if self.last is not None:
+            self.last.result()
+
+    def _write(self, step: int, state: TrainState) -> None:
+        with self.gate:
+            save_state(self.run.checkpoints, step, state)
 
 
 class _Course:

@@ -14,10 +14,13 @@ from jaxformer.errors import CheckpointError, InputError
 from jaxformer.training.lock import LOCK
 from jaxformer.training.manifest import MANIFEST, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
+MOST_BYTES = 2**27
+"""Of a config.json; one with a table of numbers has 20 million."""
 BEGUN = (CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS)
 """What a run leaves that ended before its first checkpoint."""
 LEFTOVERS = f"*{UNFINISHED}", f"{EVALUATED}/*{UNFINISHED}", f"{CHECKPOINTS}/*.orbax-checkpoint-tmp", f"{CHECKPOINTS}/tmp*"
@@ -143,8 +146,11 @@ class RunFolder:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
+    path = check_file(folder / CONFIG)
     try:
-        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}") from None
     if not isinstance(config, dict):

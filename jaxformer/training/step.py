@@ -26,8 +26,8 @@ Draw = Callable[[Any, PRNGKeyArray], Any]
 class TrainState:
     """All that training carries from step to step."""
 
-    step: Array
-    """Optimizer steps taken or skipped, an int32 scalar."""
+    step: Any
+    """Optimizer steps taken or skipped, an int32 scalar, on the device or the host."""
     model: PyTree
     """The model itself."""
     moments: PyTree
