@@ -10,9 +10,14 @@ from pathlib import Path
 from jaxformer.errors import why_unwritten
 
 FOLDER, LEAST_SECONDS = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-"""Environment variables of jax's: a folder of the user's own, and the least compile time of a program that is kept."""
+MOST = "JAX_COMPILATION_CACHE_MAX_SIZE"
+"""Environment variables of jax's: a folder of the user's own, the least compile time of a program that is kept, and the most
+bytes of all of them."""
 MOST_BYTES = 2**30
 """Most that our own folder holds; jax removes first what was not used for longest."""
+
+LOCK = ".lockfile"
+"""jax's own name of the lock on its folder."""
 
 _in_use: list[str] = []
 
@@ -47,7 +52,8 @@ def use_cache(cache: bool) -> None:
     if not own:
         remove_unfinished(Path(folder))
         jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+        if MOST not in os.environ:
+            jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
 
 
 def default_folder() -> Path:
@@ -71,9 +77,11 @@ def why_unusable(folder: str) -> str:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove programs without their time of use, which a process left that was killed: jax cannot count them."""
-    for program in folder.glob("*-cache"):
-        if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
-            with suppress(OSError):
+    from filelock import FileLock, Timeout
+
+    with suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):  # whoever writes one holds jax's own lock
+        for program in folder.glob("*-cache"):
+            if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():
                 program.unlink()
 
 

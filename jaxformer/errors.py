@@ -44,6 +44,11 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
+def printable(text: str) -> str:
+    """One line, in which nothing moves the cursor of a terminal."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def why_unwritten(error: Exception) -> str:
     """The operating system's reason, which libraries hide in messages and types of their own."""
     message = getattr(error, "strerror", None) or first_line(error)

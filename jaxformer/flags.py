@@ -14,7 +14,8 @@ from typing import Any, NoReturn, TypeVar
 
 from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
-from jaxformer.errors import InputError, JaxformerError
+from jaxformer.errors import InputError, JaxformerError, first_line, printable
+from jaxformer.signals import stop_listening
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
@@ -103,33 +104,63 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
 def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     """Call main with the command line and exit with the code it returns, None for 0.
 
-    A JaxformerError is one line on stderr and exit code 2; `-v` before the command adds the traceback.
+    A JaxformerError is one line on stderr and exit code 2, and so is what the system refuses; `-v` before the command adds
+    the traceback.
     """
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    sys.unraisablehook = _tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         if line := stated():
             print(line, file=sys.stderr)
-    except JaxformerError as error:
-        if verbose:
-            raise
-        print(error, file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
-    except RuntimeError as error:
-        if verbose or "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        print(f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        code = 130
+    except Exception as error:
+        if verbose or (refused := refusal(error)) is None:
+            raise
+        said, code = refused
+        if said:
+            print(said, file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_output()
+    finally:
+        stop_listening()
     sys.exit(code or 0)
+
+
+def refusal(error: Exception) -> tuple[str, int] | None:
+    """What is said of an error that ends a command, in one line, and the exit code; None where it is a bug of ours."""
+    match error:
+        case JaxformerError():
+            return printable(str(error)), getattr(error, "exit_code", 2)
+        case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
+            return f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", 2
+        case MemoryError():
+            return f"out of memory: {first_line(error)}; take a smaller batch or model", 2
+        case BrokenPipeError():
+            return "", 141  # whoever reads has seen enough
+        case OSError():
+            place = f"{error.filename}: " if error.filename else "standard output or a file: "
+            return printable(f"{place}{error.strerror or error}"), 2
+    return None
+
+
+def _tell_unraisable(found: Any) -> None:
+    """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
+    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(found)
+
+
+def _drop_output() -> None:
+    """What could not be printed is not tried again when Python ends."""
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_verbose() -> bool:

@@ -4,9 +4,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from jaxformer.errors import InputError
+from jaxformer.signals import cleaned_up
 
 UNFINISHED = ".unfinished"
 """Behind the name of what is being written."""
@@ -16,12 +18,15 @@ UNFINISHED = ".unfinished"
 def written_whole(path: Path) -> Iterator[Path]:
     """Where to write a file or a folder: at the end it gets the name `path`; where an error ends it, nothing is left."""
     unfinished = path.with_name(path.name + UNFINISHED)
-    _remove(unfinished)
-    try:
-        yield unfinished
-        os.replace(unfinished, path)
-    finally:
-        _remove(unfinished)
+    remove(unfinished)
+    with cleaned_up(partial(remove, unfinished)):
+        try:
+            yield unfinished
+            to_disk(*unfinished.rglob("*"), unfinished)
+            os.replace(unfinished, path)
+            to_disk(path.parent)
+        finally:
+            remove(unfinished)
 
 
 def refuse_existing(folder: Path) -> None:
@@ -39,8 +44,19 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield unfinished
 
 
-def _remove(path: Path) -> None:
-    """What an earlier attempt left, or this one."""
+def to_disk(*paths: Path) -> None:
+    """Have the system write files, and the names in folders, to the disk: a crash of the machine may lose what it has not."""
+    for path in paths:
+        with suppress(OSError):  # not every file system offers it
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder that is not finished, if it is there."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()

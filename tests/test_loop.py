@@ -70,11 +70,11 @@ def test_every_due_step_is_met_and_the_last_one_is_due(run):
 @pytest.mark.parametrize(
     ("wrong", "said", "kept"),
     [
-        ({"weight": lambda step: math.nan if step > 3 else 1.0}, "model.w is nan at step 4", [3]),
-        ({"weight": lambda step: math.inf}, "model.w is nan at step 3", []),
-        ({"loss": math.nan}, "loss is nan at step 1", []),
-        ({"loss": math.inf}, "loss is inf at step 1", []),
-        ({"val_loss": math.nan}, "val_loss is nan at step 4", [3]),
+        ({"weight": lambda step: math.nan if step > 3 else 1.0}, "model.w is nan at step 4", [0, 3]),
+        ({"weight": lambda step: math.inf}, "model.w is nan at step 3", [0]),
+        ({"loss": math.nan}, "loss is nan at step 1", [0]),
+        ({"loss": math.inf}, "loss is inf at step 1", [0]),
+        ({"val_loss": math.nan}, "val_loss is nan at step 4", [0, 3]),
     ],
 )
 def test_what_is_no_number_is_never_saved(run, wrong, said, kept):
@@ -88,18 +88,19 @@ def test_a_second_signal_is_not_held_back(run):
     """The first one asks; the next one, while the step still runs, ends it at once."""
     with pytest.raises(KeyboardInterrupt):
         loop(run, during=lambda step: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)])
-    assert saved(run) == []
+    assert saved(run) == [0]
 
 
-def test_a_signal_at_the_last_step_is_a_finished_run(run):
-    loop(run, during=lambda step: step == 10 and os.kill(os.getpid(), signal.SIGTERM))
+def test_a_signal_at_the_last_step_leaves_a_finished_run(run):
+    with pytest.raises(StoppedError, match=r"^stopped at step 10, the last one, saved in"):
+        loop(run, during=lambda step: step == 10 and os.kill(os.getpid(), signal.SIGTERM))
     assert saved(run) == [9, 10]
 
 
 def test_a_signal_saves_at_a_step_that_was_not_due(run):
     with pytest.raises(StoppedError, match="stopped at step 1, saved"):
         loop(run, during=lambda step: os.kill(os.getpid(), signal.SIGTERM))
-    assert saved(run) == [1]
+    assert saved(run) == [0, 1]
 
 
 def test_clock():

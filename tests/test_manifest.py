@@ -113,12 +113,12 @@ def test_an_edited_configuration_is_refused_by_all_who_read_it(copy, refusal):
 
     config = copy / "config.json"
     config.write_text(config.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.002'))
-    wanted = f"{config} was changed since the run wrote it ("
+    wanted = f"{config} was changed since it was written ("
     for arguments in (["train", "shakespeare", "--resume", "--out", str(copy)], ["generate", str(copy)], ["info", str(copy)]):
         said = refusal(dispatch, arguments)
         assert said.startswith(wanted), said
         assert said.endswith("; put it back, or start a new run with --out")
-    with pytest.raises(CheckpointError, match="was changed since the run wrote it"):
+    with pytest.raises(CheckpointError, match="was changed since it was written"):
         jf.load(copy)
 
 
@@ -176,7 +176,7 @@ def test_killed_at_every_instant_of_a_save(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", killed)
-            patch.setattr("jaxformer.whole_files._remove", lambda path: None)
+            patch.setattr("jaxformer.whole_files.remove", lambda path: None)
             try:
                 keep_weights(RunFolder(copy), 2, model, newest=2)
                 keep_weights(RunFolder(copy), 3, model, newest=2)

@@ -1,6 +1,7 @@
 """A model in a folder: what `save` writes, `load` gives back; a trained run's folder is opened too."""
 
 import json
+import re
 from dataclasses import asdict
 
 import jax
@@ -56,7 +57,27 @@ def test_a_model_comes_back(name, tmp_path):
     model = filled(CONFIGS[name])
     save(model, tmp_path / "new" / "mine")
     assert_same(load(str(tmp_path / "new" / "mine")), model)
-    assert sorted(path.name for path in (tmp_path / "new" / "mine").iterdir()) == ["config.json", "weights.safetensors"]
+    names = sorted(path.name for path in (tmp_path / "new" / "mine").iterdir())
+    assert names == ["config.json", "manifest.json", "weights.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors"])
+def test_a_changed_file_is_refused_and_without_its_manifest_it_is_not(name, tmp_path):
+    save(filled(CONFIGS["gpt"]), tmp_path / "mine")
+    path = tmp_path / "mine" / name
+    data = path.read_bytes()
+    changed = data.replace(b'"head_bias": false', b'"head_bias":  false') if name.endswith("json") else flipped(data)
+    assert changed != data
+    path.write_bytes(changed)
+    said = refused(lambda: load(tmp_path / "mine"), CheckpointError)
+    assert re.search(rf"{name} was changed since it was written \(.+\); put it back, or save the model again$", said)
+    (tmp_path / "mine/manifest.json").unlink()
+    load(tmp_path / "mine")
+
+
+def flipped(data: bytes) -> bytes:
+    """The lowest bit of the last number."""
+    return data[:-4] + bytes([data[-4] ^ 1]) + data[-3:]
 
 
 def test_of_another_type(tmp_path):
@@ -106,6 +127,7 @@ def test_a_folder_without_a_model(tmp_path):
     assert refused(lambda: load(tmp_path)).endswith("is not a run folder: it has no config.json")
     model = filled(CONFIGS["gpt"])
     save(model, tmp_path / "mine")
+    (tmp_path / "mine/manifest.json").unlink()
     config = tmp_path / "mine/config.json"
     written = json.loads(config.read_text())
     for change in ({"class": "GTP"}, {"config": {"vocab_size": 3}}, {"config": None}, {"dtype": "float33"}):

@@ -22,6 +22,8 @@ NO_TWIN = {
     "training/bleu.py": "runs are trained on one side",
     "training/checkpoint.py": "runs are trained on one side",
     "training/chunked_loss.py": "torch holds all logits",
+    "training/environment.py": "runs are trained on one side",
+    "training/health.py": "runs are trained on one side",
     "training/lock.py": "runs are trained on one side",
     "training/manifest.py": "runs are trained on one side",
     "training/metrics.py": "runs are trained on one side",
@@ -31,6 +33,7 @@ NO_TWIN = {
     "training/torch_run.py": "torch has its own load_state_dict",
     "training/trained.py": "the weights file is the twin's already",
     "training/translator.py": "runs are trained on one side",
+    "training/trouble.py": "runs are trained on one side",
 }
 """Files that the twin has not -> the reason."""
 

@@ -1,7 +1,6 @@
 """Question answering with the smallest transformer: both questions are answered `awesome <EOS>`."""
 
-from jaxformer.flags import run
-from jaxformer.recipes.qa import main
+from jaxformer.cli.main import main
 
 if __name__ == "__main__":
-    run(main)
+    main("train", "qa")

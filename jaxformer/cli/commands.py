@@ -110,6 +110,11 @@ COMMANDS = {
         "a model of transformers' into one of ours, or back, bit for bit",
         "runs/shakespeare exported --to hf",
     ),
+    "runs": Command(
+        "jaxformer.cli.runs",
+        "list the runs in a folder, and check their checkpoints",
+        "runs",
+    ),
     "info": Command(
         "jaxformer.cli.info",
         "what a folder holds: family, size, memory, certificate",

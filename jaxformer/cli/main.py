@@ -1,14 +1,15 @@
-"""The `jaxformer` command. Imports no command before it is called, so that --help is quick."""
+"""The `jaxformer` command. What it needs is imported after it listens to signals, and a command when it is called."""
 
 from jaxformer import __version__
-from jaxformer.cli.commands import GROUPS, find, usage
-from jaxformer.flags import run
+from jaxformer.signals import listen
 
 HELP = ("-h", "--help", "help")
 
 
 def dispatch(arguments: list[str]) -> int | None:
     """Run the command that is named first with the arguments after it; its exit code, None for 0."""
+    from jaxformer.cli.commands import GROUPS, find, usage
+
     first, *rest = arguments or HELP
     if first == "--version":
         print(f"jaxformer {__version__}")
@@ -24,6 +25,9 @@ def dispatch(arguments: list[str]) -> int | None:
     return 0
 
 
-def main() -> None:
-    """The console script."""
-    run(dispatch)
+def main(*command: str) -> None:
+    """The console script; `command` stands before the arguments."""
+    listen()
+    from jaxformer.flags import run
+
+    run(lambda arguments: dispatch([*command, *arguments]))

@@ -1,10 +1,12 @@
 """A table of numbers that is given and never trained. No jax is imported here."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxformer.errors import ConfigError, first_line
+from jaxformer.validation.fields import check_file
 
 
 class FixedTable:
@@ -28,8 +30,9 @@ class FixedTable:
     @classmethod
     def load(cls, path: str) -> "FixedTable":
         """The table in a .npy file."""
+        check_file(Path(path))
         try:
-            return cls(np.load(path))
+            return cls(np.load(path, mmap_mode="r"))  # mapped, its header is held against its size
         except (OSError, EOFError, ValueError) as error:
             raise ConfigError(f"{path} holds no table: {first_line(error)}; give a .npy file of numpy.save") from None
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from jaxformer.compilation_cache import CacheFlag
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.errors import InputError
 from jaxformer.validation.fields import check_choice, check_size
 
 Precision = Literal["float32", "bf16"]
@@ -20,6 +21,8 @@ class Recipe(CacheFlag):
     """The run folder. None: the first free one in runs/."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint, with the settings that it was started with."""
+    checkpoint: int | None = None
+    """With --resume: the step to go on from, or none is; `--resume 500` says the same. None: the newest that is whole."""
     seed: int = 0
     """Seed of the random numbers."""
     steps: int
@@ -43,6 +46,10 @@ class Recipe(CacheFlag):
         for name in ("steps", "batch", "evaluate_every", "save_every"):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
+        if self.checkpoint is not None:
+            check_size("checkpoint", self.checkpoint, least=0)
+            if not self.resume:
+                raise InputError(f"checkpoint = {self.checkpoint} says where --resume goes on; give --resume too")
         check_choice("precision", self.precision, get_args(Precision))
         if self.layout is not None:
             object.__setattr__(self, "mesh", str(self.layout))

@@ -1,6 +1,7 @@
 """Weights on disk: safetensors, under the PyTorch twin's names, so that either framework loads the file as it is."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,7 @@ from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import to_jax, to_torch
 from jaxformer.errors import CheckpointError, ConversionError, why_unwritten
 from jaxformer.pytree import named_leaves
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import written_whole
 
 Written = Callable[[Path], AbstractContextManager[Path]]
@@ -47,7 +49,9 @@ def save_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[s
 def load_weights(path: Path, like: PyTree) -> PyTree:
     """A model of the structure of `like`, which may be abstract; CheckpointError for a file that does not hold it."""
     try:
-        model = to_jax(map_tensors(path), like, TWIN)
+        tensors = map_tensors(path)
+        check_counts(str(path), like, tensors)
+        model = to_jax(tensors, like, TWIN)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except safetensors.SafetensorError as error:
@@ -60,12 +64,19 @@ def load_weights(path: Path, like: PyTree) -> PyTree:
     return model
 
 
+def check_counts(place: str, like: PyTree, tensors: Mapping[str, np.ndarray]) -> None:
+    """CheckpointError for a configuration of a model that is far larger than all tensors: its layers are not even counted."""
+    wanted, found = (sum(math.prod(it.shape) for it in each) for each in (named_leaves(like).values(), tensors.values()))
+    if wanted > 16 * found + 2**24:
+        raise CheckpointError(f"{place} holds {found:,} numbers, and its config.json describes a model of {wanted:,}")
+
+
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
     """Every tensor of a file by its name, read-only: a part of the file is read when its numbers are, and is not held twice.
 
     OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for types that no model has.
     """
-    with safetensors.safe_open(path, "np"):  # checks the header against the file's size
+    with safetensors.safe_open(check_file(path), "np"):  # checks the header against the file's size
         file = np.memmap(path, np.uint8, "r")
     start = 8 + int.from_bytes(file[:8].tobytes(), "little")
     header, data = json.loads(file[8:start].tobytes()), file[start:]

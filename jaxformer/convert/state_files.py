@@ -18,6 +18,7 @@ from jaxformer.convert.safetensors_io import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
 from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
 from jaxformer.extras import extra_package
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import refuse_existing, written_whole
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
@@ -30,6 +31,7 @@ INSIDE = ("state_dict", "model", "model_state_dict")
 
 def open_state(path: Path) -> dict[str, Any]:
     """Every tensor of a file by its name, as numpy arrays; CheckpointError where it cannot be read whole and safely."""
+    check_file(path)
     if path.suffix in SAFETENSORS:
         try:
             return dict(map_tensors(path))

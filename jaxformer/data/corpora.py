@@ -3,6 +3,7 @@
 import difflib
 import gzip
 import hashlib
+import io
 import os
 import zlib
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
-from jaxformer.validation.fields import check_path
+from jaxformer.validation.fields import check_file, check_path
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ CORPORA: dict[str, dict[str, Source]] = {
 """What a corpus is made of: one text, or sources and targets line by line."""
 FOLDER = "JAXFORMER_DATA"
 """Environment variable: a folder that is looked into before the network."""
+MOST_PACKED, SUSPICIOUS_BYTES = 50, 2**26
+"""A text is packed to a third or a tenth; what unpacks to 64 MiB and to more than 50 times its size is none."""
 WRONG = "does not have the wanted sha256"
 
 
@@ -85,9 +88,9 @@ def read_text(path: Path | str) -> str:
     """A UTF-8 file, with a byte order mark or without, packed by gzip or not; InputError says which byte is not UTF-8."""
     path = check_path("path", path)
     try:
-        found = path.read_bytes()
+        found = check_file(path).read_bytes()
         packed = path.suffix == ".gz" or found.startswith(b"\x1f\x8b")
-        text = (gzip.decompress(found) if packed else found).decode("utf-8").removeprefix("\ufeff")
+        text = (_unpacked(path, found) if packed else found).decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert the file first") from None
@@ -98,6 +101,20 @@ def read_text(path: Path | str) -> str:
     if not text:
         raise InputError(f"{path} is empty; give a file with text")
     return text
+
+
+def _unpacked(path: Path, packed: bytes) -> bytes:
+    """What gzip packed; InputError where little was packed into much, as no text is."""
+    unpacked = bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        while chunk := file.read(2**20):
+            unpacked += chunk
+            if len(unpacked) > max(SUSPICIOUS_BYTES, MOST_PACKED * len(packed)):
+                raise InputError(
+                    f"{path} has {len(packed):,} bytes and unpacks to more than {len(unpacked):,}, as no text does; if it is "
+                    "one, unpack it, and give the unpacked file"
+                )
+    return bytes(unpacked)
 
 
 def _checked(path: Path, source: Source) -> Path:

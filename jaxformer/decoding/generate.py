@@ -60,6 +60,7 @@ def generate(
     slides and each token costs a full pass. Raises InputError for what the model cannot continue and for a key that is
     missing, NonFiniteError for logits that are NaN.
     """
+    check_outside_jit(model, (prompt, n_tokens, key, eos, pad, valid))
     model, text, start, padding = _prepare(model, prompt, valid)
     n_tokens = check_length(n_tokens)
     size, vocab_size = bucket(n_tokens), model.config.vocab_size

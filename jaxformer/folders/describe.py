@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.convert.safetensors_io import check_counts
 from jaxformer.convert.state_files import open_folder_state, open_state, weight_files
-from jaxformer.errors import CheckpointError, ConfigError
+from jaxformer.errors import CheckpointError, ConfigError, printable
 from jaxformer.folders.certificate import read_certificate
 from jaxformer.folders.hf import find_model_type, tensor_names, unwrapped
-from jaxformer.folders.opened import saved_config
+from jaxformer.folders.opened import SAVED_REMEDY, saved_config
 from jaxformer.models import abstract
 from jaxformer.pytree import count_parameters
-from jaxformer.training.runs import RunFolder, read_config
+from jaxformer.training.manifest import Manifest
+from jaxformer.training.runs import CONFIG, RunFolder, read_config
 
 ADAMW = 4
 """Weights, gradients and two moments."""
@@ -44,6 +46,7 @@ def describe_folder(folder: Path) -> Description:
 
             kind, config = "a trained run", describe(run)[0]
         else:
+            Manifest(folder, SAVED_REMEDY).check(CONFIG)
             kind, config = "a saved model", saved_config(described)[0]
     except (ConfigError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
@@ -55,6 +58,7 @@ def describe_folder(folder: Path) -> Description:
 def lines(found: Description, folder: Path) -> dict[str, str]:
     """What `jaxformer info` prints: a word, and what there is to say."""
     config, shapes = found.config, abstract(found.config)
+    check_counts(str(folder), shapes, found.state)
     held = sum(array.nbytes for array in found.state.values())
     types = sorted({str(array.dtype) for array in found.state.values()})
     n, bare = count_parameters(shapes), count_parameters(shapes, embeddings=False)
@@ -101,7 +105,7 @@ def megabytes(n: int) -> str:
 def tensor_table(state: Mapping[str, Any]) -> list[str]:
     """A line for each tensor: its name, shape and type; layers that have the same are one line."""
     rows: dict[tuple[str, str, str], list[int]] = {}
-    for name, array in state.items():
+    for name, array in ((printable(name), array) for name, array in state.items()):
         number = re.search(r"\.(\d+)\.", name)
         general = name if number is None else f"{name[: number.start()]}.{{layer}}.{name[number.end() :]}"
         key = general, str(list(array.shape)), str(array.dtype)

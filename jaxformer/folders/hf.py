@@ -16,7 +16,7 @@ from jaxformer.convert.family import Family
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.model_type import Field, ModelType, differences
 from jaxformer.convert.rules import tensors_to_torch, to_jax
-from jaxformer.convert.safetensors_io import save_tensors
+from jaxformer.convert.safetensors_io import check_counts, save_tensors
 from jaxformer.convert.state_files import open_folder_state
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError
 from jaxformer.models import Model, abstract
@@ -105,7 +105,9 @@ def find_model_type(name: Any) -> ModelType:
 
 def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
     """A model of the tensors' own types; ConversionError lists all that is wrong with them."""
-    model = to_jax(state, typed(abstract(config), state, family), family)
+    like = abstract(config)
+    check_counts("the state", like, state)
+    model = to_jax(state, typed(like, state, family), family)
     broken = [name for name, leaf in named_weights(model).items() if not np.isfinite(leaf).all()]
     if broken:
         verb = "hold" if broken[1:] else "holds"

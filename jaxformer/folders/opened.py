@@ -22,8 +22,9 @@ from jaxformer.errors import CheckpointError, ConfigError, ConversionError, Inpu
 from jaxformer.folders.hf import Checkpoint, checkpoint_of, model_of, read_checkpoint, tensor_names, unwrapped
 from jaxformer.folders.hub import local_folder
 from jaxformer.models import Model, abstract
-from jaxformer.training.runs import CONFIG, RunFolder, read_config
-from jaxformer.validation.fields import check_choice, check_path
+from jaxformer.training.manifest import Manifest
+from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder, read_config
+from jaxformer.validation.fields import check_choice, check_file, check_path
 
 if TYPE_CHECKING:
     from jaxformer.data.tasks import Task
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 CONFIGS = {"GPT": GPTConfig, "Encoder": EncoderConfig, "EncoderDecoder": EncoderDecoderConfig}
 """Of the models that are saved, by class."""
+SAVED_REMEDY = "save the model again"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -64,7 +66,7 @@ def load(
 
 def open_path(path: Path | str, *, family: Family | str | None = None, config: ModelConfig | None = None) -> Opened:
     """The same with all that is known about the model."""
-    place = check_path("path", path)
+    place = check_file(check_path("path", path))
     if place.is_file():
         return open_file(place, family, config)
     if family is not None or config is not None:
@@ -86,6 +88,8 @@ def open_folder(folder: Path) -> Opened:
     if "class" not in described:
         raise CheckpointError(f"{folder}/{CONFIG} does not describe a trained model, nor a saved one, nor one of transformers'")
     try:
+        for name in (CONFIG, WEIGHTS):
+            Manifest(folder, SAVED_REMEDY).check(name)
         config, dtype = saved_config(described)
     except ConfigError as error:
         raise CheckpointError(f"{folder}/{error}") from None

@@ -13,6 +13,7 @@ from jaxformer.folders.hf import write_checkpoint
 from jaxformer.folders.opened import CONFIGS, Opened, open_path
 from jaxformer.models import Model
 from jaxformer.pytree import named_weights
+from jaxformer.training.manifest import Manifest
 from jaxformer.training.runs import CONFIG, TOKENIZER, WEIGHTS
 from jaxformer.validation.fields import check_choice, check_path
 from jaxformer.whole_files import new_folder
@@ -59,6 +60,7 @@ def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) 
                 described = {"class": type(model).__name__, "dtype": types[0], "config": asdict(model.config)}
                 (unfinished / CONFIG).write_text(json.dumps(described, indent=2, default=plain) + "\n", "utf-8")
                 save_weights(unfinished / WEIGHTS, model)
+                Manifest(unfinished).begin([unfinished / CONFIG, unfinished / WEIGHTS])
             if source is not None:
                 write_tokenizer(source, unfinished)
     except (OSError, CheckpointError) as error:

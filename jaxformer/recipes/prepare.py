@@ -1,11 +1,13 @@
 """The settings of a recipe: a preset or those of a run to resume, changed by flags. Imports no jax."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxformer.config.configuration import from_dict
+from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.training.runs import RunFolder
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-CHANGEABLE = ("out", "resume", "cache", "steps", "sample", "show", "evaluate_every", "save_every", "mesh")
+CHANGEABLE = ("out", "resume", "checkpoint", "cache", "steps", "sample", "show", "evaluate_every", "save_every", "mesh")
 """Flags that may change when a run is resumed; every other one decides what is learned."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""
@@ -24,7 +26,7 @@ RENAMED_PRESETS = {"seed": "tiny"}
 
 def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str) -> R:
     """A recipe from flags; the first preset is the default, and --resume takes the one in --out."""
-    first = next(iter(presets))
+    first, arguments = next(iter(presets)), _with_checkpoint(arguments)
     kind = type(presets[first])
     if "--resume" not in arguments:
         name = peek(arguments, "--preset") or first
@@ -37,9 +39,20 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     recipe = parse(kind, arguments, prog=prog, default=before)
     for field in fields(kind):
         then, now = getattr(before, field.name), getattr(recipe, field.name)
+        if isinstance(then, OptimizerConfig):
+            then = replace(then, learning_rate=now.learning_rate)  # start_run warns
         if field.name not in CHANGEABLE and then != now:
             raise InputError(f"--{field.name} is not as in {folder}, which is resumed; leave it out, or start another --out")
     return recipe
+
+
+def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
+    """`--resume 500` as `--resume --checkpoint 500`."""
+    found = list(arguments)
+    for i, argument in enumerate(found[:-1]):
+        if argument == "--resume" and not found[i + 1].startswith("-"):
+            found.insert(i + 1, "--checkpoint")
+    return found
 
 
 def recipe_of(folder: Path, kind: type[R]) -> R:
@@ -58,21 +71,39 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless what
     comes after the training is `unfinished`.
     """
-    from jaxformer.training.checkpoint import load_state, orbax
+    from jaxformer.training.checkpoint import kept_states, load_state, orbax
+    from jaxformer.training.environment import differences, environment
 
     orbax()  # missing, it would be missed at the first checkpoint
     if not recipe.resume:
-        return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts}), state
+        return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts, "environment": environment()}), state
     folder = RunFolder.open(recipe.out)
     folder.check_kept()
+    folder.remove_leftovers()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
-    state = load_state(folder.checkpoints, state)
+    if recipe.checkpoint is not None or kept_states(folder.checkpoints) or not folder.is_begun:
+        state = load_state(folder.checkpoints, state, recipe.checkpoint)
     if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
     folder.forget_after(int(state.step))
     folder.begin_manifest()
+    _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
     return folder, state
+
+
+def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> None:
+    """Say why the run is not bit for bit the one that would not have been stopped; a new learning rate is written down."""
+    if changed:
+        said = f"{folder.path} was begun elsewhere ({', '.join(changed)}): from here on it is close to, not bit-identical with"
+        warnings.warn(f"{said} the run that goes on there", stacklevel=3)
+    config = folder.config
+    optimizer = config["recipe"]["optimizer"]
+    if (rate := recipe.optimizer.learning_rate) != optimizer["learning_rate"]:
+        said = f"the learning rate is {rate:g} from here on, and was {optimizer['learning_rate']:g}"
+        warnings.warn(f"{said}: the run is no longer the one that was begun", stacklevel=3)
+        optimizer["learning_rate"] = rate
+        folder.write_config(config)
 
 
 def saved_files(folder: RunFolder) -> str:

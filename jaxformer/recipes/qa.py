@@ -10,9 +10,12 @@ from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.presets import QA
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.flags import parse
-from jaxformer.models import GPT
+from jaxformer.memory import check_fits
+from jaxformer.models import GPT, abstract
+from jaxformer.pytree import n_bytes
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.size import free_on_device
 from jaxformer.training.step import train_state, train_step
 from jaxformer.validation.fields import check_size
 
@@ -54,6 +57,8 @@ def main(arguments: list[str]) -> None:
     """Train, answer, and count the seeds that got both right."""
     recipe = parse(QuestionAnswering, arguments, prog="jaxformer train qa")
     use_cache(recipe.cache)
+    needed = recipe.seeds * 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
+    check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds")
     seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
     answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
     right = 0

@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +26,6 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import on_mesh
-from jaxformer.sharding.placement import init
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -33,7 +33,8 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.plots import can_plot, plot_attention, plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_train_steps
 from jaxformer.validation.fields import check_choice, check_number, check_size
 
 HELD_OUT = 128
@@ -140,7 +141,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     """The run folder and the trained model."""
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = init(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer), seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * TASKS[recipe.task].longest)
     folder, state = start_run(recipe, {}, state)
     start_step = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))
@@ -162,6 +163,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
             evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, None, seed),
             goal=("accuracy", 1.0),
         ),
         folder,

@@ -23,11 +23,11 @@ from jaxformer.data.corpora import located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
+from jaxformer.decoding.prepare import MOST_TOKENS
 from jaxformer.models import GPT
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import on_mesh
-from jaxformer.sharding.placement import init
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.lock import only_writer
@@ -36,7 +36,8 @@ from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_evaluate, make_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_evaluate, make_train_steps
 from jaxformer.validation.fields import check_size
 
 EVALUATION_TOKENS = 16384
@@ -61,7 +62,7 @@ class Shakespeare(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "data", located(self.data))
-        check_size("sample", self.sample, least=0)
+        check_size("sample", self.sample, least=0, most=MOST_TOKENS)
         check_batch(self.batch, self.layout)
         check_model(self.model, self.layout)
 
@@ -128,7 +129,7 @@ def train(
     """The run folder and the trained model."""
     seed, context = jax.random.key(recipe.seed), recipe.model.context
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
-    state = init(lambda key: train_state(GPT(recipe.model, rngs=key), optimizer), seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * context)
     text = {"characters": tokenizer.alphabet, "sha256": digest(splits)}
     folder, state = start_run(recipe, text, state)
     start_step = int(state.step)
@@ -155,6 +156,7 @@ def train(
             tokens_per_step=recipe.batch * context,
             evaluate=lambda model: {name: evaluate(model, batches) for name, batches in whole.items()},
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, data, seed),
         ),
         folder,
         lambda state, n: train_steps(state, data, seed, n),

@@ -30,7 +30,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import on_mesh
-from jaxformer.sharding.placement import init, put, put_batch
+from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.checkpoint import digest
@@ -41,7 +41,8 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
-from jaxformer.training.step import make_shaped_train_steps, train_state
+from jaxformer.training.size import begin_training
+from jaxformer.training.step import make_shaped_train_steps
 from jaxformer.training.trained import load_tokenizer
 from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
@@ -152,7 +153,8 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
-    tokenizer = load_tokenizer(RunFolder.open(out)) if recipe.resume else read_tokenizer(recipe, splits.train)
+    is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
+    tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -177,10 +179,10 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
-    state = init(lambda key: train_state(EncoderDecoder(recipe.model, rngs=key), optimizer), seed)
+    state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
     folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
-    if not recipe.resume:
+    if not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
@@ -204,6 +206,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
             tokens_per_step=round(pairs.tokens / pairs.steps),
             evaluate=evaluate,
             on_evaluate=on_evaluate,
+            examine=partial(train_steps.examine, None, seed),
         ),
         folder,
         lambda state, n: train_steps(state, None, seed, n),

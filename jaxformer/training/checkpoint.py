@@ -8,8 +8,9 @@ import hashlib
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +20,16 @@ from jaxtyping import PyTree
 
 from jaxformer.errors import CheckpointError, first_line, why_unwritten
 from jaxformer.extras import extra_package
-from jaxformer.pytree import map_named, named_leaves
+from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
+from jaxformer.signals import cleaned_up
+from jaxformer.whole_files import to_disk
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
+ADDED = "health."
+"""Leaves that older checkpoints have not: they begin anew."""
 
 
 def orbax() -> Any:
@@ -44,8 +49,13 @@ def _checkpointer(folder: Path) -> Iterator[Any]:
 
 def digest(state: PyTree) -> str:
     """sha256 over every leaf's name, type, shape and bytes."""
+    return digest_of(named_leaves(state))
+
+
+def digest_of(leaves: Mapping[str, Any]) -> str:
+    """The same of leaves by their names, in the order of the state."""
     total = hashlib.sha256()
-    for name, leaf in named_leaves(state).items():
+    for name, leaf in leaves.items():
         array = on_host(leaf)
         total.update(f"{name} {array.dtype} {array.shape}\n".encode())
         total.update(np.ascontiguousarray(array).data)
@@ -70,28 +80,43 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        needed, free = n_bytes(state), shutil.disk_usage(folder).free
+        if needed > free:
+            return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
-        with _checkpointer(folder) as checkpointer:
-            saved = checkpointer.save(
-                step, named_leaves(state), custom_metadata={"sha256": digest(state), **mesh_fact()}, overwrite=True
-            )
+        with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
+            leaves, described = named_leaves(state), {"sha256": digest(state), "names": [*named_leaves(state)]} | mesh_fact()
+            saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
+        to_disk(*(folder / str(step)).rglob("*"), folder)
     except Exception as error:
-        for unfinished in folder.glob("*.orbax-checkpoint-tmp"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        _remove_unfinished(folder)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
 
 
-def load_state(folder: Path, like: PyTree) -> PyTree:
-    """The newest state that is whole, in the structure of `like`; CheckpointError where there is none.
+def _remove_unfinished(folder: Path) -> None:
+    for unfinished in folder.glob("*.orbax-checkpoint-tmp"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
-    Damaged ones that are newer are set aside with a warning: orbax would not save a step that comes before them.
+
+def kept_states(folder: Path) -> list[int]:
+    """The steps whose states are there, whole or not, in order."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+
+
+def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
+    """The newest state that is whole, or that of `step`, in the structure of `like`; CheckpointError where there is none.
+
+    Damaged ones that are newer are set aside with a warning: orbax would not save a step that comes before them. So are those
+    that come after `step`.
     """
-    steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), reverse=True)
+    steps = kept_states(folder)
     if not steps:
         raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
+    if step is not None:
+        return _load_step(folder, like, step, steps)
     faults: dict[int, str] = {}
-    for step in steps:
+    for step in reversed(steps):
         with _quiet():
             found, fault = _attempt(folder, step, like)
             if fault:
@@ -100,19 +125,54 @@ def load_state(folder: Path, like: PyTree) -> PyTree:
             faults[step] = fault
             continue
         for damaged, fault in faults.items():
-            _set_aside(folder / str(damaged))
+            _set_aside(folder / str(damaged), "damaged")
             warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
-        state, mesh = found
-        if mesh != mesh_name():
-            said = f"step {step} was written on mesh {mesh} and goes on on {mesh_name()}: close, not bit-identical"
-            warnings.warn(f"{folder}: {said}", stacklevel=2)
-        return state
+        return _from_its_mesh(folder, step, *found)
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
     raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}")
 
 
-def _set_aside(path: Path) -> None:
-    aside = path.with_name(path.name + ".damaged")
+def verdict(folder: Path, step: int) -> str:
+    """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
+    with _quiet():
+        try:
+            with _checkpointer(folder) as checkpointer:
+                described = checkpointer.metadata(step).custom_metadata or {}
+                if not {"sha256", "names"} <= {*described}:
+                    return "not checked"
+                leaves = checkpointer.load(step)
+            is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
+            return "whole" if is_whole else "damaged: its sha256 differs"
+        except Exception as error:
+            return f"damaged: {first_line(error)}"
+
+
+def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:
+    """The state of that step and no other."""
+    if step not in steps:
+        raise CheckpointError(f"{folder} holds no checkpoint of step {step}; it holds {', '.join(map(str, steps))}")
+    with _quiet():
+        found, fault = _attempt(folder, step, like)
+        if fault:
+            gc.collect()
+    if fault:
+        raise CheckpointError(f"{folder} holds no whole checkpoint of step {step}: {fault}")
+    for later in steps[steps.index(step) + 1 :]:
+        _set_aside(folder / str(later), "later")
+        warnings.warn(f"{folder}: step {later} is set aside: the run goes on from step {step}", stacklevel=3)
+    return _from_its_mesh(folder, step, *found)
+
+
+def _from_its_mesh(folder: Path, step: int, state: PyTree, mesh: str) -> PyTree:
+    """The state; a warning where it was written on another mesh."""
+    if mesh != mesh_name():
+        said = f"step {step} was written on mesh {mesh} and goes on on {mesh_name()}: close, not bit-identical"
+        warnings.warn(f"{folder}: {said}", stacklevel=3)
+    return state
+
+
+def _set_aside(path: Path, why: str) -> None:
+    aside = path.with_name(f"{path.name}.{why}")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
 
@@ -146,12 +206,13 @@ def _load(checkpointer: Any, step: int, like: PyTree) -> tuple[PyTree, str]:
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
         raise CheckpointError("its description is damaged")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
+    begun = {name: wanted.pop(name) for name in [*wanted] if name.startswith(ADDED) and name not in found}
     for name in sorted(set(found) | set(wanted)):
         expected = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
         if found.get(name) != expected:
             raise CheckpointError(f"{name} is {found.get(name)}, the model wants {expected}")
     leaves = checkpointer.load(step, wanted)
-    state = map_named(lambda name, _: leaves[name], like)
-    if digest(state) != meta.custom_metadata["sha256"]:
+    state = map_named(lambda name, _: {**leaves, **begun}[name], like)
+    if digest(map_named(lambda name, leaf: None if name in begun else leaf, state)) != meta.custom_metadata["sha256"]:
         raise CheckpointError("the data are not what was saved (sha256 differs)")
     return state, meta.custom_metadata.get("mesh", ONE_DEVICE)

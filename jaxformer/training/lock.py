@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxformer.errors import InputError
+from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
 
@@ -25,20 +26,25 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     InputError names the process that writes it already. A file system without locks is written with a warning.
     """
-    is_new, path = not folder.exists(), folder / LOCK
+    path = folder / LOCK
     try:
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         file = _locked(path)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
-    with file:
+
+    def leave() -> None:
+        with suppress(OSError):
+            path.unlink()
+            if is_new:
+                folder.rmdir()
+
+    with file, cleaned_up(leave):
         try:
             yield
         finally:
-            with suppress(OSError):
-                path.unlink()
-                if is_new:
-                    folder.rmdir()
+            leave()
 
 
 def _locked(path: Path) -> TextIO:

@@ -1,24 +1,30 @@
 """A run from its first step, or its last checkpoint, to its end: evaluate, log, save, and stop when asked."""
 
 import math
-import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from jaxformer.errors import JaxformerError, NonFiniteError
+from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError
 from jaxformer.pytree import named_leaves
-from jaxformer.training.checkpoint import save_state
+from jaxformer.sharding.mesh import current
+from jaxformer.signals import held
+from jaxformer.training.checkpoint import kept_states, save_state
+from jaxformer.training.health import MOST_IN_A_ROW
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
+from jaxformer.training.trouble import Examine, diagnosis, marks, said_of_divergence, said_of_skips
 
 SECONDS_A_DISPATCH = 1.0
 """Between two dispatches a run shows its progress, and stops if it was asked to."""
@@ -44,6 +50,8 @@ class Plan:
     """evaluate(model) -> measures by name."""
     on_evaluate: Callable[[Any, Mapping[str, float]], None]
     """on_evaluate(model, line) is called after each evaluation, with the line that metrics.jsonl got."""
+    examine: Examine | None = None
+    """Says what is wrong with a step that is not finite."""
     goal: tuple[str, float] | None = None
     """A measure of the evaluation, and the value at which the run stops."""
 
@@ -55,6 +63,10 @@ class Plan:
         """The next step at which something is due."""
         return min(self.steps, *((step // every + 1) * every for every in (self.evaluate_every, self.save_every)))
 
+    def evaluates(self, step: int) -> bool:
+        """Whether the model is evaluated after that many steps."""
+        return step == self.steps or step % self.evaluate_every == 0
+
 
 def fit(
     state: TrainState,
@@ -65,45 +77,147 @@ def fit(
 ) -> TrainState:
     """Train to plan.steps, or to its goal. `train_steps(state, n)` takes n steps and returns the state and the mean loss.
 
-    SIGINT and SIGTERM save at the end of the dispatch that is running and raise StoppedError. NaN or infinity in the loss or in
-    the weights raises NonFiniteError, and such a state is never saved.
+    SIGINT and SIGTERM save at the end of the dispatch that is running and raise StoppedError. A step whose loss or gradient is
+    not finite is skipped and told. Three in a row raise NonFiniteError, and so does a loss or a weight that is not finite all
+    the same: such a state is never saved.
     """
-    step, pace, size = int(state.step), _Pace(), 1
-    since, total, done = step, 0.0, step >= plan.steps
-    with _signals() as received, _progress(console) as progress:
-        task = progress.add_task("", total=plan.steps, completed=step, loss=math.nan, speed=0.0, left="")
+    course = _Course(state, plan, run, console)
+    with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(console) as progress:
+        saves = _Saves(run, stop.gate, beside)
+        task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
+        course.begin()
+        done = course.step >= plan.steps
         while not done:
-            stop = plan.next_stop(step)
-            n = min(size, stop - step)
-            state, loss = train_steps(state, jnp.int32(n))
-            loss = float(loss)
-            step, total = step + n, total + loss * n
-            check_finite(step, {"loss": loss})
-            if received or step == stop:
-                check_finite(step, named_leaves(all_finite(state)))
-            size = pace.count(n)
-            speed, left = plan.tokens_per_step / pace.seconds, pace.seconds * (plan.steps - step)
-            progress.update(task, completed=step, loss=loss, speed=speed, left=clock(left))
-            done = step == plan.steps
-            if done or step % plan.evaluate_every == 0:
-                line = {"step": step, "loss": total / (step - since), "tokens_per_second": speed, "seconds_left": left}
-                since, total, done = step, 0.0, _evaluated(state.model, plan, run, line) or done
-                pace.restart()
-            if received or done or step % plan.save_every == 0:
-                save_state(run.checkpoints, step, state)
-                pace.restart()
-            if received and not done:
-                raise StoppedError(f"stopped at step {step}, saved; continue with --resume --out {run.path}", received[0])
-    return state
+            due = plan.next_stop(course.step)
+            n = min(course.pace.size, due - course.step)
+            course.took(n, *train_steps(course.state, jnp.int32(n)))
+            progress.update(task, completed=course.step, **course.shown())
+            done = course.step == plan.steps
+            if stop.received or course.step == due:
+                check_finite(course.step, named_leaves(all_finite(course.state)))
+            if plan.evaluates(course.step) and not stop.received:
+                done = course.evaluate() or done
+            if stop.received or done or course.is_to_save():
+                saves.save(course.step, course.state)
+                course.pace.restart()
+            if done or stop.received:
+                saves.wait()
+            if stop.received:
+                raise StoppedError(course.stopped(course.step), stop.received[0])
+    return course.state
 
 
-def _evaluated(model: Any, plan: Plan, run: RunFolder, line: dict[str, Any]) -> bool:
-    """Evaluate, and log the line with the measures; whether the goal is met."""
-    line |= plan.evaluate(model)
-    check_finite(line["step"], line)
-    run.log(line)
-    plan.on_evaluate(model, line)
-    return plan.reached(line)
+class _Saves:
+    """Checkpoints, written by a thread beside the steps: of one step at a time, as it was."""
+
+    def __init__(self, run: RunFolder, gate: threading.Lock, beside: ThreadPoolExecutor):
+        self.run, self.gate, self.beside = run, gate, beside
+        self.last: Future[None] | None = None
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Copy the state to the host, and have it written; CheckpointError where the one before could not be.
+
+        On a mesh the devices' parts are written as they lie, before the next step.
+        """
+        self.wait()
+        if current() is None:
+            self.last = self.beside.submit(self._write, step, jax.tree.map(np.array, state))
+        else:
+            self._write(step, state)
+
+    def wait(self) -> None:
+        """Until all is written; CheckpointError where it could not be."""
+        if self.last is not None:
+            self.last.result()
+
+    def _write(self, step: int, state: TrainState) -> None:
+        with self.gate:
+            save_state(self.run.checkpoints, step, state)
+
+
+class _Course:
+    """How far a run is, and what it says on the way."""
+
+    def __init__(self, state: TrainState, plan: Plan, run: RunFolder, console: Console):
+        self.state, self.plan, self.run, self.console = state, plan, run, console
+        self.mesh = current()
+        self.step, self.pace, self.loss = int(state.step), _Pace(), math.nan
+        self.health = self.evaluated = jax.device_get(state.health)
+        self.total, self.applied = 0.0, 0
+
+    def begin(self) -> None:
+        """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was
+        stopped before an evaluation makes up for it."""
+        if self.step == 0:
+            save_state(self.run.checkpoints, 0, self.state)
+        elif self.plan.evaluates(self.step) and all(line["step"] != self.step for line in self.run.metrics):
+            self.evaluate()
+
+    def took(self, n: int, state: TrainState, loss: Any) -> None:
+        """n steps were taken, or skipped."""
+        self.state, before = state, self.health
+        step, loss, self.health = jax.device_get((state.step, loss, state.health))
+        self.step, applied = int(step), n - int(self.health.skipped - before.skipped)
+        if said := said_of_skips(before, self.health):
+            self.console.print(said)
+        if self.health.in_a_row >= MOST_IN_A_ROW:
+            raise NonFiniteError(diagnosis(self.step, state.model, self.plan.examine, self.run.path))
+        if applied > 0:
+            self.loss = float(loss)
+            check_finite(self.step, {"loss": self.loss})
+            self.total, self.applied = self.total + self.loss * applied, self.applied + applied
+        self.pace.count(n)
+
+    def is_to_save(self) -> bool:
+        """Whether a checkpoint is due, and good: behind a skipped step the weights may be ruined already."""
+        return self.step % self.plan.save_every == 0 and not self.health.in_a_row
+
+    def shown(self) -> dict[str, Any]:
+        """The fields of the progress line."""
+        return {"loss": self.loss, "speed": self._speed(), "left": clock(self._left())}
+
+    def evaluate(self) -> bool:
+        """Evaluate, log a line, and say what is wrong with it; whether the goal is met."""
+        loss = self.total / self.applied if self.applied else float(self.health.mean_loss)
+        line = {"step": self.step, "loss": loss, "tokens_per_second": self._speed(), "seconds_left": self._left()}
+        line |= marks(self.evaluated, self.health)
+        line |= self.plan.evaluate(self.state.model)
+        check_finite(self.step, line)
+        self.run.log(line)
+        self.plan.on_evaluate(self.state.model, line)
+        if self.health.taken and (said := said_of_divergence(loss, float(self.health.first_loss))):
+            self.console.print(said)
+        self.evaluated, self.total, self.applied = self.health, 0.0, 0
+        self.pace.restart()
+        return self.plan.reached(line)
+
+    def rescue(self) -> str:
+        """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps use it up."""
+        copied = jax.tree.map(np.array, state := self.state)
+        if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
+            raise RuntimeError("used up meanwhile")
+        step = int(copied.step)
+        if step not in kept_states(self.run.checkpoints):
+            if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(copied)):
+                return f"stopped at step {step}, and not saved: its weights are not finite"
+            try:
+                with nullcontext() if self.mesh is None else jax.set_mesh(self.mesh):
+                    save_state(self.run.checkpoints, step, copied)
+            except CheckpointError as error:
+                return f"stopped at step {step}, and not saved: {error}"
+        return self.stopped(step)
+
+    def stopped(self, step: int) -> str:
+        """What a run says that was asked to stop, after it was saved."""
+        if step == self.plan.steps:
+            return f"stopped at step {step}, the last one, saved in {self.run.path}"
+        return f"stopped at step {step}, saved; continue with --resume --out {self.run.path}"
+
+    def _speed(self) -> float:
+        return self.plan.tokens_per_step / self.pace.seconds
+
+    def _left(self) -> float:
+        return 0.0 if math.isinf(self.pace.seconds) else self.pace.seconds * (self.plan.steps - self.step)
 
 
 @jax.jit
@@ -120,22 +234,22 @@ def check_finite(step: int, numbers: Mapping[str, Any]) -> None:
 
 
 class _Pace:
-    """Seconds a step, and how many steps fit one dispatch."""
+    """Seconds a step, and how many of them the next dispatch takes."""
 
     def __init__(self) -> None:
-        self.seconds = math.inf
+        self.seconds, self.size = math.inf, 1
         self.restart()
 
     def restart(self) -> None:
         """Time what follows alone."""
         self.start = time.perf_counter()
 
-    def count(self, n: int) -> int:
-        """n steps were taken; the size of the next dispatch. The first dispatch includes the compilation."""
+    def count(self, n: int) -> None:
+        """n steps were taken. The first dispatch includes the compilation."""
         now = time.perf_counter()
         self.seconds = min(self.seconds, (now - self.start) / n) if n == 1 else (now - self.start) / n
         self.start = now
-        return max(1, min(2 * n, round(SECONDS_A_DISPATCH / self.seconds)))
+        self.size = max(1, min(2 * n, round(SECONDS_A_DISPATCH / self.seconds)))
 
 
 def clock(seconds: float) -> str:
@@ -149,21 +263,3 @@ def _progress(console: Console) -> Progress:
     text = "step {task.completed:,.0f} of {task.total:,.0f}  loss {task.fields[loss]:.3f}"
     text += "  {task.fields[speed]:,.0f} tokens/s  {task.fields[left]} left"
     return Progress(TextColumn(text), console=console, transient=True, disable=not console.is_terminal)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals received, as they come; a second one is not held back."""
-    received: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        received.append(number)
-        for which in before:
-            signal.signal(which, before[which])
-
-    before = {which: signal.signal(which, note) for which in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)

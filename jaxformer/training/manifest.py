@@ -27,6 +27,7 @@ class Manifest:
     """The manifest of a folder. Folders of older runs have none, and their files are not checked."""
 
     folder: Path
+    remedy: str = "start a new run with --out"
 
     @property
     def entries(self) -> Entries:
@@ -69,7 +70,7 @@ class Manifest:
                 before, entries = entries, self.entries
                 if entries == before:  # else the run wrote the file in between
                     fault = _difference(found, entries[name][-1] or {})
-                    raise CheckpointError(f"{path} {fault}; put it back, or start a new run with --out")
+                    raise CheckpointError(f"{path} {fault}; put it back, or {self.remedy}")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -83,4 +84,4 @@ def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
     if found is None:
         return f"is missing, and {MANIFEST} names it"
     sizes = f"{found['size']} bytes of sha256 {found['sha256']:.12}, not {wanted.get('size')} of {wanted.get('sha256', ''):.12}"
-    return f"was changed since the run wrote it ({sizes})"
+    return f"was changed since it was written ({sizes})"

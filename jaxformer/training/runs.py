@@ -14,12 +14,17 @@ from jaxformer.errors import CheckpointError, InputError
 from jaxformer.training.lock import LOCK
 from jaxformer.training.manifest import MANIFEST, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
-from jaxformer.whole_files import UNFINISHED, written_whole
+from jaxformer.validation.fields import check_file
+from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
-BEGUN = (CONFIG, MANIFEST, LOCK)
-"""Files that a run leaves which ended before its first step."""
+MOST_BYTES = 2**27
+"""Of a config.json; one with a table of numbers has 20 million."""
+BEGUN = (CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS)
+"""What a run leaves that ended before its first checkpoint."""
+LEFTOVERS = f"*{UNFINISHED}", f"{EVALUATED}/*{UNFINISHED}", f"{CHECKPOINTS}/*.orbax-checkpoint-tmp", f"{CHECKPOINTS}/tmp*"
+"""What a process leaves that is killed while it writes."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +36,21 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
         """A new run; InputError where the folder holds a run already, or other files."""
-        if any((path / name).exists() for name in (METRICS, WEIGHTS, CHECKPOINTS)):
-            raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
-        if path.is_dir() and any(file.name.removesuffix(UNFINISHED) not in BEGUN for file in path.iterdir()):
-            raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
+        run = cls(path)
         try:
+            run.remove_leftovers()
+            if not run.is_begun:
+                raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
+            begun = BEGUN if (path / CONFIG).exists() else (MANIFEST, LOCK)
+            if path.is_dir() and any(file.name not in begun for file in path.iterdir()):
+                raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
             path.mkdir(parents=True, exist_ok=True)
-            with cls(path).manifest.renewed(path / CONFIG) as unfinished:
-                unfinished.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n", "utf-8")
+            for name in (MANIFEST, TOKENIZER):
+                (path / name).unlink(missing_ok=True)
+            run.write_config(config)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; name another folder with --out") from None
-        return cls(path)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -56,6 +65,22 @@ class RunFolder:
         """The settings; CheckpointError where the file cannot be read, or was changed."""
         self.manifest.check(CONFIG)
         return read_config(self.path)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write the settings."""
+        with self.manifest.renewed(self.path / CONFIG) as unfinished:
+            unfinished.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n", "utf-8")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is nothing yet to continue: no checkpoint, no metrics, no weights."""
+        kept = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return not any((self.path / name).exists() for name in (METRICS, WEIGHTS)) and not any(kept)
+
+    def remove_leftovers(self) -> None:
+        """Remove what was being written when an earlier process ended. Only the writer of the run may do so."""
+        for leftover in [found for pattern in LEFTOVERS for found in self.path.glob(pattern)]:
+            remove(leftover)
 
     @property
     def manifest(self) -> Manifest:
@@ -103,6 +128,7 @@ class RunFolder:
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(checked_line(values))
+            to_disk(self.path / METRICS)
         except OSError as error:
             raise CheckpointError(f"{self.path / METRICS} cannot be written: {error.strerror}") from None
 
@@ -120,8 +146,11 @@ class RunFolder:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
+    path = check_file(folder / CONFIG)
     try:
-        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}") from None
     if not isinstance(config, dict):

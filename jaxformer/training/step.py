@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,7 +11,9 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxformer.pytree import named_leaves
 from jaxformer.sharding.placement import along_rows, as_placed, put_batch
+from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
 
 Loss = Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
@@ -25,12 +27,14 @@ Draw = Callable[[Any, PRNGKeyArray], Any]
 class TrainState:
     """All that training carries from step to step."""
 
-    step: Array
-    """Optimizer steps taken, an int32 scalar."""
+    step: Any
+    """Optimizer steps taken or skipped, an int32 scalar, on the device or the host."""
     model: PyTree
     """The model itself."""
     moments: PyTree
     """The optimizer's state."""
+    health: Health = field(default_factory=healthy)
+    """What the losses of its steps say."""
 
 
 def train_state(model: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
@@ -49,13 +53,28 @@ def train_step(
 ) -> tuple[TrainState, Float[Array, ""]]:
     """One step down the gradient of the mean loss; the state after it, and the loss before it.
 
+    Where the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are.
     The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
     """
     batch = along_rows(batch)
     gradient_of = whole_gradient if parts == 1 else functools.partial(gradient_in_parts, parts=parts)
     value, gradient = gradient_of(loss, state.model, batch, key)
     updates, moments = optimizer.update(gradient, state.moments, state.model)
-    return as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments)), value
+    is_finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
+    model, moments = choose(is_finite, (optax.apply_updates(state.model, updates), moments), (state.model, state.moments))
+    return as_placed(TrainState(state.step + 1, model, moments, state.health.after(state.step, value, is_finite))), value
+
+
+def choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
+    """Leaf for leaf, the new one where the condition holds."""
+    return jax.tree.map(functools.partial(jnp.where, condition), new, old)
+
+
+def step_in_run(state: TrainState, total: Array, *batch: Any, **how: Any) -> tuple[TrainState, Array]:
+    """A step, and the sum of the losses of all steps that were taken; after too many skipped ones nothing goes on."""
+    after, value = train_step(state, *batch, **how)
+    sum_after = total + jnp.where(after.health.in_a_row == 0, value, 0)
+    return choose(state.health.in_a_row < MOST_IN_A_ROW, (after, sum_after), (state, total))
 
 
 def whole_gradient(loss: Loss, model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Float[Array, ""], PyTree]:
@@ -89,46 +108,67 @@ def step_keys(seed: PRNGKeyArray, step: Array) -> tuple[PRNGKeyArray, PRNGKeyArr
     return batch_key, dropout_key
 
 
-def make_train_steps(
-    loss: Loss, optimizer: optax.GradientTransformation, draw: Draw
-) -> Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]:
-    """run(state, data, seed, n) -> (state, mean loss): n steps in one dispatch; the state given is used up.
+@dataclass(frozen=True)
+class TrainSteps:
+    """Steps of a run: steps(state, data, seed, n) -> (state, mean loss); the state given is used up.
 
-    One compilation serves every n, and how the steps are cut into dispatches does not change the result.
+    The mean is over the steps that were taken, NaN where none was. How the steps are cut into dispatches does not change the
+    result. After MOST_IN_A_ROW skipped ones the state stays as it is.
     """
 
+    run: Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]
+    batch: Callable[[Any, PRNGKeyArray, int], Any]
+    """batch(data, seed, step) -> the batch of that step."""
+    loss: Loss
+
+    def __call__(self, state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
+        return self.run(state, data, seed, n)
+
+    def examine(self, data: Any, seed: PRNGKeyArray, model: PyTree, step: int) -> tuple[Any, dict[str, float]]:
+        """The batch of a step, its loss, and the norm of the gradient of each module."""
+        batch = self.batch(data, seed, step)
+        _, dropout_key = step_keys(seed, jnp.int32(step))
+        value, gradient = jax.jit(functools.partial(whole_gradient, self.loss))(model, batch, dropout_key)
+        modules: dict[str, list[Array]] = {}
+        for name, leaf in named_leaves(gradient).items():
+            modules.setdefault(name.rpartition(".")[0], []).append(leaf)
+        norms = {name: float(optax.tree.norm(leaves)) for name, leaves in modules.items()}
+        return batch, {"loss": float(value), **norms}
+
+
+def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: Draw) -> TrainSteps:
+    """n steps in one dispatch; one compilation serves every n."""
+
     @functools.partial(jax.jit, donate_argnums=0)
-    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Int[Array, ""]) -> tuple[TrainState, Float[Array, ""]]:
+    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Int[Array, ""]) -> tuple[TrainState, Array]:
         def one(_: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
-            state, total = carry
-            batch_key, dropout_key = step_keys(seed, state.step)
-            state, value = train_step(state, draw(data, batch_key), dropout_key, loss=loss, optimizer=optimizer)
-            return state, total + value
+            batch_key, dropout_key = step_keys(seed, carry[0].step)
+            return step_in_run(*carry, draw(data, batch_key), dropout_key, loss=loss, optimizer=optimizer)
 
+        taken = state.health.taken
         state, total = jax.lax.fori_loop(0, n, one, (state, jnp.zeros(())))
-        return state, total / n
+        return state, total / (state.health.taken - taken)
 
-    return run
+    return TrainSteps(run, lambda data, seed, step: draw(data, step_keys(seed, jnp.int32(step))[0]), loss)
 
 
 def make_shaped_train_steps(
     loss: Loss, optimizer: optax.GradientTransformation, batch: Callable[[int], Any], *, parts: int = 1
-) -> Callable[[TrainState, Any, PRNGKeyArray, int | Array], tuple[TrainState, Float[Array, ""]]]:
+) -> TrainSteps:
     """As `make_train_steps`, for batches of several shapes that `batch(step)` makes on the host: one compilation a shape."""
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def one(state: TrainState, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Float[Array, ""]]:
-        _, dropout_key = step_keys(seed, state.step)
-        return train_step(state, batch, dropout_key, loss=loss, optimizer=optimizer, parts=parts)
+    def one(state: TrainState, total: Array, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
+        dropout_key = step_keys(seed, state.step)[1]
+        return step_in_run(state, total, batch, dropout_key, loss=loss, optimizer=optimizer, parts=parts)
 
-    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Float[Array, ""]]:
-        first, total = int(state.step), jnp.zeros(())
+    def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
+        first, taken, total = int(state.step), int(state.health.taken), jnp.zeros(())
         for step in range(first, first + int(n)):
-            state, value = one(state, put_batch(batch(step)), seed)
-            total = total + value
-        return state, total / n
+            state, total = one(state, total, put_batch(batch(step)), seed)
+        return state, total / (state.health.taken - taken)
 
-    return run
+    return TrainSteps(run, lambda data, seed, step: batch(step), loss)
 
 
 def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:

@@ -3,7 +3,9 @@
 import difflib
 import math
 import os
+import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from jaxformer.errors import ConfigError, InputError
@@ -87,6 +89,15 @@ def check_path(name: str, path: object) -> Path:
     if path == "":
         raise InputError(f"{name} is empty; give a path")
     return Path(path)  # pyright: ignore[reportArgumentType]
+
+
+def check_file(path: Path) -> Path:
+    """InputError for a pipe or a device, which may never end; what is not there is left to whoever opens it."""
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InputError(f"{path} is a pipe or a device; give a file")
+    return path
 
 
 def check_flag(name: str, value: object) -> None:

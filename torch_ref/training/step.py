@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -28,13 +29,16 @@ def train_step(
 ) -> Tensor:
     """One step down the gradient of the mean loss; the loss before it.
 
+    Where the loss or the gradient's norm is not finite, the step is skipped: weights and moments stay as they are.
     The rows of a batch may be worked off in several `parts`, for less memory: the mean is over the whole batch all the same.
     """
     optimizer.zero_grad(set_to_none=True)
     value = (whole_gradient_ if parts == 1 else partial(gradient_in_parts_, parts=parts))(loss, model, batch)
-    clip_(model, clip_norm)
-    optimizer.step()
-    scheduler.step()
+    norm = get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    if torch.isfinite(value) and torch.isfinite(norm):
+        clip_(model, clip_norm)
+        optimizer.step()
+        scheduler.step()
     return value
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from jaxformer.cli.parity.names import model_and_call
+from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import JaxName, JudgeFlags, ReportFlags
 from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
@@ -31,4 +31,6 @@ def main(arguments: list[str]) -> int:
 
     reference = load(flags.folder)
     model, call_jax = model_and_call(flags.jax)
-    return flags.show(check(reference, model, call_jax=call_jax, **flags.options()))
+    with no_exit("the model, or what calls it,"):
+        report = check(reference, model, call_jax=call_jax, **flags.options())
+    return flags.show(report)

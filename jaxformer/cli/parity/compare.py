@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jaxformer.cli.parity.names import load, model_and_call
+from jaxformer.cli.parity.names import load, model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, JaxName, JudgeFlags, ReportFlags, TorchName
 from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
@@ -37,4 +37,6 @@ def main(arguments: list[str]) -> int:
         options["training"] = load(flags.training)
     if flags.generate is not None:
         options["generate"] = load(flags.generate)
-    return flags.show(compare(torch_model, jax_model, flags.arrays(), **options))
+    with no_exit("a model, or what calls it,"):
+        report = compare(torch_model, jax_model, flags.arrays(), **options)
+    return flags.show(report)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from jaxformer.cli.parity.names import model_and_call
+from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, Tier, TorchName
 from jaxformer.flags import parse
 
@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
     model, call_torch = model_and_call(flags.torch)
     from jaxformer.parity.compare import dump
 
-    reference = dump(model, flags.arrays(), flags.folder, call_torch=call_torch, tier=flags.tier)
+    with no_exit("the model, or what calls it,"):
+        reference = dump(model, flags.arrays(), flags.folder, call_torch=call_torch, tier=flags.tier)
     contents = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
     print(f"{contents} · saved to {flags.folder}")
     print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")

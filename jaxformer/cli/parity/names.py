@@ -2,7 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jaxformer.errors import InputError, JaxformerError
@@ -15,7 +16,8 @@ def load(name: str) -> Any:
         raise InputError(f"{name!r} names no function; give it as package.module:function")
     sys.path.insert(0, "")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        with no_exit(name):
+            return getattr(importlib.import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise InputError(f"{name}: there is no module {error.name}; run in the folder that holds it, or install it") from None
     except AttributeError:
@@ -24,10 +26,20 @@ def load(name: str) -> Any:
         sys.path.remove("")
 
 
+@contextmanager
+def no_exit(name: str) -> Iterator[None]:
+    """Code of the user's that ends the process ends it with a word, and never as if both sides were equal."""
+    try:
+        yield
+    except SystemExit as error:
+        raise InputError(f"{name} ends the process with sys.exit({error.code!r:.40}); take that out") from None
+
+
 def call(name: str) -> Any:
     """What the function of that name returns; InputError says where it failed."""
     try:
-        return load(name)()
+        with no_exit(name):
+            return load(name)()
     except JaxformerError:
         raise
     except Exception as error:

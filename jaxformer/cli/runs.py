@@ -1,0 +1,55 @@
+"""`jaxformer runs`: the runs in a folder, and their checkpoints."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from jaxformer.errors import InputError, JaxformerError, printable
+from jaxformer.flags import parse
+from jaxformer.training.runs import CONFIG, RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List the runs in a folder, each with its checkpoints: step, loss, size, and whether it is what was saved. Exit code 0:
+    all are whole; 1: some are not."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """A folder of runs, or one run."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print a line for each run and one for each of its checkpoints; 1 where one is damaged."""
+    folder = parse(Runs, arguments, prog="jaxformer runs").folder
+    found = [path for path in [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())] if (path / CONFIG).is_file()]
+    if not found:
+        raise InputError(f"{folder} holds no runs; give a folder that holds some, or a run")
+    verdicts = []
+    for path in found:
+        run = RunFolder(path)
+        try:
+            run.check_kept()
+            kept = "whole"
+        except JaxformerError as error:
+            kept = f"damaged: {error}"
+        verdicts.append(kept)
+        print(printable(f"{path}: {kept}"))
+        for step, loss, size, verdict in checkpoints(run):
+            verdicts.append(verdict)
+            print(printable(f"  step {step:>9,}  loss {loss:>8}  {size / 1e6:10,.1f} MB  {verdict}"))
+    return int(any(verdict.startswith("damaged") for verdict in verdicts))
+
+
+def checkpoints(run: RunFolder) -> Iterator[tuple[int, str, int, str]]:
+    """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict."""
+    from jaxformer.training.checkpoint import kept_states, verdict
+
+    lines = run.metrics
+    for step in kept_states(run.checkpoints):
+        before = [line for line in lines if line["step"] <= step]
+        loss = next((f"{line[name]:.4f}" for line in before[-1:] for name in ("val_loss", "loss") if name in line), "-")
+        folder = run.checkpoints / str(step)
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        yield step, loss, size, verdict(run.checkpoints, step)

@@ -1,0 +1,45 @@
+"""Where a run is computed: a resumed one has the same bits only where all of this is the same.
+
+Only the JAX side has runs: the twin has none.
+"""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PACKAGES = "jaxformer", "jax", "jaxlib", "flax", "optax", "numpy"
+SETTINGS = "jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"
+"""jax's own, which change numbers."""
+
+
+def environment() -> dict[str, str]:
+    """Versions, processor, devices and flags."""
+    settings = {name: str(getattr(jax.config, name)) for name in SETTINGS}
+    return {
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "device": jax.devices()[0].device_kind,
+        "devices": str(jax.device_count()),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        **settings,
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, each as `jax 0.9.0 -> 0.9.1`."""
+    return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]
+
+
+def _processor() -> str:
+    """Its name: sums are ordered by the width of its vectors."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

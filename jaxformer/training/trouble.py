@@ -1,0 +1,70 @@
+"""What a run says where its losses go wrong: skipped steps, spikes, divergence, and the reason why it stops.
+
+Only the JAX side has runs: the twin has none.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.pytree import named_leaves
+from jaxformer.training.health import MOST_IN_A_ROW, Health
+
+Examine = Callable[[PyTree, int], tuple[Any, Mapping[str, float]]]
+"""examine(model, step) -> the batch of that step, its loss, and the norm of the gradient of each module."""
+DIVERGED = 2.0, 1.0
+"""A mean loss above factor * the first step's + margin is told."""
+MOST_SHOWN = 6
+"""Modules whose gradient is told."""
+
+
+def marks(before: Health, now: Health) -> dict[str, int]:
+    """What a line of metrics says of the steps since the last one: nothing, where nothing was wrong."""
+    found = {}
+    if now.skipped > before.skipped:
+        found |= {"skipped": int(now.skipped - before.skipped), "last_skipped": int(now.last_skipped) + 1}
+    if now.spikes > before.spikes:
+        found |= {"spikes": int(now.spikes - before.spikes), "last_spike": int(now.last_spike) + 1}
+    return found
+
+
+def said_of_skips(before: Health, now: Health) -> str:
+    """A warning where steps were skipped; else nothing."""
+    if not now.skipped > before.skipped:
+        return ""
+    return (
+        f"warning: the loss or the gradient of step {int(now.last_skipped) + 1} is not finite: skipped, "
+        f"{int(now.skipped)} of {int(now.skipped + now.taken)} steps so far"
+    )
+
+
+def said_of_divergence(loss: float, first: float) -> str:
+    """A warning where the loss is far above that of the first step; else nothing."""
+    factor, margin = DIVERGED
+    if not loss > factor * first + margin:
+        return ""
+    return (
+        f"warning: the run diverges: its loss is {loss:.4g}, and began with {first:.4g}; stop it, and start anew or --resume "
+        "with a lower --optimizer.learning-rate"
+    )
+
+
+def diagnosis(step: int, model: PyTree, examine: Examine | None, folder: Path) -> str:
+    """Why a run stops after `step` steps, the last of which were skipped, and what may be changed."""
+    said = f"the loss or the gradient of steps {step - MOST_IN_A_ROW + 1} to {step} is not finite, and none of them was applied"
+    if examine is not None:
+        batch, numbers = examine(model, step - 1)
+        loss, *norms = ((name, float(number)) for name, number in numbers.items())
+        worst = sorted(norms, key=lambda norm: -np.nan_to_num(norm[1], nan=np.inf, posinf=np.inf))[:MOST_SHOWN]
+        shown = ", ".join(f"{name} {norm:.3g}" for name, norm in worst)
+        said += f"; step {step}: loss {loss[1]:.4g}, gradient norm {shown}; its batch: {', '.join(described(batch))}"
+    return f"{said}; go on from the last checkpoint with --resume --out {folder} and a lower --optimizer.learning-rate"
+
+
+def described(batch: Any) -> list[str]:
+    """Every array of a batch: its name, type, shape, and the numbers in it."""
+    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(batch).items()}
+    return [f"{name} {it.dtype}{list(it.shape)} from {it.min()} to {it.max()}" for name, it in arrays.items()]

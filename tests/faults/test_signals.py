@@ -1,0 +1,121 @@
+"""A signal at any moment ends a command with 130 or 143 and a word, and leaves nothing half-written."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from jaxformer.training.checkpoint import load_state
+from jaxformer.training.step import TrainState
+
+EVALUATING = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+import jax, jax.numpy as jnp
+from rich.console import Console
+from jaxformer.signals import listen
+from jaxformer.training.loop import Plan, fit
+from jaxformer.training.runs import RunFolder
+from jaxformer.training.step import TrainState
+listen()
+def evaluate(model):
+    print("evaluating", flush=True)
+    time.sleep(60)
+take = jax.jit(lambda s, n: TrainState(s.step + n, jax.tree.map(lambda x: 2 * x, s.model), ()), donate_argnums=0)
+plan = Plan(steps=10, evaluate_every=4, save_every=9, tokens_per_step=1, evaluate=evaluate, on_evaluate=print)
+state = TrainState(jnp.int32(0), {"w": jnp.ones(2)}, ())
+fit(state, plan, RunFolder.create(Path(sys.argv[1]), {}), lambda state, n: (take(state, n), 1.0), Console(quiet=True))
+"""
+WRITING = """
+import sys, time
+from pathlib import Path
+from jaxformer.signals import listen
+from jaxformer.training.lock import only_writer
+from jaxformer.whole_files import written_whole
+listen()
+with only_writer(Path(sys.argv[1])), written_whole(Path(sys.argv[1]) / "file") as unfinished:
+    unfinished.write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+PLAIN = WRITING.replace("listen()\n", "")
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, **pipes)
+
+
+def begun(code: str, folder: Path) -> subprocess.Popen[str]:
+    """The process, once it has said that it is in its midst."""
+    process = start(code, folder)
+    assert process.stdout
+    assert process.stdout.readline().endswith("ing\n")
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_nothing_half_written_is_left(tmp_path, number, code):
+    process = begun(WRITING, tmp_path / "run")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=5)
+    assert (process.returncode, said) == (code, f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_listening_it_is(tmp_path):
+    """The control."""
+    process = begun(PLAIN, tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=5)[1] == ""
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["file.unfinished", "run.lock"]
+
+
+def test_a_run_that_evaluates_is_saved_by_another_thread(tmp_path):
+    process = begun(EVALUATING, tmp_path / "run")
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert time.monotonic() - start < 5
+    assert process.returncode == 143
+    first, last = said.splitlines()
+    assert first == "SIGTERM: the run is saved after this step, and ends; once more ends it at once"
+    assert last == f"stopped at step 4, saved; continue with --resume --out {tmp_path / 'run'}"
+    state = load_state(tmp_path / "run/checkpoints", TrainState(jnp.int32(0), {"w": jnp.ones(2)}, ()))
+    assert (int(state.step), state.model["w"].tolist()) == (4, [8.0, 8.0])
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    process = begun(EVALUATING, tmp_path / "run")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr
+    process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=2)[1] == "ended at once by SIGTERM\n"
+    assert process.returncode == 143
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["0"]
+
+
+def test_from_the_first_line_on(tmp_path, text_file):
+    """While modules are imported: before JAX is, and after."""
+    arguments = ["-m", "train.shakespeare", "--data", str(text_file), "--out", str(tmp_path / "run")]
+    for delay in (0.3, 1.0):
+        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=5)[1]
+        assert (process.returncode, said) == (130, "stopped by Ctrl-C\n")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_library_leaves_signals_to_its_user():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    import jaxformer.cli.main
+    import jaxformer.training.loop  # noqa: F401
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
