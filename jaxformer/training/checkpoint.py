@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -136,11 +137,13 @@ def verdict(folder: Path, step: int) -> str:
     """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
     with _quiet():
         try:
-            with _checkpointer(folder) as checkpointer:
-                described = checkpointer.metadata(step).custom_metadata or {}
-                if not {"sha256", "names"} <= {*described}:
-                    return "not checked"
-                leaves = checkpointer.load(step)
+            meta = orbax().metadata(path := _path(folder, step))
+            described = meta.custom_metadata or {}
+            if not {"sha256", "names"} <= {*described}:
+                return "not checked"
+            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
+            wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in meta.metadata.items()}
+            leaves = orbax().load(path, wanted)
             is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
             return "whole" if is_whole else "damaged: its sha256 differs"
         except Exception as error:
@@ -193,16 +196,20 @@ def _quiet() -> Iterator[None]:
 def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
     """The state of that step and its mesh, or why there is none."""
     try:
-        with _checkpointer(folder) as checkpointer:
-            return _load(checkpointer, step, like), ""
+        return _load(_path(folder, step), like), ""
     except Exception as error:
         return None, first_line(error)
 
 
-def _load(checkpointer: Any, step: int, like: PyTree) -> tuple[PyTree, str]:
+def _path(folder: Path, step: int) -> str:
+    """Of one step, read by itself: orbax reads no folder of steps in which one has a damaged description."""
+    return str((folder / str(step)).absolute())
+
+
+def _load(path: str, like: PyTree) -> tuple[PyTree, str]:
     """The state, and the mesh that it was written on."""
     wanted = named_leaves(like)
-    meta = checkpointer.metadata(step)
+    meta = orbax().metadata(path)
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
         raise CheckpointError("its description is damaged")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
@@ -211,7 +218,7 @@ def _load(checkpointer: Any, step: int, like: PyTree) -> tuple[PyTree, str]:
         expected = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
         if found.get(name) != expected:
             raise CheckpointError(f"{name} is {found.get(name)}, the model wants {expected}")
-    leaves = checkpointer.load(step, wanted)
+    leaves = orbax().load(path, wanted)
     state = map_named(lambda name, _: {**leaves, **begun}[name], like)
     if digest(map_named(lambda name, leaf: None if name in begun else leaf, state)) != meta.custom_metadata["sha256"]:
         raise CheckpointError("the data are not what was saved (sha256 differs)")
