@@ -149,8 +149,8 @@ def fails(params, x):
     raise KeyError("no such key")
 
 
-STATE = {"params": PARAMS, "state": {"n": jnp.zeros((), jnp.int32)}}
-MUTABLE = {"mutable": ["state", "intermediates"]}
+STATE: dict[str, Any] = {"params": PARAMS, "state": {"n": jnp.zeros((), jnp.int32)}}
+MUTABLE: dict[str, Any] = {"mutable": ["state", "intermediates"]}
 tanh_once = jax.custom_vjp(jnp.tanh)
 tanh_once.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, g: (g * (1 - y * y),))
 
