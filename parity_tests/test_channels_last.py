@@ -77,8 +77,8 @@ def report_of(theirs, shape, stem=nnx.Conv):
 
 
 def test_as_much_is_traced_where_all_sizes_coincide(theirs, monkeypatch):
-    original, traced = activation_patching.to_jax_axes, []
-    monkeypatch.setattr(activation_patching, "to_jax_axes", lambda *given: traced.append(given[1]) or original(*given))
+    original, traced = activation_patching.in_shape, []
+    monkeypatch.setattr(activation_patching, "in_shape", lambda *given: traced.append(given[1]) or original(*given))
     counts = []
     for shape in (SQUARE, OBLONG):
         assert (report := report_of(theirs, shape)).status == "equal", str(report)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from jaxformer.convert.rules import Family
-from jaxformer.errors import JaxformerError
+from jaxformer.errors import JaxformerError, ParityError
+from jaxformer.parity.capture.random_draws import torch_draws
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
@@ -19,7 +20,7 @@ from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe.reach import never_passed
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.record.coverage import sensitivity
-from jaxformer.parity.record.reference import Call, Reference, Tier, apply, run_torch
+from jaxformer.parity.record.reference import Call, Reference, Tier, apply, only_array, run_torch
 from jaxformer.parity.record.rounding_error import measure_rounding
 from jaxformer.parity.record.torch_state import TorchState, torch_state
 from jaxformer.parity.report.data import Stage
@@ -59,7 +60,7 @@ def compare(
 
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(jax_model, rules, call_jax)
     check_later(training, generate)
-    chosen = chosen_checks(checks, tier)
+    chosen, call_torch, call_jax = chosen_checks(checks, tier), only_array(call_torch), only_array(call_jax)
 
     def record(rows: Any = ...) -> Reference:
         return record_torch(torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks)
@@ -90,7 +91,10 @@ def record_torch(
     """All that the checks need of torch: the half of `compare` that runs it. ParityError where it cannot run."""
     needs = needs_of(chosen_checks(checks, tier))
     with evaluating(torch_model):
-        reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients="gradients" in needs)
+        with torch_draws() as draws:
+            reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients="gradients" in needs)
+        if draws and not np.array_equal(run_torch(torch_model, inputs, call, gradients=False).output, reference.output, True):
+            raise ParityError(f"torch gives another output each time: it draws random numbers (at {draws[0]}); take them out")
         reference = replace(reference, rounding=measure_rounding(torch_model, reference, call))
         not_covered = tuple(sensitivity(torch_model, inputs, call)) if "coverage" in needs else None
     return replace(reference, not_covered=not_covered)
@@ -111,7 +115,7 @@ def dump(
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays = checked_torch(torch_model, inputs, call_torch)
-    reference = record_torch(torch_model, arrays, call_torch, tier=tier, checks=checks)
+    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks)
     save(reference, folder)
     return reference
 
@@ -127,6 +131,7 @@ def check(
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
     family, chosen = checked_jax(jax_model, rules, call_jax), chosen_checks(checks, tier)
+    call_jax = only_array(call_jax)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
 
     def results() -> Iterator[Result]:

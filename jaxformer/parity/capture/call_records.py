@@ -41,6 +41,12 @@ def arrays_in(value: Any) -> list[Any]:
     return list(found.values())
 
 
+def names_in(value: Any) -> list[str]:
+    """What the parts of a dict, a named tuple or a dataclass are called; none of anything else."""
+    named = isinstance(value, Mapping) or is_dataclass(value)
+    return list(map(str, _items(value))) if named else list(getattr(value, "_fields", ()))
+
+
 def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
     """The same argument or result with other arrays, wherever the old ones stand."""
     by_identity = {id(array): other for array, other in zip(old, new, strict=True)}

@@ -27,6 +27,7 @@ RUN_ONCE = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
 """Compiler options for a program that runs once: it compiles in half the time."""
 
@@ -41,19 +42,21 @@ UNTRACEABLE = (
 
 def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
     """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
-    program, untraced = compiled_once(f, *given, compiler_options=compiler_options)
-    return program(*given), untraced
-
-
-def compiled_once(
-    f: Callable[..., Any], *like: Any, compiler_options: dict[str, Any] | None = RUN_ONCE
-) -> tuple[Callable[..., Any], str]:
-    """f compiled for arguments like these, and ''; where it cannot be traced, f `written_out`, and the line that is why."""
     try:
-        return jax.jit(f).lower(*like).compile(compiler_options), ""
+        return jax.jit(f, compiler_options=compiler_options)(*given), ""
     except UNTRACEABLE as error:
-        return written_out()(f), line_of(error) or "a line of a library's"
+        return written_out()(f)(*given), line_of(error) or LIBRARYS
 
+
+def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any], str]:
+    """The same without running it: f compiled for arguments like these."""
+    try:
+        return jax.jit(f).lower(*like).compile(RUN_ONCE), ""
+    except UNTRACEABLE as error:
+        return written_out()(f), line_of(error) or LIBRARYS
+
+
+LIBRARYS = "a line of a library's"
 
 _running: list[Callable[[str, Any], Any]] = []
 """What records taps, in the comparison that is running."""

@@ -18,7 +18,16 @@ TYPED_IN = ("<stdin>", "<ipython")
 
 def line_of(error: BaseException) -> str:
     """'port.py:12': the innermost line that no library has, or else none of `LIBRARIES`; '' where there is none."""
-    frames = [traceback.extract_tb(each.__traceback__) for each in chain(error)]
+    return innermost([traceback.extract_tb(each.__traceback__) for each in chain(error)])
+
+
+def line_here() -> str:
+    """The same of the code that is running."""
+    return innermost([traceback.extract_stack()])
+
+
+def innermost(frames: list[traceback.StackSummary]) -> str:
+    """The innermost line of the first frames that have one."""
     for known in (is_users, lambda name: not is_library(name)):
         for found in frames:
             if lines := [frame for frame in found if known(frame.filename)]:

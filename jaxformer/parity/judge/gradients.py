@@ -16,6 +16,8 @@ from jaxformer.parity.report.summarize import part_of
 
 def gradients(comparison: Comparison) -> Result:
     """Of every weight and every float input; null ones cannot be judged."""
+    if comparison.traced.no_gradients:
+        raise comparison.traced.no_gradients
     traced, rows, alone = comparison.traced, comparison.rows, list(comparison.trained_alone.values())
     ours, theirs = traced.gradients, traced.reference.gradients
     not_finite = [name for name, array in theirs.items() if not np.isfinite(array).all()]
@@ -45,6 +47,8 @@ def activation_gradients(comparison: Comparison) -> Result:
 
     Equal gradients of unequal values prove nothing: a module whose values differ is different here too.
     """
+    if comparison.traced.no_gradients:
+        raise comparison.traced.no_gradients
     name, rows = "activation gradients", comparison.rows
     diverging = any(row.diverging for row in rows)
     calls = comparison.traced.reference.calls.items()

@@ -24,7 +24,7 @@ def forward(comparison: Comparison) -> Result:
     if not np.isfinite(theirs).any():
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
-        says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced)))
+        says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), *drawn(traced)))
         return Result(Stage("forward", "different", says))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
@@ -54,3 +54,9 @@ def local(comparison: Comparison) -> Result:
 def untraced(traced: Traced) -> list[str]:
     """That the JAX model ran without jit, where it did."""
     return [f"jit cannot trace {traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
+
+
+def drawn(traced: Traced) -> list[str]:
+    """That the JAX model draws random numbers, where it does."""
+    places = traced.normal_run.draws
+    return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []

@@ -111,9 +111,9 @@ def to_float64(tree: PyTree) -> PyTree:
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
     """Every float leaf in another type; on the host, where nothing is compiled for it."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf).astype(dtype)) if is_weight(leaf) else leaf, tree)
 
 
 def inputs_float64(inputs: tuple[np.ndarray, ...]) -> tuple[jax.Array, ...]:
     """A model's inputs as arrays of JAX's, floats as float64."""
-    return tuple(to_float64([*map(jnp.asarray, inputs)]))
+    return tuple(to_float64([*map(jax.device_put, inputs)]))

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Literal
 
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
-from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, replaced
+from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer, Site
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
@@ -44,6 +44,10 @@ HINTS = (
     ),
     (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
     (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
+    (
+        ["UnexpectedTracerError"],
+        "the model keeps an array of an earlier call: compute it in every call, or hold it in an nnx.Variable",
+    ),
     (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
 )
 """What to do about an error of torch's or JAX's, by parts of its message."""
@@ -197,10 +201,23 @@ def _heads(module: Any) -> int | None:
     return next((n for n in found if isinstance(n, int)), None)
 
 
+def only_array(call: Call) -> Call:
+    """The same call; where it gives one array in a dict, a tuple or a dataclass, it gives that."""
+
+    @wraps(call)
+    def picked(*given: Any) -> Any:
+        output = call(*given)
+        arrays = arrays_in(output)
+        return arrays[0] if len(arrays) == 1 else output
+
+    return picked
+
+
 def one_array(output: Any, name: str, call: Call) -> Any:
     """The output of `call`; ParityError if it is not an array."""
     if not is_array(output):
-        among = f" of {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        names = names_in(output)
+        among = f" of {', '.join(names)}" if names else ""
         at = f" (at {place})" if (place := definition_of(call)) else ""
         raise ParityError(
             f"{name} gave a {type(output).__name__}{among}, not an array; "
@@ -225,7 +242,9 @@ def saying(where: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = str(error).strip().split("\n")[0]
-        hint = next((f"; {hint}" for known, hint in HINTS if all(each in str(error) for each in known)), "")
+        hint = next(
+            (f"; {hint}" for known, hint in HINTS if all(each in f"{type(error).__name__} {error}" for each in known)), ""
+        )
         raise ParityError(f"{where}: {type(error).__name__}: {line.rstrip('.:') if hint else line}{hint}") from error
 
 

@@ -12,6 +12,8 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.capture.random_draws import jax_draws
+from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.record.reference import one_array
 from jaxformer.parity.run.load_weights import joined, parted
@@ -34,6 +36,8 @@ class NormalRun:
     """Calls without an input array: tapped values, not modules."""
     untraced: str = ""
     """The line at which jit cannot trace the model, which ran without it then."""
+    draws: Sequence[str] = ()
+    """The lines at which it draws random numbers."""
 
 
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> NormalRun:
@@ -42,16 +46,20 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     weights, rest = parted(model)
     order: list[Site] = []
     taps: list[Site] = []
+    draws: list[str] = []
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, probing), written_out():
+        with watch_jax(model, probing), written_out(), jax_draws() as drawn:
             output = one_array(call(model, *arrays), "call_jax", call)
+        draws[:] = drawn
         found = probing.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, probing.taps
         if cotangent is not None and output.shape != cotangent.shape:
-            raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch")
+            at = f" (at {place})" if (place := definition_of(call)) else ""
+            hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
+            raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
         weight = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
         return (output * weight).sum(), list(found.values())
 
@@ -60,7 +68,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
 
     if cotangent is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return NormalRun(outputs(found), taps=taps, untraced=untraced)
+        return NormalRun(outputs(found), taps=taps, untraced=untraced, draws=draws)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
@@ -74,6 +82,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         jax.tree.map(np.asarray, back[2]),
         taps,
         untraced,
+        draws,
     )
 
 
@@ -100,4 +109,4 @@ class _Probing:
 
 
 def _zeros(leaf: Any) -> Any:
-    return jnp.zeros(leaf.shape, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else None
+    return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.floating) else None

@@ -120,10 +120,10 @@ class PatchedProgram:
         sent = {place: self._torch_axes(place, np.asarray(back[place]), orders) for place in patching.senders if place in back}
         return PatchedRun(found, orders, patching.senders, sent, own)
 
-    def _given(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> np.ndarray:
+    def _given(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> Any:
         """torch's array as the program takes it."""
         if not self.is_traced:
-            return array
+            return jax.device_put(array)
         return _flat(to_jax_axes(array, orders.taken[place], orders.shapes[place]) if place in orders.taken else array)
 
     def _torch_axes(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.convert.rules import Family, gradients_to_torch
+from jaxformer.errors import ParityError
 from jaxformer.parity.capture.attention_calls import valid_entries
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parent
@@ -63,6 +64,8 @@ class Traced:
     """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
     """jax's calls on both sides of these borders."""
+    no_gradients: ParityError | None = None
+    """Why JAX cannot differentiate the model, if it was asked to."""
 
     @cached_property
     def weights(self) -> dict[str, np.ndarray]:
@@ -144,6 +147,20 @@ class Traced:
 
 
 def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
+    """Both sides' runs; where JAX runs the model and cannot differentiate it, those of values alone, and why."""
+    try:
+        return traced_once(reference, candidate, local=local, gradients=gradients)
+    except ParityError as error:
+        if not gradients or error.__cause__ is None:
+            raise
+        try:
+            traced = traced_once(reference, candidate, local=local, gradients=False)
+        except ParityError:
+            raise error from error.__cause__
+        return replace(traced, no_gradients=error)
+
+
+def traced_once(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
     """Run the JAX model in float64: its normal run, and module by module on torch's arrays. If only the normal run is asked
     for, the second is left out where the first is equal."""
     reference = without_absent(reference, candidate.family)

@@ -1,0 +1,283 @@
+"""Whatever a port does, the comparison ends with a verdict, or with one line that says what to change and where."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import linen, nnx
+from jax.experimental import io_callback
+
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
+
+B, D, F, V = 3, 4, 6, 5
+X = np.random.default_rng(0).standard_normal((B, D)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _strict() -> None:
+    """Others' ports have JAX's usual promotion."""
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self, after=lambda x: x, hidden=lambda x: x):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(D, F), torch.nn.Linear(F, V)
+        self.after, self.hidden = after, hidden
+
+    def forward(self, x):
+        return self.after(self.b(self.hidden(torch.tanh(self.a(x)))))
+
+
+def net(**options: Any) -> TorchNet:
+    return excite(TorchNet(**options), seed=1).eval()
+
+
+PARAMS = {
+    name: {"kernel": layer.weight.detach().numpy().T.copy(), "bias": layer.bias.detach().numpy().copy()}
+    for name, layer in net().named_children()
+}
+
+
+def linear(layer, x):
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def first(params, x):
+    return linear(params["a"], x)
+
+
+def port(params, x):
+    return linear(params["b"], jnp.tanh(first(params, x)))
+
+
+def around(inner: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The port with another function in the place of tanh."""
+    return lambda params, x: linear(params["b"], inner(first(params, x)))
+
+
+class Net(nnx.Module):
+    """The port as a module; `hidden` is what else is done there."""
+
+    def __init__(self, hidden=lambda net, x: x):
+        self.a, self.b = (nnx.Linear(*sizes, rngs=nnx.Rngs(0)) for sizes in ((D, F), (F, V)))
+        for name, layer in (("a", self.a), ("b", self.b)):
+            layer.kernel.set_value(jnp.asarray(PARAMS[name]["kernel"]))
+            layer.bias.set_value(jnp.asarray(PARAMS[name]["bias"]))
+        self.hidden = hidden
+        self.dropout = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+        self.seen, self.count, self.mean = nnx.data([]), nnx.Variable(jnp.zeros((), jnp.int32)), nnx.BatchStat(jnp.zeros(F))
+
+    def __call__(self, x):
+        return self.b(self.hidden(self, jnp.tanh(self.a(x))))
+
+
+class Counting(linen.Module):
+    """Linen's, with a state of its own."""
+
+    rate: float = 0.0
+
+    @linen.compact
+    def __call__(self, x):
+        self.variable("state", "n", lambda: jnp.zeros((), jnp.int32)).value += 1
+        h = jnp.tanh(linen.Dense(F, name="a")(x))
+        self.sow("intermediates", "h", h)
+        return linen.Dense(V, name="b")(linen.Dropout(self.rate, deterministic=not self.rate)(h))
+
+
+class Named(NamedTuple):
+    logits: Any
+    cache: Any = None
+
+
+@dataclasses.dataclass
+class Data:
+    logits: Any
+    cache: Any = None
+
+
+def appended(net, x):
+    net.seen.append(x)
+    return x
+
+
+def counted(net, x):
+    net.count.set_value(net.count.get_value() + 1)
+    net.mean.set_value(0.9 * net.mean.get_value() + 0.1 * x.mean(0))
+    return x
+
+
+def sown(net, x):
+    net.sow(nnx.Intermediate, "h", x)
+    return x
+
+
+def printed(net, x):
+    print(x.shape)
+    jax.debug.print("{}", x.shape)
+    jax.debug.callback(lambda array: None, x)
+    return x
+
+
+def in_cache(x):
+    """One row after the other, at int32 places of a cache in float32."""
+
+    def step(carry, row):
+        place, cache = carry
+        return (place + 1, jax.lax.dynamic_update_slice(cache, row[None], (place, 0))), None
+
+    return jax.lax.scan(step, (jnp.int32(0), jnp.zeros((B, F), jnp.float32)), jnp.tanh(x))[0][1]
+
+
+def called_back(x):
+    return jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def kept() -> Callable[..., Any]:
+    """Uses what an earlier call has computed."""
+    store: dict[str, Any] = {}
+    return lambda params, x: port(params, x) + 0 * store.setdefault("h", first(params, x)).sum()
+
+
+def fails(params, x):
+    raise KeyError("no such key")
+
+
+STATE: dict[str, Any] = {"params": PARAMS, "state": {"n": jnp.zeros((), jnp.int32)}}
+MUTABLE: dict[str, Any] = {"mutable": ["state", "intermediates"]}
+tanh_once = jax.custom_vjp(jnp.tanh)
+tanh_once.defvjp(lambda x: (jnp.tanh(x), jnp.tanh(x)), lambda y, g: (g * (1 - y * y),))
+
+EQUAL: dict[str, Any] = {
+    "a dict": lambda: (PARAMS, lambda p, x: {"logits": port(p, x), "cache": None}),
+    "a named tuple": lambda: (PARAMS, lambda p, x: Named(port(p, x))),
+    "a dataclass": lambda: (PARAMS, lambda p, x: Data(port(p, x))),
+    "a tuple of one": lambda: (PARAMS, lambda p, x: (port(p, x), None, "text", True)),
+    "prints": lambda: (Net(printed), None),
+    "appends": lambda: (Net(appended), None),
+    "counts": lambda: (Net(counted), None),
+    "sows": lambda: (Net(sown), None),
+    "dropout that is off": lambda: (Net(lambda net, x: net.dropout(x)), None),
+    "linen with state": lambda: (STATE, lambda p, x: Counting().apply(p, x, **MUTABLE)[0]),
+    "a cond": lambda: (PARAMS, around(lambda x: jax.lax.cond(x.sum() > 1e9, lambda x: x, jnp.tanh, x))),
+    "a cache": lambda: (PARAMS, around(in_cache)),
+    "a gradient of its own": lambda: (PARAMS, around(tanh_once)),
+    "vmap": lambda: (PARAMS, lambda p, x: jax.vmap(lambda row: port(p, row))(x)),
+    "nnx.vmap": lambda: (Net(), lambda net, x: nnx.vmap(lambda net, row: net(row), in_axes=(None, 0))(net, x)),
+    "nnx.remat": lambda: (Net(), lambda net, x: nnx.remat(lambda net, x: net(x))(net, x)),
+    "checkpoint": lambda: (PARAMS, jax.checkpoint(port)),
+    "nnx.jit": lambda: (Net(), nnx.jit(lambda net, x: net(x))),
+    "int32 counters": lambda: (PARAMS, lambda p, x: port(p, x) + 0 * jax.lax.fori_loop(0, 3, lambda i, c: c + i, jnp.int32(0))),
+    "int32 that overflows": lambda: (PARAMS, lambda p, x: port(p, x) + 0 * jnp.asarray(2**40).astype(jnp.int32)),
+    "a donated input": lambda: (PARAMS, jax.jit(port, donate_argnums=1)),
+}
+"""Ports that are right, whatever else they do."""
+
+SAID: dict[str, Any] = {
+    "None": (lambda: (PARAMS, lambda p, x: None), "forward: call_jax gave a NoneType, not an array"),
+    "two arrays": (lambda: (PARAMS, lambda p, x: Named(port(p, x), x)), "forward: call_jax gave a Named of logits, cache, not"),
+    "a number": (lambda: (PARAMS, lambda p, x: 3.0), "forward: call_jax gave a float, not an array"),
+    "a batch dropped": (
+        lambda: (PARAMS, lambda p, x: port(p, x).reshape(-1)),
+        "give call_jax or call_torch that makes them one",
+    ),
+    "an error": (lambda: (PARAMS, fails), "forward: jax in float64: KeyError: 'no such key'"),
+    "too large a number": (lambda: (PARAMS, lambda p, x: port(p, x) * jnp.int32(2**31)), "2147483648 out of bounds for int32"),
+    "state that may not change": (lambda: (STATE, lambda p, x: Counting().apply(p, x)), 'Cannot update variable "n"'),
+    "no key": (lambda: (STATE, lambda p, x: Counting(0.5).apply(p, x, **MUTABLE)[0]), 'needs PRNG for "dropout"'),
+}
+"""Ports that cannot be compared, and what is said."""
+
+NO_GRADIENTS: dict[str, Any] = {
+    "a callback": (called_back, "Pure callbacks do not support JVP"),
+    "numpy": (lambda x: jnp.asarray(np.tanh(np.asarray(x))), "jax.grad cannot go through numpy"),
+    "a number of the host": (lambda x: x if float(x.sum()) > 1e9 else jnp.tanh(x), "or leave out the checks of gradients"),
+    "a while loop": (
+        lambda x: jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x))[1],
+        "or leave out the checks of gradients",
+    ),
+    "a loop of any length": (
+        lambda x: jax.lax.fori_loop(0, jnp.asarray(1), lambda i, c: jnp.tanh(c), x),
+        "or leave out the checks of gradients",
+    ),
+    "an effect": (
+        lambda x: (io_callback(lambda array: None, None, x), jnp.tanh(x))[1],
+        "IO callbacks do not support JVP",
+    ),
+}
+"""What JAX cannot differentiate."""
+
+
+def report_of(made: tuple[Any, Any], twin: Any = None, **options: Any) -> Report:
+    model, call = made
+    return compare(twin or net(), model, (X,), tier="A", **({"call_jax": call} if call else {}), **options)
+
+
+def status_of(report: Report, name: str) -> str:
+    return next(stage.status for stage in report.stages if stage.name == name)
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+@pytest.mark.parametrize("case", EQUAL)
+def test_a_right_port_is_equal(case):
+    report = report_of(EQUAL[case]())
+    assert report.status == "equal", str(report)
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_one_line_says_what_and_where(case):
+    make, said = SAID[case]
+    report = report_of(make())
+    assert report.status == "failed"
+    assert said in report.verdict
+    assert "parity_tests/test_any_port.py:" in report.verdict
+    assert "\n" not in report.verdict
+    assert report.diverging == []
+
+
+def test_an_array_of_an_earlier_call_is_told():
+    assert "the model keeps an array of an earlier call: compute it in every call" in report_of((PARAMS, kept())).verdict
+
+
+@pytest.mark.parametrize("case", NO_GRADIENTS)
+def test_values_are_compared_where_gradients_cannot_be(case):
+    inner, said = NO_GRADIENTS[case]
+    report = report_of((PARAMS, around(inner)))
+    assert status_of(report, "forward") == "equal", report.traceback
+    assert status_of(report, "gradients") == "failed"
+    assert said in report.verdict
+    assert "parity_tests/test_any_port.py:" in report.verdict
+    assert report_of((PARAMS, around(inner)), checks=("forward", "local")).status == "equal"
+
+
+@pytest.mark.parametrize("draws", [lambda x: x + torch.randn(x.shape), torch.nn.functional.dropout], ids=["noise", "dropout"])
+def test_torch_that_draws_random_numbers_is_told(draws):
+    report = report_of((PARAMS, port), net(hidden=draws))
+    assert report.status == "failed"
+    assert "torch gives another output each time: it draws random numbers (at parity_tests/test_any_port.py:" in report.verdict
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        (PARAMS, lambda p, x: port(p, x) + jax.random.normal(jax.random.key(0), (B, V))),
+        (Net(lambda net, x: net.dropout(x, deterministic=False)), None),
+        (STATE, lambda p, x: Counting(0.5).apply(p, x, rngs={"dropout": jax.random.key(0)}, **MUTABLE)[0]),
+    ],
+    ids=["noise", "nnx.Dropout", "linen.Dropout"],
+)
+def test_jax_that_draws_random_numbers_is_told(made):
+    report = report_of(made)
+    assert report.status == "different"
+    (says,) = [stage.says for stage in report.stages if stage.name == "forward"]
+    assert "jax draws random numbers (at parity_tests/test_any_port.py:" in says
+
+
+def test_torch_may_give_one_array_in_a_dict_too():
+    assert report_of((PARAMS, port), net(after=lambda x: {"logits": x, "loss": None})).status == "equal"
