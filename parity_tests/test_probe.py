@@ -237,7 +237,7 @@ def test_a_probe_goes_beyond_what_its_configuration_says(fields, length):
 
 
 def test_a_configuration_without_a_vocabulary_is_refused():
-    with pytest.raises(JaxformerError, match="^the configuration, a dict, has no vocab_size; give one that"):
+    with pytest.raises(JaxformerError, match=r"^the configuration, a dict, has no vocab_size; give one that"):
         probe_config({})
 
 

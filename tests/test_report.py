@@ -254,7 +254,8 @@ def test_a_difference_that_float32_may_explain_is_said_to_be_one(hinted):
 def test_the_error_by_position_is_said_where_some_are_equal():
     off = Error(0.3, 0.4)
     rows = [
-        Module("norm", "norm", off, off, "output", True, positions=positions) for positions in ([0.1, 0.2], [0, 0, 0.1, 0.4])
+        Module("norm", "norm", off, off, "output", True, positions=positions)
+        for positions in ([0.1, 0.2], [0.0, 0.0, 0.1, 0.4])
     ]
     text = str(Report("A", 1e-13, [Stage("local", "different", "two")], rows))
     assert "error by position: norm: equal at 0-1 of 4, first off at 2 (1.0e-01), most at 3 (4.0e-01)" in text

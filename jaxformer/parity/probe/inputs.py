@@ -63,5 +63,5 @@ def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray
     table, limits = table_of(config), limits_of(config)
     length = max([66, *(limit + BEYOND for limit in limits.values())])
     pad = held.get("pad_token_id")
-    usable = type(pad) is int and 0 <= pad < vocab
-    return probe(vocab, batch, length if table is None else table, seed, pad if usable else 0)
+    pad = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
+    return probe(vocab, batch, length if table is None else table, seed, pad)

@@ -24,6 +24,8 @@ CONTRARY = {"lt": torch.le, "le": torch.lt, "gt": torch.ge, "ge": torch.gt}
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
 MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
 """Operations that compute nothing."""
+JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
+"""Operations of two tensors, entry by entry."""
 MOST_AXES = 5
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 VARIANCES = ("var", "std", "var_mean", "std_mean")
@@ -160,10 +162,18 @@ def without(operation: Operation) -> Iterator[Alteration]:
     if not isinstance(operation.output, torch.Tensor) or operation.name in ("clone", "contiguous", "to", "detach", "float"):
         return
     tensors = [i for i, each in enumerate(operation.args) if isinstance(each, torch.Tensor)]
+    both = len(tensors) > 1 and operation.name in JOINING
     for i in tensors:
-        if operation.args[i].shape == operation.output.shape:
-            said = "leaves it out" if len(tensors) == 1 else f"has its {('first', 'second', 'third')[i]} operand alone"
-            yield instead(operation, said, lambda f, args, kwargs, n, i=i: args[i])
+        if both or operation.args[i].shape == operation.output.shape:
+            says = f"has its {('first', 'second', 'third')[i]} operand alone" if len(tensors) > 1 else "leaves it out"
+            yield instead(operation, says, partial(operand, i))
+
+
+def operand(number: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """One of the arguments, as large as the output is."""
+    joined = function.__name__.strip("_") in JOINING
+    others = [each.shape for each in args if isinstance(each, torch.Tensor)]
+    return args[number].expand(torch.broadcast_shapes(*others)) if joined else args[number]
 
 
 def twice(operation: Operation) -> Iterator[Alteration]:
