@@ -250,3 +250,29 @@ class Tied(nnx.Module):
 def test_a_module_is_not_blamed_for_what_another_inside_of_it_does_with_its_tied_weight():
     report = compare(excite(TorchTied(), seed=1), jax.eval_shape(Tied), (X,), rules=RULES, tier="A")
     assert [module.jax for module in report.diverging] == ["body"], str(report)
+
+
+class TorchSilent(torch.nn.Module):
+    """Nothing comes through its activation, for these inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (torch.nn.Linear(WIDTH, WIDTH) for _ in LAYERS)
+
+    def forward(self, x):
+        return self.three(self.two((self.one(x) - 100).relu()).tanh())
+
+
+class Silent(nnx.Module):
+    def __init__(self):
+        self.one, self.two = (nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)) for _ in LAYERS[1:])
+        self.three = Doubled(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.three(jnp.tanh(self.two(jax.nn.relu(self.one(x) - 100))))
+
+
+def test_a_layer_that_is_given_zeros_is_not_blamed_for_a_bug_beside_it():
+    x = np.random.default_rng(0).standard_normal((4, WIDTH)).astype(np.float32)
+    report = compare(excite(TorchSilent(), seed=1), jax.eval_shape(Silent), (x,), rules=RULES, tier="A")
+    assert [module.jax for module in report.diverging] == ["three"], str(report)

@@ -103,7 +103,8 @@ class ActivationPatching:
         order, fixed = self._order(place, theirs, array.shape)
         instead = to_jax_axes(jnp.asarray(self.values.get(place, theirs)), order, array.shape).astype(array.dtype)
         shown = array
-        if place.part == "inputs" and (kind := kind_of(theirs)):
+        trained = place in self.cotangents  # so zeros are no mask that hides nothing
+        if place.part == "inputs" and (kind := kind_of(theirs)) and not (kind == "zeros" and trained):
             same = is_left(kind, instead, array)
             instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
         self.found.append(Patched(maker, sender, place, theirs, order, fixed, shown))
