@@ -217,7 +217,9 @@ def test_orders_as_they_stand_come_first_and_axes_of_one_entry_stay():
     assert orders_for((2, 2, 3), (2, 2, 3)) == ((0, 1, 2), (1, 0, 2))
     assert orders_for((5, 4, 3), (4, 5, 3)) == ((1, 0, 2),)
     assert orders_for((1, 1, 3), (1, 1, 3)) == ((0, 1, 2),)
-    assert orders_for((2, 2, 6), (2, 2, 3, 2)) == ((0, 1, 2), (1, 0, 2))
+    assert orders_for((2, 2, 6), (2, 2, 3, 2)) == ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0))
+    assert orders_for((5, 6, 12), (5, 3, 4, 6)) == ()
+    assert orders_for((5, 12, 96), (5, 12, 8, 12)) == ((0, 1, 2), (0, 2, 1))
     assert orders_for((2, 3), (5, 3)) == ()
     assert len(orders_for((2,) * 5, (2,) * 5)) == 24
 

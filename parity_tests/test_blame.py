@@ -205,3 +205,74 @@ def test_gradients_that_stop_in_a_tapped_function_are_placed_between_two(stopped
         report = compare(theirs, params, (x,), call_jax=call, checks=("gradients",), tier="A")
     assert says in report.verdict, str(report)
     assert report.exit_code == 1
+
+
+class TorchBody(torch.nn.Module):
+    """Its table has the weight of the model's around it, as BART's encoder has."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.inner = torch.nn.Embedding(IDS, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.table.weight = table.weight
+
+    def forward(self, ids):
+        return self.inner(self.table(ids)).tanh()
+
+
+class TorchTied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(IDS, WIDTH)
+        self.body = TorchBody(self.table)
+
+    def forward(self, ids):
+        return self.body(ids) @ self.table.weight.T
+
+
+class Body(nnx.Module):
+    """With a scale of its own."""
+
+    def __init__(self):
+        self.inner = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def __call__(self, ids, table):
+        return jnp.tanh(self.inner(3 * table(ids)))
+
+
+class Tied(nnx.Module):
+    def __init__(self):
+        self.table, self.body = nnx.Embed(IDS, WIDTH, rngs=nnx.Rngs(0)), Body()
+
+    def __call__(self, ids):
+        return self.body(ids, self.table) @ self.table.embedding[...].T
+
+
+def test_a_module_is_not_blamed_for_what_another_inside_of_it_does_with_its_tied_weight():
+    report = compare(excite(TorchTied(), seed=1), jax.eval_shape(Tied), (X,), rules=RULES, tier="A")
+    assert [module.jax for module in report.diverging] == ["body"], str(report)
+
+
+class TorchSilent(torch.nn.Module):
+    """Nothing comes through its activation, for these inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = (torch.nn.Linear(WIDTH, WIDTH) for _ in LAYERS)
+
+    def forward(self, x):
+        return self.three(self.two((self.one(x) - 100).relu()).tanh())
+
+
+class Silent(nnx.Module):
+    def __init__(self):
+        self.one, self.two = (nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)) for _ in LAYERS[1:])
+        self.three = Doubled(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.three(jnp.tanh(self.two(jax.nn.relu(self.one(x) - 100))))
+
+
+def test_a_layer_that_is_given_zeros_is_not_blamed_for_a_bug_beside_it():
+    x = np.random.default_rng(0).standard_normal((4, WIDTH)).astype(np.float32)
+    report = compare(excite(TorchSilent(), seed=1), jax.eval_shape(Silent), (x,), rules=RULES, tier="A")
+    assert [module.jax for module in report.diverging] == ["three"], str(report)

@@ -1,78 +1,70 @@
-"""The table of ports that others wrote; comparing them needs an environment of its own."""
+"""The field's own machinery: bugs are planted in source, and what is said of them is counted. Its ports need other packages."""
 
-import sys
-import types
+import importlib
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from benchmarks import field
+from benchmarks.field_bugs import BUGS, Bug, read
 from benchmarks.field_kinds import KINDS
-from jaxformer.errors import InputError, ParityError
-from jaxformer.parity.report.data import Stage
+from benchmarks.field_outcome import outcome, totals
+from benchmarks.field_source import planted, replaced
+from jaxformer.errors import InputError
+from jaxformer.parity.numerics.metrics import EQUAL, Error
+from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
 
-NAMED = {"t5", "albert", "whisper", "bart", "marian", "blenderbot"}
+BUG = Bug("llama", "base", "table", "a", "b", "layers.*.attn", "base|theta")
 
 
-def test_there_are_many_kinds_and_what_differs_says_why():
-    names = {kind.name for kind in KINDS}
-    assert len(names) >= 15
-    assert names >= NAMED
-    for kind in KINDS:
-        assert bool(kind.differs) == bool(kind.because), kind.model
+def test_every_bug_is_of_a_clean_port_and_changes_something():
+    clean = {kind.name for kind in KINDS if not kind.differs}
+    assert {bug.port for bug in BUGS} <= clean
+    assert all(bug.old != bug.new for bug in BUGS)
+    assert len({bug.title for bug in BUGS}) == len(BUGS) >= 120
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.model)
-def test_every_kind_has_inputs_and_their_names(kind):
-    inputs, names = field.given(kind)
-    assert len(inputs) == len(names)
-    assert all(len(array) == field.BATCH and array.dtype in (np.int32, np.float32) for array in inputs)
+def test_a_table_without_a_cause_is_refused():
+    with pytest.raises(InputError, match="the bug that begins with 'base' is not of the form"):
+        read("== llama\n\nbase\n  in      table\n- a\n+ b\n  blames  model")
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
-    [
-        (types.SimpleNamespace(__version__="5.1.0"), "transformers is 5.1.0, and its Flax models ended with 4.46; see "),
-        (None, "transformers is not installed; see "),
-    ],
+    ("where", "old", "says"), [("one", "x", "one has 'x' 2 times, wanted once"), ("three", "x", "the source has no three")]
 )
-def test_without_flax_models_one_line_says_what_to_do(module, says, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", module)
-    with pytest.raises(InputError) as refusal:
-        field.main(["--only", "t5"])
-    assert str(refusal.value).startswith(says)
-    assert str(refusal.value).endswith(field.HOW)
-    assert "pip install" in str(field.__doc__)
+def test_a_text_that_is_not_there_once_is_refused(where, old, says):
+    with pytest.raises(InputError, match=says):
+        replaced("def one(x):\n    return x\n\n\ndef two(x):\n    return x\n", where, old, "y")
 
 
-def test_a_name_that_is_none_is_refused():
-    with pytest.raises(InputError, match="only = t6 is not one of albert, "):
-        field.main(["--only", "t6"])
+def test_a_planted_bug_is_seen_by_all_of_a_package_and_taken_out_again():
+    home, user = (
+        importlib.import_module("jaxformer.parity.explain.factor"),
+        importlib.import_module("jaxformer.parity.explain.gradients"),
+    )
+    before = home.factor_between
+    with planted(home.__name__, "factor_between", "or 1.0", "or 2.0"):
+        assert user.factor_between is home.factor_between is not before
+    assert user.factor_between is home.factor_between is before
 
 
-@pytest.mark.parametrize(
-    ("differs", "status", "says", "expected"),
-    [
-        ("", "equal", "all", True),
-        ("", "different", "the bias", False),
-        ("the bias", "different", "the bias", True),
-        ("the bias", "different", "the gain", False),
-        ("the bias", "equal", "all", False),
-        ("the bias", "failed", "the bias", False),
-    ],
-)
-def test_a_verdict_that_is_not_expected_is_an_error(differs, status, says, expected, monkeypatch, capsys):
-    report = Report(tier="A", tolerance=1e-13, stages=[Stage("forward", status, says)])
-    monkeypatch.setattr(field, "KINDS", [field.Kind("toy", "Toy", {}, differs=differs, because=differs)])
-    monkeypatch.setattr(field, "flax_release", lambda: None)
-    monkeypatch.setattr(field, "compared", lambda *_: report)
-    if expected:
-        field.main([])
-    else:
-        with pytest.raises(ParityError, match="unexpected verdicts: Toy"):
-            field.main([])
-    line, last = capsys.readouterr().out.splitlines()
-    assert line.startswith("ok    " if expected else "WRONG ")
-    assert line.endswith(f" s  {report.verdict}")
-    assert last == f"{int(expected)}/1 as expected"
+def module(torch: str, cause: str = "") -> Module:
+    return Module(torch, torch, EQUAL, Error(1.0, 1.0), "output", diverging=True, cause=cause)
+
+
+def report(*modules: Module, status="different") -> Report:
+    return Report("A", 1e-13, stages=[Stage("forward", status, "")], modules=list(modules))
+
+
+def test_what_is_said_of_a_bug_is_counted():
+    told = outcome(BUG, report(module("layers.0.attn", "torch base 1; jax base 2"), module("layers.1.attn")), 1.0)
+    assert (told.noticed, told.fails) == (True, [])
+    elsewhere = outcome(BUG, report(module("layers.0.mlp")), 1.0)
+    assert elsewhere.fails == ["MODULE", "INNOCENT layers.0.mlp", "no cause"]
+    other = outcome(BUG, report(module("layers.0.attn", "torch epsilon 1; jax epsilon 2")), 1.0)
+    assert other.fails == ["WRONG CAUSE ['torch epsilon 1; jax epsilon 2']"]
+    unseen = outcome(BUG, report(status="equal"), 1.0)
+    assert unseen.fails == ["NOT NOTICED (equal)"]
+    figures = totals([told, elsewhere, other, replace(unseen, seconds=5.0)]).split("\n")
+    assert [line.split()[-4:-1] for line in figures[:5]] == [[str(n), "of", "4"] for n in (3, 2, 1, 1, 1)]
+    assert figures[-1].split()[-1] == "2.0"

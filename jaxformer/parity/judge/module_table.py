@@ -1,7 +1,7 @@
 """The table of modules: the errors of each, which are diverging, and why."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import jax
 import numpy as np
@@ -29,7 +29,8 @@ def table(traced: Traced) -> list[Module]:
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
     forwards, shared = worst_values(traced)
-    backwards = worst_gradients(traced, noise)
+    wrong = {site.path for site, (found, _) in forwards.items() if over(found, "activation")}
+    backwards = worst_gradients(traced, noise, wrong)
     paths = {site.path for site in traced.pairs}
     behind = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     rows = []
@@ -81,21 +82,23 @@ def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     return worst, shared
 
 
-def worst_gradients(traced: Traced, noise: float) -> Worst:
-    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights."""
+def worst_gradients(traced: Traced, noise: float, wrong: Collection[str]) -> Worst:
+    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights. `wrong` are the
+    paths of modules whose values differ."""
     worst: Worst = {}
     found = [
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
     ]
-    for one, mismatch in found + weight_gradients(traced):
+    for one, mismatch in found + weight_gradients(traced, wrong):
         if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
             worst[mismatch.owner] = one, mismatch
     return worst
 
 
-def weight_gradients(traced: Traced) -> list[tuple[Error, Mismatch]]:
-    """Of every weight, from the code of the module that has it."""
+def weight_gradients(traced: Traced, wrong: Collection[str]) -> list[tuple[Error, Mismatch]]:
+    """Of every weight, from the code of the module that has it. A tied one is left out where another module inside of that one
+    is wrong: it may use the weight too, as an encoder and a decoder do with the embedding that they share."""
     if traced.isolated.weights is None:
         return []
     reference = {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}
@@ -108,12 +111,14 @@ def weight_gradients(traced: Traced) -> list[tuple[Error, Mismatch]]:
             own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
     ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
-    names = parameter_pairs(traced.model, traced.rules)
+    names, tied = parameter_pairs(traced.model, traced.rules), {*traced.reference.tied, *traced.reference.tied.values()}
     mismatches = []
     for name, array in theirs.items():
         if names.get(name) in traced.reference.frozen:
             continue
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
+        if names.get(name) in tied and any(path != owner[0].path and below(path, owner[0].path) for path in wrong):
+            continue
         mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))

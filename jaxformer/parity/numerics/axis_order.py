@@ -24,19 +24,23 @@ SAMPLE = 4096
 def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, ...]:
     """The orders of torch's axes that give JAX's shape, the unchanged one first; none where nothing does.
 
-    Axes may be split or merged too (heads, say), but then only those of one size change places.
+    Axes may be split or merged too, as heads: then only those of one size change places. Where JAX has more axes, as rows and
+    columns of a picture where torch has one axis of places, those orders fit too whose axes can be split.
     """
     straight = theirs == ours or split_or_merged(theirs, ours)
+    split = straight and len(ours) > len(theirs)
     wanted = theirs if straight else ours
     if len(wanted) != len(theirs) or len(theirs) > 5:
         return (tuple(range(len(theirs))),) if straight else ()
     ones = [axis for axis, size in enumerate(theirs) if size == 1]
-    fitting = (
-        order
-        for order in itertools.permutations(range(len(theirs)))
-        if tuple(theirs[axis] for axis in order) == wanted and [axis for axis in order if axis in ones] == ones
-    )
-    return tuple(itertools.islice(fitting, MOST_ORDERS))
+
+    def fits(order: Order) -> bool:
+        shape = tuple(theirs[axis] for axis in order)
+        return [axis for axis in order if axis in ones] == ones and (
+            shape == wanted or (split and split_or_merged(shape, ours))
+        )
+
+    return tuple(itertools.islice(filter(fits, itertools.permutations(range(len(theirs)))), MOST_ORDERS))
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -94,7 +94,8 @@ class ActivationPatching:
         order = self.orders.take(place, theirs.shape, array.shape)
         instead = in_shape(self.values[place], order, array.shape).astype(array.dtype)
         shown = array
-        if place.part == "inputs" and (kind := kind_of(theirs)):
+        trained = place in self.cotangents  # so zeros are no mask that hides nothing
+        if place.part == "inputs" and (kind := kind_of(theirs)) and not (kind == "zeros" and trained):
             same = is_left(kind, instead, array)
             instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
         self.found.append(Patched(maker, sender, place, theirs, shown))
