@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import SamplingConfig
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
@@ -40,6 +41,8 @@ class Generate(CacheFlag):
     """Above 1, tokens that were there before become less likely; 1 changes nothing."""
     seed: int = 0
     """Seed of the random numbers."""
+    mesh: str | None = None
+    """Devices by axes, as tensor=4: weights and cache are cut. None: one device."""
 
     def __post_init__(self) -> None:
         check_size("tokens", self.tokens)
@@ -66,18 +69,28 @@ def main(arguments: list[str]) -> None:
     """Print the prompt and what follows it, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
     use_cache(flags.cache)
-    from jaxformer.data.tokenizers import Tokenizer
     from jaxformer.folders.opened import open_path
+    from jaxformer.sharding.mesh import on_mesh
+    from jaxformer.sharding.placement import put
 
     found = open_path(flags.folder)
+    mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
+    check_model(found.model.config, mesh)
+    with on_mesh(mesh):
+        print(written(flags, replace(found, model=put(found.model))))
+
+
+def written(flags: Generate, found: "Opened") -> str:
+    """What a model of any kind writes."""
+    from jaxformer.data.tokenizers import Tokenizer
+
     if found.words is None:
-        print(write_text(flags, found))
-    elif not isinstance(found.words, Tokenizer):
-        print(write_target(flags, found.model, found.words))
-    elif found.words.alphabet is not None:
-        print(continue_text(flags, found.model, found.words))
-    else:
-        raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
+        return write_text(flags, found)
+    if not isinstance(found.words, Tokenizer):
+        return write_target(flags, found.model, found.words)
+    if found.words.alphabet is not None:
+        return continue_text(flags, found.model, found.words)
+    raise InputError(f"{flags.folder} holds a model that translates; use jaxformer translate")
 
 
 def write_text(flags: Generate, found: "Opened") -> str:

@@ -2,18 +2,22 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
+
+if TYPE_CHECKING:
+    from jaxformer.training.translator import Translator
 
 LINES = 512
 """Lines that are read before the first of them are translated: sources of similar lengths go into one batch."""
@@ -42,6 +46,9 @@ class Translate(CacheFlag):
     first: str | None = None
     """A token that every target begins with, as NLLB's language: fra_Latn."""
 
+    mesh: str | None = None
+    """Devices by axes, as tensor=4: weights and cache are cut. None: one device."""
+
     def __post_init__(self) -> None:
         check_size("beam", self.beam)
         check_size("n_best", self.n_best)
@@ -59,11 +66,23 @@ def main(arguments: list[str]) -> None:
     use_cache(flags.cache)
     beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
     from jaxformer.folders.texts import open_translator
-    from jaxformer.training.plots import can_plot, plot_alignment
+    from jaxformer.sharding.mesh import on_mesh
+    from jaxformer.sharding.placement import put
+    from jaxformer.training.plots import can_plot
 
     if flags.attention is not None and not can_plot():
         raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
     translator = open_translator(flags.folder, flags.too_long, flags.first)
+    mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
+    check_model(translator.model.config, mesh)
+    with on_mesh(mesh):
+        show(flags, replace(translator, model=put(translator.model)), beam)
+
+
+def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
+    """Print the translation of each source."""
+    from jaxformer.training.plots import plot_alignment
+
     typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
     for texts in chunks(sources(flags), 1 if typed else LINES):
         for found in translator.beam(texts, beam):
