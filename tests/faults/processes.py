@@ -53,8 +53,10 @@ ENDS = {signal.SIGINT: (130, -2), signal.SIGTERM: (143, -15)}
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that does not ignore Ctrl-C, as those that a shell starts in the background do."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, **pipes)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes)
 
 
 def finished(out: Path, steps: int) -> str:
