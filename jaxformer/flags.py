@@ -111,7 +111,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
-    sys.unraisablehook = _tell_unraisable
+    sys.unraisablehook = tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
         if sys.stdout is not None:
@@ -150,9 +150,10 @@ def refusal(error: Exception) -> tuple[str, int] | None:
     return None
 
 
-def _tell_unraisable(found: Any) -> None:
+def tell_unraisable(found: Any) -> None:
     """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
-    if not (isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"):
+    is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
+    if not is_late and "orbax" not in getattr(getattr(found.object, "cr_code", None), "co_filename", ""):
         sys.__unraisablehook__(found)
 
 

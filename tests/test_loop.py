@@ -105,3 +105,13 @@ def test_a_signal_saves_at_a_step_that_was_not_due(run):
 
 def test_clock():
     assert [clock(seconds) for seconds in (0.0, 9.6, 61.0, 3599.6, 3723.0)] == ["0:00", "0:10", "1:01", "1:00:00", "1:02:03"]
+
+
+def test_a_checkpoint_is_never_replaced(run):
+    """It would be gone for an instant, in which the process may be killed."""
+    times = []
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            loop(run, during=lambda step: 1 / 0)
+        times.append({path: path.stat().st_mtime_ns for path in (run.checkpoints / "0").rglob("*")})
+    assert times[0] == times[1] != {}

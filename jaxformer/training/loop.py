@@ -117,9 +117,12 @@ class _Saves:
     def save(self, step: int, state: TrainState) -> None:
         """Copy the state to the host, and have it written; CheckpointError where the one before could not be.
 
-        On a mesh the devices' parts are written as they lie, before the next step.
+        One that is there already stays: to replace it would take it away for an instant. On a mesh the devices' parts are
+        written as they lie, before the next step.
         """
         self.wait()
+        if step in kept_states(self.run.checkpoints):
+            return
         if current() is None:
             self.last = self.beside.submit(self._write, step, jax.tree.map(np.array, state))
         else:
@@ -148,9 +151,9 @@ class _Course:
     def begin(self) -> None:
         """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was
         stopped before an evaluation makes up for it."""
-        if self.step == 0:
+        if self.step == 0 and not kept_states(self.run.checkpoints):
             save_state(self.run.checkpoints, 0, self.state)
-        elif self.plan.evaluates(self.step) and all(line["step"] != self.step for line in self.run.metrics):
+        elif self.step > 0 and self.plan.evaluates(self.step) and all(line["step"] != self.step for line in self.run.metrics):
             self.evaluate()
 
     def took(self, n: int, state: TrainState, loss: Any) -> None:

@@ -1,0 +1,46 @@
+"""Every promise, many times: `python -m tests.faults [--share 0.1] [NAME ...]` prints the table of docs/reliability.md."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxformer.flags import tell_unraisable
+from tests.faults import files, generated, processes
+
+PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
+    "signals": ("a signal at a random instant: 130 or 143 within 5 s, with a word", 120, processes.signals),
+    "writers": ("two processes on one folder: one is refused, and told of the other", 60, processes.writers),
+    "kills": ("SIGKILL in training and saving, then --resume: the same bits and lines", 200, processes.kills),
+    "first": ("SIGKILL before and in the first save: the same command goes on", 20, processes.first_saves),
+    "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
+    "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),
+    "bombs": ("small files that say they are large: refused below 1 GB and 10 s", 40, files.bombs),
+    "configs": ("generated configurations: built, or one line of ours", 500, generated.configs),
+    "inputs": ("generated ids and masks: finite, or one line of ours", 1000, generated.inputs),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("names", nargs="*", choices=[*PROMISES, []], metavar="NAME")
+    parser.add_argument("--share", type=float, default=1.0, help="of the number of times")
+    asked = parser.parse_args()
+    sys.unraisablehook = tell_unraisable
+    print("| promise | tried | failed | seconds |\n|---|---|---|---|", flush=True)
+    failures = []
+    for name in asked.names or PROMISES:
+        said, times, promise = PROMISES[name]
+        times, begun = max(1, round(times * asked.share)), time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = promise(times, Path(folder))
+        print(f"| {said} | {times} | {len(wrong)} | {time.monotonic() - begun:.0f} |", flush=True)
+        failures += [f"{name}: {each}" for each in wrong]
+    print(*failures, sep="\n", file=sys.stderr)
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What is done to files: bits are flipped, pickles are hostile, and what is small unpacks to much."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import jaxformer as jf
+from jaxformer.convert.state_files import open_state
+from jaxformer.data.corpora import read_text
+from jaxformer.errors import JaxformerError
+from jaxformer.training.averaging import keep_weights
+from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.runs import RunFolder
+from tests.tiny import tiny_config
+
+STATE = {"w": jnp.arange(3000.0), "step": jnp.int32(7)}
+
+
+def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], str]]]:
+    """Folders of three kinds, and what is read of each."""
+    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
+    run = RunFolder.create(folder / "run", {"recipe": {}})
+    keep_weights(run, 3, model, newest=2)
+    for step in (3, 6):
+        run.log({"step": step, "val_loss": 1 / step})
+    jf.save(model, folder / "saved")
+    save_state(folder / "states", 7, STATE)
+
+    def read_run(path: Path) -> str:
+        RunFolder(path).check_kept()
+        return json.dumps([RunFolder(path).config, RunFolder(path).metrics])
+
+    return {
+        "run": (folder / "run", read_run),
+        "saved": (folder / "saved", lambda path: digest(jf.load(path))),
+        "states": (folder / "states", lambda path: digest(load_state(path, jax.tree.map(jnp.zeros_like, STATE)))),
+    }
+
+
+def flips(times: int, folder: Path) -> list[str]:
+    """One bit of one file, in turn over all files of three kinds of folders: it is refused, warned of, or changes nothing."""
+    draw, silent = random.Random(0), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        held = [(path, read, read(path)) for path, read in kinds(folder).values()]
+    places = [(i, name) for i, (path, _, _) in enumerate(held) for name in sorted(path.rglob("*")) if name.is_file()]
+    for n in range(times):
+        i, name = places[n % len(places)]
+        path, read, wanted = held[i]
+        copy = Path(shutil.copytree(path, folder / "copy", dirs_exist_ok=False))
+        inside = copy / name.relative_to(path)
+        data = bytearray(inside.read_bytes())
+        place = draw.randrange(8 * len(data)) if data else 0
+        if data:
+            data[place // 8] ^= 1 << place % 8
+        inside.write_bytes(data)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                found = read(copy)
+            except JaxformerError:
+                found = wanted
+        if found != wanted and not said:
+            silent.append(f"{name.relative_to(folder)} bit {place}")
+        shutil.rmtree(copy)
+    return silent
+
+
+class Hostile:
+    """A pickle that calls a function when it is read."""
+
+    def __init__(self, *call: Any):
+        self.call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call[0], self.call[1:]
+
+
+def hostile(marker: Path) -> list[Any]:
+    """Ten objects; whoever reads one as a pickle makes the file `marker`."""
+    touch = f"open({str(marker)!r}, 'w')"
+    calls = [(os.system, f"touch {marker}"), (eval, touch), (exec, touch), (os.mkdir, str(marker)), (io.open, str(marker), "w")]
+    ours = [Hostile(*call) for call in calls]
+    return [*ours, *({"state_dict": each} for each in ours)]
+
+
+def pickles(times: int, folder: Path) -> list[str]:
+    """Hostile ones in torch's zip, bare, and under the name of a safetensors file: refused, and nothing is called."""
+    marker, wrong = folder / "called", []
+    for i, found in enumerate(hostile(marker) * (-(-times // 30))):
+        for kind in ("zip.pt", "bare.bin", "renamed.safetensors"):
+            path = folder / f"{i}.{kind}"
+            if kind == "zip.pt":
+                torch.save(found, path)
+            else:
+                path.write_bytes(pickle.dumps(found))
+            try:
+                open_state(path)
+                wrong.append(f"{path.name} was read")
+            except JaxformerError:
+                pass
+            if marker.exists():
+                wrong.append(f"{path.name} was executed")
+                return wrong
+    return wrong
+
+
+def bombs(times: int, folder: Path) -> list[str]:
+    """What is small and says that it is large: refused within ten seconds and a gigabyte."""
+    wrong = []
+    for i, (path, read) in enumerate(made_bombs(folder, times)):
+        begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            read(path)
+            said = "was read"
+        except JaxformerError as error:
+            said = "" if "\n" not in str(error) else f"says {error}"
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+        if said or time.monotonic() - begun > 10 or grown > 1:
+            wrong.append(f"{i} {path.name}: {said} after {time.monotonic() - begun:.1f} s, {grown:.1f} GiB")
+    return wrong
+
+
+def made_bombs(folder: Path, times: int) -> Iterator[tuple[Path, Callable[[Path], Any]]]:
+    """Of gzip, headers, nested JSON, configurations and counts, in turn, of growing size."""
+    packed = gzip.compress(bytes(2**28), 9)
+    for i in range(-(-times // 5)):
+        large = 10 ** (8 + i)
+        (folder / f"{i}.gz").write_bytes(packed * (i + 1))
+        yield folder / f"{i}.gz", read_text
+        header = json.dumps({"w": {"dtype": "F32", "shape": [large], "data_offsets": [0, 4 * large]}}).encode()
+        (folder / f"{i}.safetensors").write_bytes(struct.pack("<Q", len(header) if i % 2 else large) + header)
+        yield folder / f"{i}.safetensors", open_state
+        table = io.BytesIO()
+        np.lib.format.write_array_header_1_0(table, {"descr": "<f8", "fortran_order": False, "shape": (large, 9)})
+        (folder / f"{i}.npy").write_bytes(table.getvalue())
+        yield folder / f"{i}.npy", lambda path: jf.FixedTable.load(str(path))
+        (folder / f"nested{i}").mkdir()
+        (folder / f"nested{i}/config.json").write_text("[" * 10**5 * (i + 1))
+        yield folder / f"nested{i}", jf.load
+        model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
+        jf.save(model, folder / f"deep{i}")
+        (folder / f"deep{i}/manifest.json").unlink()
+        described = json.loads((folder / f"deep{i}/config.json").read_text())
+        described["config"] = asdict(replace(tiny_config(), n_layers=min(large, 2**31 - 1)))
+        (folder / f"deep{i}/config.json").write_text(json.dumps(described))
+        yield folder / f"deep{i}", jf.load

@@ -1,0 +1,92 @@
+"""The short form of `python -m tests.faults`, and the control of each promise, in which what keeps it is taken away."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from jaxformer.config.models import GPTConfig
+from jaxformer.convert import state_files
+from jaxformer.training import checkpoint
+from jaxformer.training.manifest import Manifest
+from tests.faults import files, generated, processes
+from tests.test_lock import HOLD
+
+ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@ORBAX_IS_LOUD
+def test_flips(tmp_path):
+    assert files.flips(12, tmp_path) == []
+
+
+@ORBAX_IS_LOUD
+def test_without_manifest_and_digest_flips_are_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr(Manifest, "check", lambda *_: None)
+    monkeypatch.setattr(checkpoint, "digest", lambda state: "")
+    assert files.flips(24, tmp_path)
+
+
+def test_pickles(tmp_path):
+    assert files.pickles(30, tmp_path) == []
+
+
+def test_a_plain_pickle_is_executed(tmp_path, monkeypatch):
+    def unsafe(path: Path) -> dict:
+        torch.load(path, weights_only=False)
+        return {}
+
+    monkeypatch.setattr(state_files, "_unpickled", unsafe)
+    assert "was executed" in files.pickles(30, tmp_path)[-1]
+
+
+def test_bombs(tmp_path):
+    assert files.bombs(5, tmp_path) == []
+
+
+def test_a_bomb_that_is_read_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "read_text", Path.read_bytes)
+    assert any("was read" in wrong for wrong in files.bombs(5, tmp_path))
+
+
+def test_generated_configurations():
+    assert generated.configs(40, Path()) == []
+
+
+def test_an_unchecked_configuration_is_foreign(monkeypatch):
+    monkeypatch.setattr(GPTConfig, "__post_init__", lambda self: None)
+    assert generated.configs(40, Path())
+
+
+@pytest.mark.usefixtures("untyped")
+def test_generated_inputs():
+    assert generated.inputs(25, Path()) == []
+
+
+@pytest.mark.usefixtures("untyped")
+def test_unchecked_inputs_are_foreign(monkeypatch):
+    monkeypatch.setattr("jaxformer.models.gpt.check_ids", lambda ids, *_: ids)
+    assert generated.inputs(25, Path())
+
+
+def test_two_writers(tmp_path):
+    assert processes.writers(2, tmp_path) == []
+
+
+def test_without_the_lock_both_write(tmp_path):
+    unlocked = HOLD.replace("import sys\n", "import sys, fcntl\nfcntl.flock = lambda *_: None\n")
+    assert unlocked != HOLD
+    assert len(processes.writers(2, tmp_path, unlocked)) == 2
+
+
+def test_kills(tmp_path):
+    assert processes.kills(1, tmp_path, steps=9) == []
+
+
+def test_signals(tmp_path):
+    assert processes.signals(2, tmp_path) == []
+
+
+def test_a_process_that_ignores_signals_is_noticed(tmp_path):
+    deaf = "import signal, time\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\ntime.sleep(30)"
+    assert len(processes.signals(1, tmp_path, deaf, patience=1)) == 1
