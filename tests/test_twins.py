@@ -30,6 +30,7 @@ NO_TWIN = {
     "training/mixed_precision.py": "torch.autocast",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
+    "training/size.py": "runs are trained on one side",
     "training/torch_run.py": "torch has its own load_state_dict",
     "training/trained.py": "the weights file is the twin's already",
     "training/translator.py": "runs are trained on one side",

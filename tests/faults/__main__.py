@@ -1,6 +1,7 @@
 """Every promise, many times: `python -m tests.faults [--share 0.1] [NAME ...]` prints the table of docs/reliability.md."""
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of the number of times")
     asked = parser.parse_args()
     sys.unraisablehook = tell_unraisable
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, and so would ours
     print("| promise | tried | failed | seconds |\n|---|---|---|---|", flush=True)
     failures = []
     for name in asked.names or PROMISES:

@@ -53,10 +53,9 @@ ENDS = {signal.SIGINT: (130, -2), signal.SIGTERM: (143, -15)}
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """A process that does not ignore Ctrl-C, as those that a shell starts in the background do."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes)
+    return subprocess.Popen(command, text=True, **pipes)
 
 
 def finished(out: Path, steps: int) -> str:
