@@ -50,6 +50,8 @@ def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any
 
 def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any], str]:
     """The same without running it: f compiled for arguments like these."""
+    if jax.config.values["jax_disable_jit"]:
+        return f, "the code around the comparison, which turns jit off"
     try:
         return jax.jit(f).lower(*like).compile(RUN_ONCE), ""
     except UNTRACEABLE as error:
