@@ -55,6 +55,8 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/nn/stack.py:Stack.hidden_states": ATTENTION,
     "jaxformer/nn/stack.py:Stack.weights": ATTENTION,
     "jaxformer/parity/capture/torch_softmax.py:fused_scores": TORCHS,
+    "jaxformer/data/buckets.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",
+    "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
     "jaxformer/parity/compare.py:compare": COMPARISON,
     "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,

@@ -3,7 +3,7 @@
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from jaxformer.config.mesh import check_model
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import BASE, TRANSLATION
 from jaxformer.config.recipe import Recipe
-from jaxformer.config.settings import BeamConfig, OptimizerConfig, ScheduleConfig
+from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.data.buckets import Buckets
 from jaxformer.data.corpora import located
@@ -29,10 +29,11 @@ from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.recipes.test_set import table_of, translate_test_set
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
-from jaxformer.training.bleu import can_score, score
+from jaxformer.training.bleu import can_score
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
@@ -47,8 +48,6 @@ from jaxformer.training.trained import load_tokenizer
 from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
 
-BEAM = BeamConfig(width=5, early_stopping=True)
-"""The test set is translated greedily and by this beam search."""
 EVALUATION_SHAPES = 4
 """Most batch shapes of the held-out pairs."""
 
@@ -163,7 +162,8 @@ def main(arguments: list[str]) -> None:
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)
-        test_translations(recipe, folder, Translator(model, tokenizer), splits.test, console)
+        tested = Parallel(*(side[: recipe.tested] for side in splits.test))
+        translate_test_set(folder, Translator(model, tokenizer), tested, console, show=recipe.show)
     console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
     console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
@@ -274,31 +274,3 @@ def show_line(console: Console, line: Mapping[str, float], *, first: bool) -> No
         f"{line['step']:7,} {line['loss']:11.4f} {line['val_loss']:9.4f} {line['perplexity']:11.2f} "
         f"{line['accuracy']:9.4f} {line['tokens_per_second']:9,.0f} {clock(line['seconds_left']):>7}"
     )
-
-
-def test_translations(recipe: Translate, folder: RunFolder, translator: Translator, pairs: Parallel, console: Console) -> None:
-    """Translate the test set greedily and by beam search, save both, show some, and print BLEU."""
-    sources, references = (side[: recipe.tested] for side in pairs)
-    greedy = translator.greedy(sources)
-    beam = [found[0].text for found in translator.beam(sources, BEAM)]
-    write_table(folder, {"source": sources, "reference": references, "greedy": greedy, f"beam {BEAM.width}": beam})
-    for source, reference, hypothesis in list(zip(sources, references, beam, strict=True))[: recipe.show]:
-        console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {hypothesis}")
-    console.print()
-    if not can_score():
-        return
-    scores = {"greedy": score(greedy, references), f"beam {BEAM.width}": score(beam, references)}
-    for name, found in scores.items():
-        console.print(f"BLEU {found.bleu:.2f} {name} · {len(sources):,} sentences · {found.signature}")
-
-
-def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
-    """translations.tsv: a line for each test pair, under the names of its columns."""
-    rows = [columns, *zip(*columns.values(), strict=True)]
-    text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
-    table_of(folder.path).write_text(text, encoding="utf-8")
-
-
-def table_of(folder: Path | None) -> Path:
-    """The file with the translations of the test set: the last one that a run writes."""
-    return Path(folder or "") / "translations.tsv"

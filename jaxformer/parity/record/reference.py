@@ -2,24 +2,24 @@
 
 import copy
 import platform
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Literal
 
 import numpy as np
 
 from jaxformer.errors import JaxformerError, ParityError
-from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in, replaced
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer, Site
+from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
+from jaxformer.parity.record.recorder import Recorder
 from jaxformer.parity.record.torch_state import thawed, torch_state
 
 Call = Callable[..., Any]
@@ -32,9 +32,6 @@ METHODS = {"float32": "float", "bfloat16": "bfloat16"}
 
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
 """Errors by which a model refuses arrays."""
-
-RECENT = 8
-"""How many arrays are searched for an equal one, which is then kept once."""
 
 HINTS = (
     (
@@ -246,57 +243,3 @@ def saying(where: str) -> Iterator[None]:
             (f"; {hint}" for known, hint in HINTS if all(each in f"{type(error).__name__} {error}" for each in known)), ""
         )
         raise ParityError(f"{where}: {type(error).__name__}: {line.rstrip('.:') if hint else line}{hint}") from error
-
-
-class Recorder:
-    """Records the inputs, outputs and gradients of torch's calls."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[tuple[Site, str], list[np.ndarray]] = {}
-        """The inputs and outputs."""
-        self.gradients: dict[ArrayKey, np.ndarray] = {}
-        """By the array that they are of."""
-        self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
-
-    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self._note(site, "inputs", arguments)
-
-    def leave(self, site: Site, output: Any) -> Any:
-        return self._note(site, "output", output)
-
-    def _note(self, site: Site, part: str, value: Any) -> Any:
-        """A call gets copies of what is differentiated, so that the gradients of these are its own."""
-        tensors = arrays_in(value)
-        copies = [tensor.clone() if getattr(tensor, "requires_grad", False) else tensor for tensor in tensors]
-        for i, tensor in enumerate(copies):
-            if getattr(tensor, "requires_grad", False):
-                tensor.register_hook(partial(self._returned, ArrayKey(site, part, i)))
-        self.arrays[site, part] = [self._kept(host(tensor)) for tensor in copies]
-        return replaced(value, tensors, copies)
-
-    def _returned(self, key: ArrayKey, gradient: Any) -> None:
-        self.gradients[key] = host(gradient).copy()
-
-    def _kept(self, array: np.ndarray) -> np.ndarray:
-        """A copy, or an equal array that is kept already: the output of a module is the input of the next."""
-        for known in self.recent:
-            if known.dtype == array.dtype and np.array_equal(known, array, equal_nan=array.dtype.kind in "fc"):
-                return known
-        self.recent.append(array.copy())
-        return self.recent[-1]
-
-    def _gradients(self, site: Site, part: str) -> tuple[np.ndarray | None, ...]:
-        return tuple(self.gradients.get(ArrayKey(site, part, i)) for i in range(len(self.arrays[site, part])))
-
-    def records(self) -> dict[Site, Record]:
-        """In the order in which calls end; a call without an array in its output is not part of the forward pass."""
-        ended = [site for (site, part), output in self.arrays.items() if part == "output" and output]
-        return {
-            site: Record(
-                tuple(self.arrays[site, "inputs"]),
-                tuple(self.arrays[site, "output"]),
-                self._gradients(site, "inputs"),
-                self._gradients(site, "output"),
-            )
-            for site in ended
-        }

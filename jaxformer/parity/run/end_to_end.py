@@ -40,6 +40,15 @@ class NormalRun:
     """The lines at which it draws random numbers."""
 
 
+def _like(output: Any, cotangent: np.ndarray, call: Callable[..., Any]) -> Any:
+    """The cotangent as an array of jax's; ParityError where its output has another shape than torch's."""
+    if output.shape != cotangent.shape:
+        at = f" (at {place})" if (place := definition_of(call)) else ""
+        hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
+        raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
+    return jnp.asarray(cotangent, output.dtype)
+
+
 def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> NormalRun:
     """call(model, *inputs), and with a cotangent the gradients of the sum of output * cotangent."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
@@ -56,11 +65,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         draws[:] = drawn
         found = probing.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, probing.taps
-        if cotangent is not None and output.shape != cotangent.shape:
-            at = f" (at {place})" if (place := definition_of(call)) else ""
-            hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
-            raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
-        weight = 0.0 if cotangent is None else jnp.asarray(cotangent, output.dtype)
+        weight = 0.0 if cotangent is None else _like(output, cotangent, call)
         return (output * weight).sum(), list(found.values())
 
     def outputs(found: list[Any]) -> dict[Site, Arrays]:

@@ -1,0 +1,43 @@
+"""Translations of the test set: BLEU, and a table of all of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxformer.config.settings import BeamConfig
+from jaxformer.data.parallel import Parallel
+from jaxformer.training.bleu import can_score, score
+from jaxformer.training.runs import RunFolder
+from jaxformer.training.translator import Translator
+
+BEAM = BeamConfig(width=5, early_stopping=True)
+"""The test set is translated greedily and by this beam search."""
+
+
+def translate_test_set(folder: RunFolder, translator: Translator, pairs: Parallel, console: Console, *, show: int) -> None:
+    """Translate it greedily and by beam search, save both, show some, and print BLEU."""
+    sources, references = pairs
+    greedy = translator.greedy(sources)
+    beam = [found[0].text for found in translator.beam(sources, BEAM)]
+    write_table(folder, {"source": sources, "reference": references, "greedy": greedy, f"beam {BEAM.width}": beam})
+    for source, reference, hypothesis in list(zip(sources, references, beam, strict=True))[:show]:
+        console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {hypothesis}")
+    console.print()
+    if not can_score():
+        return
+    scores = {"greedy": score(greedy, references), f"beam {BEAM.width}": score(beam, references)}
+    for name, found in scores.items():
+        console.print(f"BLEU {found.bleu:.2f} {name} · {len(sources):,} sentences · {found.signature}")
+
+
+def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
+    """translations.tsv: a line for each test pair, under the names of its columns."""
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
+    table_of(folder.path).write_text(text, encoding="utf-8")
+
+
+def table_of(folder: Path | None) -> Path:
+    """The file with the translations of the test set: the last one that a run writes."""
+    return Path(folder or "") / "translations.tsv"
