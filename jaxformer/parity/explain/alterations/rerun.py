@@ -91,7 +91,7 @@ class Rerun:
             self.arguments = before
 
     def _own(self) -> Any:
-        args, kwargs = copied(self.arguments)
+        args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
         return self.module(*args, **kwargs)
 
     def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
