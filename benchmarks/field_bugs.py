@@ -20,8 +20,8 @@ from jaxformer.errors import InputError
 
 TABLE = Path(__file__).with_suffix(".txt")
 WORDS = {
-    "times": r"\btimes\b|factor|scale",
-    "activation": r"gelu|relu|silu|swish|tanh|sigmoid|identity|activation",
+    "times": r"\btimes\b|factor|scale|jax with \S+ for \S+ there",
+    "activation": r"gelu|relu|silu|swish|tanh|sigmoid|identity|activation|act\w*\(.*leaves it out",
     "sum": r"\badds\b|\btimes\b|residual (connection|input|of)|missing|without",
     "epsilon": r"epsilon",
     "keys": r"\bkeys?\b|mask|window",

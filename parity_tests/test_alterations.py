@@ -51,11 +51,13 @@ class Size(nnx.Module):
         return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * self.s[...]
 
 
-def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, part=1, slower=1.0):
-    """`B T N H`."""
+def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, part=1, slower=1.0, by=jnp):
+    """`B T N H`. Tables by numpy are rounded to float32."""
     n = x.shape[-1] // part
-    angles = (jnp.arange(x.shape[1]) + first)[:, None] / slower * base ** (-jnp.arange(0, n, 2) / n)
-    cos, sin = jnp.cos(angles)[:, None], sense * jnp.sin(angles)[:, None]
+    angles = (by.arange(x.shape[1]) + first)[:, None] / slower * base ** (-by.arange(0, n, 2) / n)
+    cos, sin = by.cos(angles)[:, None], sense * by.sin(angles)[:, None]
+    if by is np:
+        cos, sin = np.float32(cos), np.float32(sin)
     a, b = (x[..., :n:2], x[..., 1:n:2]) if neighbours else jnp.split(x[..., :n], 2, -1)
     turned = a * cos - b * sin, b * cos + a * sin
     both = jnp.stack(turned, -1).reshape(*x.shape[:-1], n) if neighbours else jnp.concatenate(turned, -1)
@@ -90,7 +92,8 @@ class Gated(nnx.Module):
     def __call__(self, x):
         gate, up = self.g(x), self.u(x)
         gate, up = (up, gate) if self.bug.get("gates") else (gate, up)
-        return self.d(self.bug.get("act", lambda x: jax.nn.gelu(x, approximate=True))(gate) * up * self.bug.get("times", 1.0))
+        inner = self.bug.get("act", lambda x: jax.nn.gelu(x, approximate=True))(gate) * up * self.bug.get("times", 1.0)
+        return self.d(self.bug.get("capped inside", lambda x: x)(inner))
 
 
 class Decoder(nnx.Module):
@@ -136,6 +139,11 @@ def decoder():
 IDS = np.random.default_rng(0).integers(3, V, (B, T)).astype(np.int32)
 BUGS = {
     "base": ({"rotary": {"base": 77777.0}}, "heads", "torch rotary base 10000; jax rotary base 77777"),
+    "rounded base": (
+        {"rotary": {"base": 1234.0, "by": np}},
+        "heads",
+        "torch rotary base 10000; jax rotary base 1234 (residual ",
+    ),
     "sense": ({"rotary": {"sense": -1}}, "heads", "torch rotated forwards; jax rotated backwards"),
     "pairs": (
         {"rotary": {"neighbours": True}},
@@ -154,6 +162,11 @@ BUGS = {
     "gates": ({"gates": True}, "gated", "torch gate_proj and up_proj as they are; jax the two exchanged"),
     "act": ({"act": jax.nn.silu}, "gated", "torch act_fn GELUTanh; jax act_fn silu"),
     "times": ({"times": 1.7}, "gated", "jax gives 1.7 times torch's"),
+    "capped": (
+        {"capped inside": lambda x: 3.5 * jnp.tanh(x / 3.5)},
+        "gated",
+        "jax gives torch's, capped at 3.5: 3.5 tanh(x/3.5)",
+    ),
 }
 
 

@@ -16,6 +16,23 @@ def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     return factor, distance(ours, factor * theirs)
 
 
+def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """c for which jax's array is c tanh(torch's / c); 0 where there is none."""
+    at = np.argmax(np.abs(theirs))
+    x, y = abs(float(theirs.flat[at])), abs(float(ours.flat[at]))
+    if not 0 < y < x:
+        return 0.0
+    low, high = y, x / np.sqrt(3 * (1 - y / x)) * 2  # tanh(u) > u - u^3/3
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * np.tanh(x / middle) < y else (low, middle)
+    cap = round_number(low)
+    near = [
+        value for n in range(1, 14) if distance(ours, (value := float(f"{cap:.{n}g}")) * np.tanh(theirs / value)) <= EXPLAINED
+    ]
+    return near[0] if near else 0.0
+
+
 def explain_plainly(difference: Difference) -> str:
     """'jax gives 4.89897949 = sqrt(24) times torch's (residual 3e-17)'; '' where it is not so plain."""
     ours, theirs = difference.jax, difference.torch
@@ -29,6 +46,8 @@ def explain_plainly(difference: Difference) -> str:
     factor, residual = factor_between(ours, theirs)
     if residual <= EXPLAINED < abs(factor - 1):
         return f"jax gives {say(round_number(factor))} times torch's (residual {residual:.0e})"
+    if cap := cap_between(ours, theirs):
+        return f"jax gives torch's, capped at {say(cap)}: {say(cap)} tanh(x/{say(cap)})"
     added = float((ours - theirs).mean())
     residual = distance(ours, theirs + added)
     return f"jax gives torch's plus {say(round_number(added))} (residual {residual:.0e})" if residual <= EXPLAINED else ""

@@ -18,11 +18,13 @@ HOPEFUL = 0.3
 VISIBLE = 1e-9
 """A change smaller than this, relL2, says nothing: rounding is not far below."""
 GROWN, LARGEST_STEP = 6, 1e-3
+NEARLY = 1e-7
+"""From so near, a rounder number may still be exact."""
 DIGITS = range(1, 10)
 
 
-def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[float, float] | None:
-    """The number, as round as can be, and how far what it gives is off (relL2); None where none is found."""
+def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
+    """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
     other = run(2 * dial.start or 1.0)
     if other is not None and np.array_equal(other, torch):
         return None  # nothing reads it
@@ -32,10 +34,12 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> tuple[fl
     elif not dial.sure:
         return None
     best = min(seeds, key=lambda x: off(run(x), jax))
-    if (found := newton(run, best, jax)) is None:
+    found = newton(run, best, jax)
+    least = off(run(found), jax)
+    if not least <= max(limit, NEARLY):
         return None
     for value in rounded(found):
-        if (residual := off(run(value), jax)) <= EXPLAINED:
+        if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
             return value, residual
     return None
 
@@ -59,8 +63,8 @@ def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) ->
     return start + step * along / square
 
 
-def newton(run: Run, x: float, wanted: np.ndarray) -> float | None:
-    """Least squares in one number; None where it does not come near."""
+def newton(run: Run, x: float, wanted: np.ndarray) -> float:
+    """Least squares in one number: the best that was found."""
     residual = off(run(x), wanted)
     for _ in range(STEPS):
         if residual <= EXPLAINED / 30:
@@ -68,10 +72,10 @@ def newton(run: Run, x: float, wanted: np.ndarray) -> float | None:
         step = 1e-5 * max(abs(x), 1e-4)
         here, beside = run(x), run(x + step)
         if here is None or beside is None:
-            return None
+            break
         slope = (beside - here) / step
         if not (bottom := float((slope * slope).sum())) or not math.isfinite(bottom):
-            return None
+            break
         move = float((slope * (wanted - here)).sum()) / bottom
         for part in (1.0, 0.3, 0.1):
             if (new := off(run(x + part * move), wanted)) < residual:
@@ -79,7 +83,7 @@ def newton(run: Run, x: float, wanted: np.ndarray) -> float | None:
                 break
         else:
             break
-    return x if residual < 1e-7 else None
+    return x
 
 
 def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
