@@ -1,4 +1,4 @@
-"""Layers in a loop over stacked parameters, and rematerialised ones: each is compared by itself, whatever makes the loop."""
+"""Layers in a loop or a vmap over stacked parameters, and rematerialised ones: each is compared by itself, whatever runs it."""
 
 from functools import partial
 
@@ -42,7 +42,15 @@ class TorchNet(torch.nn.Module):
         return self.head(x)
 
 
+class TorchExperts(TorchNet):
+    """The layers side by side, and the head on their sum."""
+
+    def forward(self, x):
+        return self.head(sum(layer(x) for layer in self.layers))
+
+
 THEIRS = excite(TorchNet(), seed=0)
+EXPERTS = excite(TorchExperts(), seed=0)
 
 
 class Layer(linen.Module):
@@ -59,6 +67,15 @@ class LinenNet(linen.Module):
         layer = linen.remat(Layer) if self.remat else Layer
         scanned = linen.scan(layer, variable_axes={"params": 0}, split_rngs={"params": True}, length=LAYERS)
         return linen.Dense(OUT, name="head")(scanned(name="layers")(x, factors)[0])
+
+
+class LinenExperts(linen.Module):
+    @linen.compact
+    def __call__(self, x, factors):
+        mapped = linen.vmap(
+            Layer, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=(None, 0), axis_size=LAYERS
+        )
+        return linen.Dense(OUT, name="head")(mapped(name="layers")(x, factors)[0].sum(0))
 
 
 class NnxLayer(nnx.Module):
@@ -82,6 +99,10 @@ def by_scan(x, layer, factor):
 @nnx.remat
 def by_scan_rematerialised(x, layer, factor):
     return layer(x, factor)
+
+
+def by_vmap(x, layers, factors):
+    return nnx.vmap(lambda layer, x, factor: layer(x, factor), in_axes=(0, None, 0), out_axes=1)(layers, x, factors).sum(1)
 
 
 class NnxStack(nnx.Module):
@@ -124,6 +145,12 @@ def function(params, x, factors, *, body, reverse=False):
     return tap("head", x @ params["head"]["kernel"] + params["head"]["bias"])
 
 
+def mapped_function(params, x, factors):
+    """By a vmap of its own."""
+    layers = jax.vmap(lambda given, x: one_layer(x, given)[0], in_axes=((0, 0), None))((params["layers"], factors), x)
+    return tap("head", layers.sum(0) @ params["head"]["kernel"] + params["head"]["bias"])
+
+
 def weights(linear):
     return {"kernel": linear.weight.detach().numpy().T, "bias": linear.bias.detach().numpy()}
 
@@ -162,16 +189,23 @@ PORTS = {
     "lax scan backwards": lambda: (tree(reverse=True), partial(function, body=one_layer, reverse=True)),
     "lax scan of checkpoint": lambda: (tree(), partial(function, body=checkpointed_layer)),
 }
+EXPERT_PORTS = {
+    "linen vmap": lambda: (tree(), lambda params, x, factors: LinenExperts().apply({"params": params}, x, factors)),
+    "nnx vmap": lambda: nnx_stack(loop=by_vmap),
+    "nnx vmap of a remat method": lambda: nnx_stack(NnxRematLayer, loop=by_vmap),
+    "vmap": lambda: (tree(), mapped_function),
+}
 ROWS = {"(call)", "head"} | {f"layers.{i}{name}" for i in range(LAYERS) for name in ("", ".dense")}
 
 
 def report_of(port, factors):
-    model, call = PORTS[port]()
+    model, call = (PORTS | EXPERT_PORTS)[port]()
+    theirs = EXPERTS if port in EXPERT_PORTS else THEIRS
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        return compare(THEIRS, model, (X,), call_jax=lambda model, x: call(model, x, factors), checks=CHECK_NAMES)
+        return compare(theirs, model, (X,), call_jax=lambda model, x: call(model, x, factors), checks=CHECK_NAMES)
 
 
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("port", [*PORTS, *EXPERT_PORTS])
 def test_each_layer_has_rows_of_its_own(port):
     report = report_of(port, RIGHT)
     assert report.status == "equal", str(report)
@@ -179,7 +213,7 @@ def test_each_layer_has_rows_of_its_own(port):
     assert report.jax_only == []
 
 
-@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize("port", [*PORTS, *EXPERT_PORTS])
 def test_a_bug_in_one_layer_is_told_with_its_number(port):
     report = report_of(port, WRONG)
     layer = "layers.2" if port == "lax scan backwards" else "layers.0"

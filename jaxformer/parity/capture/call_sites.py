@@ -7,6 +7,7 @@ An observer sees each call before and after, and may replace the values that go 
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxformer.parity.capture.module_paths import below, join
@@ -76,6 +77,15 @@ class Visits:
         self.calls: Counter[str] = Counter()
         self.turns: list[Turn] = []
         """Of the loops over layers that are running."""
+
+    @contextmanager
+    def turn(self, stacks: frozenset[str], layer: int) -> Iterator[None]:
+        """While it runs, calls in these stacks are calls of that layer's."""
+        self.turns.append(Turn(stacks, layer))
+        try:
+            yield
+        finally:
+            self.turns.pop()
 
     def numbered(self, path: str) -> str:
         """The path with the number of the layer that is running behind the stack's; one that has it stays."""

@@ -16,7 +16,7 @@ from flax import linen, nnx
 from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
-from jaxformer.parity.capture.layer_loops import watch_scans
+from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.written_out import written_out
@@ -89,7 +89,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):
             stack.enter_context(_watch_nnx(model, visits, here))
-        stack.enter_context(watch_scans(model, visits))
+        stack.enter_context(watch_layers(model, visits))
         stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
         _running.append(record)
         stack.callback(_running.remove, record)
