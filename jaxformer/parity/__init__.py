@@ -12,6 +12,7 @@ The sub-packages and files, in the order in which they may import; the data go t
     explain           why a module differs
     judge             which modules diverge, and what each check says
     training          both sides trained step beside step
+    decoding_steps    the logits of each step with a cache
     generation        tokens that both sides write
     validate          the two models that are given
     compare           all of it in one call

@@ -53,7 +53,8 @@ def compare(
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
     With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
-    `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids (see `compare_generation`).
+    `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids, or yield the logits of each step with
+    their caches (see `compare_generation`).
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
@@ -73,7 +74,8 @@ def compare(
             yield from trained(torch_model, comparison.candidate, training)
         if generate is not None:
             candidate = comparison.candidate
-            yield Result(compare_generation(torch_model, candidate.like, *generate, candidate.family))
+            tables = Tables(candidate.tables)
+            yield Result(compare_generation(torch_model, candidate.like, *generate, candidate.family, tables))
 
     later = [name for name, wanted in (("train", training), ("generate", generate)) if wanted is not None]
     report = collected(results(), tier, [*(check.name for check in chosen), *later])

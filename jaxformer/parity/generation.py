@@ -1,15 +1,19 @@
-"""Tokens that both sides write from the same weights, by functions of the user's own."""
+"""Tokens that both sides write from the same weights, by functions of the user's own: all at once, or step by step."""
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError
+from jaxformer.parity.decoding_steps import compare_steps, likeliest, run_steps
+from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.report.data import Stage
@@ -32,20 +36,29 @@ def compare_generation(
     torch_generate: Callable[[Any], Any],
     jax_generate: Callable[[Any], Any],
     rules: Family = TWIN,
+    tables: Tables = NO_TABLES,
 ) -> Stage:
     """What `torch_generate(model)` and `jax_generate(model)` write with torch's weights: ids `B T`, or (ids, logits `B T V`).
 
     The models are copies, in evaluation mode, in float64. All ids have to be the same. Logits tell how near to a tie the first
-    difference is.
+    difference is. Or both are generator functions that decode step by step, each with its own cache: they yield the logits of
+    the prompt, `B T V` or `B V`, then `B V` of each step, and are sent torch's ids `B`. All logits have to be the same then.
     """
     import torch
 
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
     with torch.no_grad(), torch_float64():
-        theirs = _written("torch", torch_generate(copy.deepcopy(torch_model).eval().double()))
-    with jax_float64():
-        model = ready(joined(*load_jax(jax_model, weights, rules, float64=True)), training=False)
-        return compare_written(theirs, _written("jax", jax_generate(model)))
+        theirs = torch_generate(copy.deepcopy(torch_model).eval().double())
+        found = run_steps("torch", theirs, torch.from_numpy) if inspect.isgenerator(theirs) else _written("torch", theirs)
+    with jax_float64(tables):
+        ours = jax_generate(ready(joined(*load_jax(jax_model, weights, rules, float64=True)), training=False))
+        if inspect.isgenerator(ours) == isinstance(found, Written):
+            one, other = ("jax", "torch") if isinstance(found, Written) else ("torch", "jax")
+            raise InputError(f"{one}_generate yields logits step by step, {other}_generate does not; give both alike")
+        if isinstance(found, Written):
+            return compare_written(found, _written("jax", ours))
+        fed = [likeliest(logits) for logits in found]
+        return compare_steps(found, run_steps("jax", ours, lambda ids: jnp.asarray(ids, jnp.int32), fed))
 
 
 def compare_written(theirs: Written, ours: Written) -> Stage:

@@ -21,7 +21,8 @@ class Compare(InputFlags, JudgeFlags, ReportFlags):
     training: str | None = None
     """package.module:name of a `TrainingSpec`: train copies of both, step by step."""
     generate: str | None = None
-    """package.module:name of a pair of functions, torch's and JAX's: each takes its model and returns ids."""
+    """package.module:name of a pair of functions, torch's and JAX's: each takes its model and returns ids, or yields the logits
+    of each step."""
 
 
 def main(arguments: list[str]) -> int:

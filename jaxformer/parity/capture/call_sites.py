@@ -7,9 +7,10 @@ An observer sees each call before and after, and may replace the values that go 
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.capture.module_paths import below, join
 
 
 class Site(NamedTuple):
@@ -59,6 +60,14 @@ CALL = Site("(call)", 0)
 """The user's function that calls the model: whatever it does around the model is its own code."""
 
 
+class Turn(NamedTuple):
+    """One turn of a loop over layers."""
+
+    stacks: frozenset[str]
+    """The modules and arrays of which it has one layer."""
+    layer: int
+
+
 class Visits:
     """The calls that are running, and how many there were of each module."""
 
@@ -66,6 +75,26 @@ class Visits:
         self.observer = observer
         self.open: list[tuple[Any, str]] = []
         self.calls: Counter[str] = Counter()
+        self.turns: list[Turn] = []
+        """Of the loops over layers that are running."""
+
+    @contextmanager
+    def turn(self, stacks: frozenset[str], layer: int) -> Iterator[None]:
+        """While it runs, calls in these stacks are calls of that layer's."""
+        self.turns.append(Turn(stacks, layer))
+        try:
+            yield
+        finally:
+            self.turns.pop()
+
+    def numbered(self, path: str) -> str:
+        """The path with the number of the layer that is running behind the stack's; one that has it stays."""
+        for stacks, layer in self.turns:
+            for stack in stacks:
+                numbered = join(stack, str(layer))
+                if (path == stack or below(path, stack)) and path != numbered and not below(path, numbered):
+                    path = numbered + path.removeprefix(stack)
+        return path
 
     def is_open(self, module: Any) -> bool:
         """Whether a call of this module is running: what it calls of its own is part of that call."""
@@ -85,7 +114,8 @@ class Visits:
 
     def record(self, name: str, value: Any) -> Any:
         """A value inside of the innermost call, as if a module of that name returned it."""
-        return self.run(None, join(self.open[-1][1] if self.open else "", name), lambda: value, (), {})
+        path = join(self.open[-1][1] if self.open else "", name)
+        return self.run(None, self.numbered(path), lambda: value, (), {})
 
 
 def public_methods(kind: type, base: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:

@@ -1,7 +1,7 @@
 """The calls of JAX models: of Flax NNX modules, of Linen modules, and of plain functions that use `tap`.
 
-Inside `jit` the tracing is recorded; nested jits and scans have to be `written_out`. What runs in another
-transformation (rematerialised, or under vmap) is not recorded.
+Inside `jit` the tracing is recorded; nested jits, scans and what is rematerialised have to be `written_out`. What runs in
+another transformation, as under vmap, is not recorded.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from flax import linen, nnx
 from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
+from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.written_out import written_out
@@ -90,6 +91,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):
             stack.enter_context(_watch_nnx(model, visits, here))
+        stack.enter_context(watch_layers(model, visits))
         stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
         _running.append(record)
         stack.callback(_running.remove, record)
@@ -101,7 +103,7 @@ def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         name, bound = context.method_name, context.module.scope is not None
-        path = ".".join(context.module.path) if bound else ""
+        path = visits.numbered(".".join(context.module.path)) if bound else ""
         inside = any(path == caller for _, caller in visits.open)
         if not bound or not is_public(name) or name == "setup" or inside or not here():
             return method(*args, **kwargs)
@@ -112,7 +114,8 @@ def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]
 
 @contextmanager
 def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> Iterator[None]:
-    """Calls on `model` and on what lies in it; a layer cut out of a stack is found again by its shape."""
+    """Calls on `model` and on what lies in it; a copy, as nnx's transformations make, is found again by its arrays, and a layer
+    cut out of a stack by its shape."""
     slices: Counter[tuple[str, int]] = Counter()
 
     def known() -> Iterator[tuple[str, nnx.Module]]:
@@ -121,13 +124,16 @@ def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> I
             yield from modules(owner, path)
 
     def find(module: Any) -> str | None:
-        for path, found in known():
-            if found is module:
-                return path
+        for same in (lambda found: found is module, lambda found: has_same_arrays(found, module)):
+            for path, found in known():
+                if same(found):
+                    return path
         if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
             return ""  # a copy of it, as a cast gives
         for path, found in known():
             if n := layers(module, found):
+                if (numbered := visits.numbered(path)) != path:
+                    return numbered
                 number = slices[path, len(visits.open)] % n
                 slices[path, len(visits.open)] += 1
                 return f"{path}.{number}"
@@ -174,6 +180,14 @@ def modules(value: Any, path: str = "") -> Iterator[tuple[str, nnx.Module]]:
         items = value if isinstance(value, dict) else {}
     for name, item in items.items():
         yield from modules(item, join(path, str(name)))
+
+
+def has_same_arrays(module: Any, other: Any) -> bool:
+    """Whether a module is a copy of the other that holds the very same arrays, at least one."""
+    if type(module) is not type(other):
+        return False
+    one, many = jax.tree.leaves(module), jax.tree.leaves(other)
+    return len(one) == len(many) > 0 and all(a is b for a, b in zip(one, many, strict=True))
 
 
 def layers(module: Any, stacked: Any) -> int:

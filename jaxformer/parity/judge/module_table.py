@@ -18,7 +18,7 @@ from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.pair_modules import holder, layer_arrays, parameter_pairs
+from jaxformer.parity.run.pair_modules import holder, layer_arrays
 from jaxformer.parity.run.trace import Traced
 
 Worst = dict[Site, tuple[Error, Mismatch]]
@@ -106,12 +106,13 @@ def weight_gradients(traced: Traced, wrong: Collection[str]) -> list[tuple[Error
     still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     own = traced.isolated.weights
     with jax.enable_x64(True):
-        theirs = layer_arrays(to_jax(still | reference, to_float64(traced.model), traced.rules), traced.rules)
+        theirs = to_jax(still | reference, to_float64(traced.model), traced.rules)
         if traced.rules.tied:
             own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
-    ours, sites = layer_arrays(own, traced.rules), sorted(traced.pairs, key=lambda site: len(site.path))
+    ours, theirs = (layer_arrays(tree, traced.rules, traced.stacks) for tree in (own, theirs))
+    sites = sorted(traced.pairs, key=lambda site: len(site.path))
     first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
-    names, tied = parameter_pairs(traced.model, traced.rules), {*traced.reference.tied, *traced.reference.tied.values()}
+    names, tied = traced.parameters, {*traced.reference.tied, *traced.reference.tied.values()}
     mismatches = []
     for name, array in theirs.items():
         if names.get(name) in traced.reference.frozen:

@@ -20,29 +20,39 @@ Calls = Mapping[Site, Sequence[np.ndarray]]
 """What each call gives."""
 
 
-def layer_names(name: str, leaf: Any, rules: Family) -> list[str]:
-    """A parameter's name, or for a stacked one the name in each layer: its number comes after the stack's. Linen's variables
-    hold their parameters under 'params', which no module's path has."""
-    if (start := rules.start(name)) is not None and rules.stacked(name):
-        start, rest = start.removeprefix("params."), name.removeprefix(start)
-        return [f"{start}{layer}.{rest}" for layer in range(leaf.shape[0])]
-    return [name.removeprefix("params.")]
+def numbered_stacks(paths: Iterable[str]) -> frozenset[str]:
+    """Of paths of calls, what is before a layer's number."""
+    parts = [path.split(".") for path in paths]
+    return frozenset(".".join(path[:i]) for path in parts for i, part in enumerate(path) if i and part == "0")
 
 
-def layer_arrays(tree: PyTree, rules: Family) -> dict[str, np.ndarray]:
+def layer_names(name: str, leaf: Any, rules: Family, stacks: Container[str] = ()) -> list[str]:
+    """A parameter's name, or for a stacked one the name in each layer: its number stands where jax's calls have it, behind one
+    of `stacks`, else behind the stack of the rules. Linen's variables hold their parameters under 'params', which no module's
+    path has."""
+    path = name.removeprefix("params.")
+    if not rules.stacked(name):
+        return [path]
+    called = (f"{at}." for at in (path, *ancestors(path)) if at in stacks)
+    start = next((at for at in called if not path[len(at) :].partition(".")[0].isdigit()), None)
+    start = (rules.start(name) or "").removeprefix("params.") if start is None else start
+    return [f"{start}{layer}.{path[len(start) :]}" for layer in range(leaf.shape[0])]
+
+
+def layer_arrays(tree: PyTree, rules: Family, stacks: Container[str] = ()) -> dict[str, np.ndarray]:
     """The JAX parameters in float64, layer by layer."""
     arrays = {}
     for name, leaf in weights_of(tree, rules).items():
         array = np.asarray(leaf, np.float64)
-        arrays |= zip(layer_names(name, leaf, rules), array if rules.stacked(name) else [array], strict=True)
+        arrays |= zip(layer_names(name, leaf, rules, stacks), array if rules.stacked(name) else [array], strict=True)
     return arrays
 
 
-def parameter_pairs(like: PyTree, rules: Family) -> dict[str, str]:
+def parameter_pairs(like: PyTree, rules: Family, stacks: Container[str] = ()) -> dict[str, str]:
     """Names of the JAX parameters, layer by layer -> torch's. One that torch has in several tensors is `name[0]`, ..."""
     pairs: dict[str, str] = {}
     for name, leaf in weights_of(like, rules).items():
-        ours = layer_names(name, leaf, rules)
+        ours = layer_names(name, leaf, rules, stacks)
         for mine, theirs in zip(ours, rules.sources(name, len(ours)), strict=True):
             pairs |= {f"{mine}[{i}]": it for i, it in enumerate(theirs)} if theirs[1:] else {mine: theirs[0]}
     return pairs
@@ -182,7 +192,7 @@ def without_helpers(ours: Calls, theirs: Trace, modules: Mapping[str, str], *, w
 
 def pair_calls(ours: Iterable[Site], theirs: Iterable[Site], modules: Mapping[str, str]) -> dict[Site, Site]:
     """jax's calls -> torch's calls of the same module, the first with the first. Where jax's are more, each does a part of the
-    work, and none is paired: so it is with layers under Linen's `scan`, which are called by one path."""
+    work, and none is paired: so it is with layers of a loop that is not seen, which are called by one path."""
     own, other = defaultdict(list), defaultdict(list)
     for calls, sites in ((own, ours), (other, theirs)):
         for site in sites:

@@ -28,6 +28,7 @@ from jaxformer.parity.run.load_weights import ready
 from jaxformer.parity.run.pair_attention import pair_attention
 from jaxformer.parity.run.pair_modules import (
     holder,
+    numbered_stacks,
     pair_calls,
     pair_modules,
     pair_without_parameters,
@@ -74,9 +75,19 @@ class Traced:
         return held | {name: held[first] for name, first in self.reference.tied.items()}
 
     @cached_property
+    def stacks(self) -> frozenset[str]:
+        """jax's modules of which each layer has calls of its own."""
+        return numbered_stacks(site.path for site in self.normal_run.outputs)
+
+    @cached_property
+    def parameters(self) -> dict[str, str]:
+        """Names of the JAX parameters, layer by layer -> torch's."""
+        return parameter_pairs(self.model, self.rules, self.stacks)
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """torch's modules with tensors of their own -> jax's that hold these, each those of one of torch's."""
-        pairs = parameter_pairs(self.model, self.rules).items()
+        pairs = self.parameters.items()
         both = {(parent(theirs), parent(ours)) for ours, theirs in pairs}
         counts = Counter(ours for _, ours in both)
         return {theirs: ours for theirs, ours in sorted(both) if counts[ours] == 1}
@@ -168,7 +179,8 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
     with jax_float64(tables), saying(WHERE):
         model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
-        pairs, valid, reference = paired(ours, reference, parameter_pairs(model, candidate.family))
+        stacks = numbered_stacks(site.path for site in ours.outputs)
+        pairs, valid, reference = paired(ours, reference, parameter_pairs(model, candidate.family, stacks))
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)

@@ -1,0 +1,139 @@
+"""A foreign port that decodes with a cache of its own, beside a torch model without one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.errors import InputError
+from jaxformer.parity.compare import compare
+from jaxformer.parity.decoding_steps import compare_steps, run_steps
+from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import D, N, V
+from parity_tests.others import SmallGPT
+
+PROMPT, STEPS, CONTEXT = np.random.default_rng(0).integers(0, V, (2, 3), np.int32), 4, 11
+THEIRS = excite(SmallGPT(layers=1, context=CONTEXT), seed=0).eval()
+TREE = {name: tensor.detach().numpy() for name, tensor in THEIRS.named_parameters()}
+
+
+def norm(params, name, x):
+    scaled = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return scaled * params[f"{name}.weight"] + params[f"{name}.bias"]
+
+
+def linear(params, name, x):
+    return x @ params[f"{name}.weight"].T + params[f"{name}.bias"]
+
+
+def decode(params, ids, cache, *, late=0, slot=0, leak=0):
+    """Logits, and the cache: keys, values, how many there are. Of a step, the position may come late, the slot in the cache may
+    be another, and empty slots may be seen."""
+    keys, values, start = cache
+    stepping, width = start > 0, ids.shape[1]
+    positions = start + jnp.arange(width)
+    x = params["transformer.wte.weight"][ids] + params["transformer.wpe.weight"][positions - late * stepping]
+    block = "transformer.h.0"
+    packed = linear(params, f"{block}.attn.c_attn", norm(params, f"{block}.ln_1", x))
+    q, k, v = (each.reshape(len(ids), width, N, D // N) for each in jnp.split(packed, 3, -1))
+    at = start + slot * stepping
+    keys, values = (jax.lax.dynamic_update_slice(held, new, (0, at, 0, 0)) for held, new in ((keys, k), (values, v)))
+    visible = jnp.arange(CONTEXT) <= positions[:, None] + leak * stepping
+    scores = jnp.where(visible, jnp.einsum("bthd,bshd->bhts", q, keys) / jnp.sqrt(D // N), -jnp.inf)
+    gathered = jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), values).reshape(x.shape)
+    x = x + linear(params, f"{block}.attn.c_proj", gathered)
+    up = jax.nn.gelu(linear(params, f"{block}.mlp.c_fc", norm(params, f"{block}.ln_2", x)), approximate=False)
+    x = norm(params, "transformer.ln_f", x + linear(params, f"{block}.mlp.c_proj", up))
+    return x @ params["transformer.wte.weight"].T, (keys, values, start + width)
+
+
+def empty():
+    held = jnp.zeros((len(PROMPT), CONTEXT, N, D // N), jnp.float32)
+    return held, held, 0
+
+
+def torch_steps(model):
+    """Without a cache: what each step has to give."""
+    ids = torch.from_numpy(PROMPT).long()
+    following = yield model(ids)
+    for _ in range(STEPS):
+        ids = torch.cat([ids, following[:, None]], 1)
+        following = yield model(ids)[:, -1]
+
+
+def jax_steps(steps=STEPS, **bug):
+    def decoding(params):
+        logits, cache = decode(params, PROMPT, empty(), **bug)
+        ids = yield logits
+        for _ in range(steps):
+            logits, cache = decode(params, ids[:, None], cache, **bug)
+            ids = yield logits[:, 0]
+
+    return decoding
+
+
+def stage_of(decoding):
+    def call(params, ids):
+        return decode(params, ids, empty())[0]
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        report = compare(
+            THEIRS, TREE, (PROMPT,), call_jax=call, checks=("forward",), tier="A", generate=(torch_steps, decoding)
+        )
+    assert [stage.status for stage in report.stages[:-1]] == ["equal"] * (len(report.stages) - 1), str(report)
+    return report.stages[-1]
+
+
+def test_a_right_cache():
+    stage = stage_of(jax_steps())
+    assert stage.status == "equal", stage.says
+    assert stage.says.startswith("2 rows, the prompt and 4 steps: all tokens the same, logits within relL2 ")
+
+
+@pytest.mark.parametrize("bug", [{"late": 1}, {"slot": 1}, {"leak": 1}], ids=str)
+def test_a_step_that_differs_is_named_though_the_prompt_is_the_same(bug):
+    stage = stage_of(jax_steps(**bug))
+    assert stage.status == "different", stage.says
+    assert stage.says.startswith("step 1, row 0: the logits differ by relL2 ")
+    assert "look at the cache, the position and the mask of a step" in stage.says
+
+
+def test_other_numbers_of_steps():
+    assert stage_of(jax_steps(steps=STEPS - 1)).says == "torch took 4 steps, jax 3"
+    assert stage_of(jax_steps(steps=STEPS + 2)).says == "torch took 4 steps, jax more"
+
+
+def test_one_side_by_steps():
+    assert stage_of(lambda params: PROMPT).says.startswith("torch_generate yields logits step by step, jax_generate does not")
+
+
+LOGITS = np.array([[[1.0, 2.0, 4.0], [1.0, 4.0, 2.0]]])
+
+
+def test_the_first_token_that_differs():
+    other = np.array([[5.0, 2.0, 4.0]])
+    stage = compare_steps([LOGITS, LOGITS[:, 0]], [LOGITS, other])
+    assert stage.says.endswith("; the first token that differs is row 0's after step 1: torch 2, jax 0")
+
+
+def test_the_position_in_the_prompt_and_float32s_size():
+    near = LOGITS.copy()
+    near[0, 0] *= 1 + 1e-8
+    says = compare_steps([LOGITS], [near]).says
+    assert says.startswith("the prompt, row 0, position 0: the logits differ by relL2 1.0e-08, tolerance 1e-12 (float32's size")
+    assert says.endswith("; all tokens are the same")
+
+
+def test_the_last_logits_of_the_prompt_alone():
+    assert compare_steps([LOGITS], [LOGITS[:, -1]]).status == "equal"
+    assert compare_steps([LOGITS], [LOGITS[:, -1, :2]]).says == "the prompt: torch gave logits [1, 3], jax [1, 2]"
+
+
+def test_what_is_no_logits():
+    with pytest.raises(InputError, match=r"jax_generate yielded int64\[2, 3\]; yield the logits `B V` of each step"):
+        run_steps("jax", iter_of(np.zeros((2, 3), int)), jnp.asarray)
+
+
+def iter_of(value):
+    yield value
