@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxformer.validation.fields import check_file
+
 SEAL = "sha256"
 
 
 def checksum(path: Path) -> dict[str, Any] | None:
     """A file's size in bytes and its sha256; None where there is none."""
     try:
-        with path.open("rb") as file:
+        with check_file(path).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
             return {"size": file.tell(), "sha256": found}
     except FileNotFoundError:

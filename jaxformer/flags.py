@@ -120,6 +120,8 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
             print(line, file=sys.stderr)
     except KeyboardInterrupt:
         code = 130
+    except SystemExit as stop:  # rich ends the process where nobody reads any more
+        code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except Exception as error:
         if verbose or (refused := refusal(error)) is None:
             raise

@@ -108,7 +108,7 @@ def test_a_certificate_tells_a_difference(gpt2, tmp_path):
     shutil.copytree(gpt2, tmp_path / "it")
     found = open_path(tmp_path / "it")
     found.model.stack.blocks.attention_norm.scale[...] *= 1.01
-    report = certify(found.checkpoint, found.model, [tmp_path / "it/model.safetensors"])
+    report = certify(found.checkpoint, found.model, [tmp_path / "it/model.safetensors"], tmp_path / "it/parity.json")
     assert report.exit_code == 1
     assert json.loads((tmp_path / "it/parity.json").read_text())["verdict"].startswith("DIFFERENT")
 

@@ -1,5 +1,6 @@
 """What models, decoding, optimizers, saved models and taps are given wrongly is refused in one line."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -54,6 +55,39 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "key holds PRNG keys of shape (3,); give one of them",
     ),
     "several keys to start from": (lambda: jf.GPT(CONFIG, rngs=KEYS), "rngs holds PRNG keys of shape (3,); give one of them"),
+    "a stream's owner for a key": (
+        lambda: GPT(IDS, key=nnx.Rngs(0)),
+        "key = Rngs is not a PRNG key; give jax.random.key(0)",
+    ),
+    "a key of no implementation": (
+        lambda: GPT(IDS, key=np.zeros(3, np.uint32)),
+        "key holds 3 words, and no PRNG key has as many; give jax.random.key(0)",
+    ),
+    "an old key of another implementation": (
+        lambda: jf.generate(GPT, IDS, 2, key=jax.random.PRNGKey(0, impl="rbg")),
+        "key holds 4 words, and jax's keys have 2 now; give jax.random.key(0)",
+    ),
+    "a cache of other heads": (
+        lambda: GPT.last_hidden_state(IDS, jf.empty_cache(replace(CONFIG, n_heads=1), 1, 8)),
+        "the cache is made for 1 key/value heads of width 4, the stack has 2 key/value heads of width 2; make it from the "
+        "stack's configuration",
+    ),
+    "no cache": (
+        lambda: GPT.last_hidden_state(IDS, 3),
+        "the cache is a int; give what empty_cache(model, batch, capacity) returns",
+    ),
+    "names that are numbers": (
+        lambda: jf.from_torch({1: np.zeros(2)}, jf.abstract(CONFIG)),
+        "source has the key 1, and names of tensors are strings; give a state_dict()",
+    ),
+    "an empty layout": (
+        lambda: jf.Rule("a", "b", "->"),
+        "layout = '->' is none; give 'same', 'transposed', or torch's axes and ours, as 'f d 1 -> d f'",
+    ),
+    "an end outside of the vocabulary": (
+        lambda: jf.generate(GPT, IDS, 2, eos=[2, 11]),
+        "eos = 11 is not a token id; give a whole number from 0 to 10",
+    ),
     "no stream of parameters": (
         lambda: jf.GPT(CONFIG, rngs=nnx.Rngs(dropout=0)),
         "GPT: rngs has no stream params, but dropout; give nnx.Rngs(params=0)",
@@ -158,3 +192,17 @@ def test_old_keys_and_streams_of_parameters_are_taken():
     assert GPT(IDS, key=key).shape == (1, 3, 11)
     for rngs in (key, nnx.Rngs(params=0), nnx.Rngs(0)):
         assert jf.GPT(CONFIG, rngs=rngs).config == CONFIG
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_old_keys_of_the_implementation_in_use_are_keys(impl):
+    with jax.default_prng_impl(impl):
+        key = jax.random.PRNGKey(0)
+        assert jf.generate(GPT, IDS, 2, jf.SamplingConfig(), key=key).shape == (1, 2)
+        assert jf.GPT(CONFIG, rngs=key).config == CONFIG
+
+
+@pytest.mark.usefixtures("untyped")
+def test_numpys_integers_are_sizes():
+    for cache in (jf.empty_cache(GPT, np.int64(1), np.int32(4)), jf.empty_cache(GPT, 1, 4)):
+        assert cache.grow(np.int64(8)).capacity == 8

@@ -27,7 +27,8 @@ class Convert(CacheFlag):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type of the weights. None: as they are."""
     verify: bool = False
-    """Compare with transformers' own model of the source, and write the verdict into parity.json beside the weights."""
+    """Compare with transformers' own model of the source, and write the verdict into parity.json in the folder; of a file,
+    into FILE.parity.json beside it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -43,10 +44,10 @@ def main(arguments: list[str]) -> int:
     print(done.said)
     if not flags.verify or (checkpoint := done.source.checkpoint) is None:
         return 0
-    from jaxformer.folders.certificate import NAME, certify
+    from jaxformer.folders.certificate import certificate_of, certify
 
-    report = certify(checkpoint, done.model, done.files)
+    report = certify(checkpoint, done.model, done.files, certificate := certificate_of(flags.out))
     for stage in report.stages:
         print(f"{stage.name}: {stage.status}; {stage.says}")
-    print(f"verdict: {report.verdict}; written into {done.files[0].parent / NAME}")
+    print(f"verdict: {report.verdict}; written into {certificate}")
     return report.exit_code

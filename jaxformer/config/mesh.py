@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
-from jaxformer.validation.fields import check_choice, check_size
+from jaxformer.validation.fields import check_choice, check_kind, check_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class MeshConfig:
     @classmethod
     def read(cls, text: str) -> "MeshConfig":
         """The mesh of `data=4,tensor=2`; ConfigError for anything else."""
+        check_kind("mesh", text, str, "axes and sizes, as data=4,tensor=2")
         sizes: dict[str, int] = {}
         for part in text.split(","):
             name, equals, size = part.strip().partition("=")

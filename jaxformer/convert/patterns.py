@@ -119,6 +119,8 @@ def read_pattern(layout: str) -> Pattern:
     words = [side.strip() for side in layout.split("->")]
     try:
         torch, jax = map(_read_side, words)
+        if not torch or not jax:
+            raise ValueError
         kept, found = ([each for each in _names(side) if not _dropped(each)] for side in (torch, jax))
         ones = [[sorted(name for name in each if name != "1") for each in blocks] for blocks in (kept, found)]
         repeated = any(count > 1 for each in (*ones[0], *ones[1]) for count in Counter(each).values())

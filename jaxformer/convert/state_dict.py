@@ -76,6 +76,8 @@ def _state(source: Any, name: str) -> Mapping[str, Any]:
     state = source.state_dict() if _is_torch(source) else source
     if not isinstance(state, Mapping):
         raise InputError(f"{name} is a {type(source).__name__}; give a torch module or its state_dict()")
+    if odd := [key for key in state if not isinstance(key, str)]:
+        raise InputError(f"{name} has the key {odd[0]!r:.40}, and names of tensors are strings; give a state_dict()")
     return state
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
-from jaxformer.validation.fields import check_file, check_path
+from jaxformer.validation.fields import check_file, check_kind, check_path
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def find(name: str, part: str) -> Path:
 
 def located(name: str) -> str:
     """The name of a corpus as it is; of a file its whole path, so that it is found from every folder."""
+    check_kind("data", name, str, "a file, or a corpus by its name")
     with suppress(OSError):
         if name not in CORPORA and Path(name).is_file():
             return str(Path(name).absolute())

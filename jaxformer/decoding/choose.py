@@ -13,7 +13,7 @@ from jaxformer.decoding.prepare import NEVER
 from jaxformer.decoding.rules import Ends, Rules, constrain, make_rules
 from jaxformer.decoding.sampling import GREEDY, Number, next_tokens, numbers
 from jaxformer.errors import InputError
-from jaxformer.validation.arrays import check_key
+from jaxformer.validation.arrays import check_drawn_from
 
 Step = Callable[[Int[Array, " B"], Any], tuple[Float[Array, "B V"], Any]]
 """step(tokens, cache) -> logits of the token after them, and the cache that holds them."""
@@ -46,7 +46,7 @@ def make_choice(
         sampling = GREEDY if key is None else SamplingConfig()
     if not isinstance(sampling, SamplingConfig):
         raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingConfig, and a key by its name, key=...")
-    check_key("key", key)
+    check_drawn_from("key", key)
     if key is None and sampling.temperature:
         raise InputError(f"temperature = {sampling.temperature} draws at random; give a key, or temperature 0")
     rules = make_rules(sampling, eos, pad, vocab_size, n_tokens, size)

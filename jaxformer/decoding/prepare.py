@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import InputError, NonFiniteError
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_size, whole
 from jaxformer.validation.ids import Tokens
 
 SMALLEST_BUCKET = 16
@@ -35,8 +35,7 @@ def bucket(n: int) -> int:
 
 def check_length(n_tokens: int | np.integer, most: int = MOST_TOKENS, least: int = 0) -> int:
     """How many tokens to generate; numpy's integers are taken too."""
-    n_tokens = n_tokens.item() if isinstance(n_tokens, np.integer) else n_tokens
-    check_size("n_tokens", n_tokens, least=least)
+    check_size("n_tokens", n_tokens := whole(n_tokens), least=least)
     if n_tokens > most:
         raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
     return n_tokens

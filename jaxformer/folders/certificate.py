@@ -31,8 +31,13 @@ SEED, ROWS, LONGEST = 0, 4, 66
 CHECKS = ("weights", "forward", "gradients")
 
 
-def certify(source: Checkpoint, model: Model, files: list[Path]) -> Report:
-    """Compare a converted model, which was read from `files`, with transformers' own, and write down what was found.
+def certificate_of(out: Path) -> Path:
+    """Where the certificate of a converted model lies: in its folder, or beside its file, under the file's name."""
+    return out / NAME if out.is_dir() else out.with_name(f"{out.name}.{NAME}")
+
+
+def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> Report:
+    """Compare a converted model, which was read from `files`, with transformers' own, and write what was found into `path`.
 
     Weights in bfloat16 or float16 are compared as they are, and what both models make of them in float32 and float64: each
     rounds at other places. MissingPackageError where transformers or torch is not installed.
@@ -65,7 +70,7 @@ def certify(source: Checkpoint, model: Model, files: list[Path]) -> Report:
         "torch": checksums(weight_files(source.place)),
         "jax": checksums(files),
     }
-    with written_whole(files[0].parent / NAME) as unfinished:
+    with written_whole(path) as unfinished:
         unfinished.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", "utf-8")
     return report
 

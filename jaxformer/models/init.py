@@ -11,7 +11,7 @@ from jaxformer.config.initialisers import Initialiser, initialisers
 from jaxformer.config.models import ModelConfig
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import layer_shapes, path_name
-from jaxformer.validation.arrays import check_key, is_key
+from jaxformer.validation.arrays import check_drawn_from, is_key
 
 
 class Undrawn:
@@ -49,7 +49,7 @@ def initial_key(model: str, rngs: nnx.Rngs | PRNGKeyArray | None) -> PRNGKeyArra
         return rngs.params()
     if not is_key(rngs):
         raise ConfigError(f"{model}: rngs is {rngs!r:.50}; give nnx.Rngs(0) or jax.random.key(0)")
-    check_key("rngs", rngs)
+    check_drawn_from("rngs", rngs)
     return rngs
 
 

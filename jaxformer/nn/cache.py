@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.pytree import is_weight
-from jaxformer.validation.fields import check_size
-from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
+from jaxformer.validation.fields import check_size, whole
+from jaxformer.validation.inputs import CacheShape, cached_blocks, check_cache_size, check_cache_type
 
 
 def fold_heads(x: Float[Array, "B S K H"]) -> Float[Array, "BK S H"]:
@@ -102,9 +102,10 @@ class KVCache:
         return self.layers.keys[0].shape[1]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and sequences."""
-        return len(self.layers.keys), self.layers.keys[0].shape[0] // self.layers.heads
+    def shape(self) -> CacheShape:
+        """Layers, sequences, key/value heads and their width."""
+        rows, _, width = self.layers.keys[0].shape
+        return len(self.layers.keys), rows // self.layers.heads, self.layers.heads, width
 
     def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
         """Once every layer has written its n tokens: they count as held."""
@@ -116,7 +117,7 @@ class KVCache:
 
     def grow(self, capacity: int) -> "KVCache":
         """The same with room for more tokens; ConfigError for less than it has."""
-        check_size("capacity", capacity, least=self.capacity)
+        check_size("capacity", capacity := whole(capacity), least=self.capacity)
         room = ((0, 0), (0, capacity - self.capacity), (0, 0))
         return replace(self, layers=jax.tree.map(lambda store: jnp.pad(store, room), self.layers))
 

@@ -118,6 +118,7 @@ class Stack(nnx.Module):
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         self.n_layers = config.n_layers
         self.layers = config.layers
+        self.held = config.kv_heads, config.head_width
         self.remat = config.remat
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
@@ -177,7 +178,7 @@ class Stack(nnx.Module):
         Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
         """
         if cache is not None:
-            check_cache(cache.shape, (self.n_layers, x.shape[0]))
+            check_cache(cache.shape, (self.n_layers, x.shape[0], *self.held))
         keys = None if key is None else split(key, self.n_layers)
         states, remembered = (None, memory) if isinstance(memory, KeysValues) else (memory, None)
         shared = self._shared(x, cache, mask, memory, memory_mask, bias, memory_bias, positions) | {"memory": states}

@@ -57,11 +57,12 @@ def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
 
 def recipe_of(folder: Path, kind: type[R]) -> R:
     """The recipe that a run was started with; CheckpointError where its config.json describes no recipe of this kind."""
+    run = RunFolder.open(folder)
     try:
-        values = RunFolder.open(folder).config["recipe"]
+        values = run.config["recipe"]
         preset = values["preset"]
         return from_dict(kind, {**values, "preset": RENAMED_PRESETS.get(preset, preset)})
-    except (KeyError, TypeError, ConfigError) as error:
+    except (KeyError, TypeError, ConfigError, InputError) as error:
         raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
 
 

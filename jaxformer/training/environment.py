@@ -31,8 +31,9 @@ def environment() -> dict[str, str]:
     }
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """What is not as it was, each as `jax 0.9.0 -> 0.9.1`."""
+def differences(before: Any, now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, each as `jax 0.9.0 -> 0.9.1`; what is no table says nothing."""
+    before = before if isinstance(before, Mapping) else {}
     return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from jaxformer.checksums import checksum, sealed, unsealed
 from jaxformer.errors import CheckpointError
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import written_whole
 
 MANIFEST = "manifest.json"
@@ -34,7 +35,7 @@ class Manifest:
         """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
         path = self.folder / MANIFEST
         try:
-            return unsealed(json.loads(path.read_bytes()))["files"]
+            return unsealed(json.loads(check_file(path).read_bytes()))["files"]
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, LookupError, AttributeError, RecursionError) as error:

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxformer.validation.fields import check_file
+
 Line = dict[str, float | int]
 CHECK = "crc32"
 """The key of a line's check; older files have none."""
@@ -22,7 +24,7 @@ def checked_line(values: Mapping[str, float | int]) -> str:
 
 def read_lines(path: Path) -> list[Line]:
     """Every whole line, without its check; one that is damaged, or incomplete after a crash, is left out with a warning."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = check_file(path).read_bytes().splitlines(keepends=True) if path.exists() else []
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
     found = [_read(line, has_checks) for line in lines]
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:

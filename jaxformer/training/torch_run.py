@@ -31,7 +31,7 @@ from jaxformer.errors import InputError
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import Schedule
 from jaxformer.training.step import TrainState
-from jaxformer.validation.fields import check_kind, check_size
+from jaxformer.validation.fields import check_kind, check_size, whole
 
 NOT_HERE = {"amsgrad": False, "maximize": False, "nesterov": False, "dampening": 0}
 """torch's settings that make_optimizer has not, and what they are where they are off."""
@@ -197,7 +197,7 @@ class _TorchRun(NamedTuple):
             raise InputError("torch's SGD does not count its steps; give step, the number taken")
         known = known or 0
         if given is not None:
-            check_size("step", given, least=0)
+            check_size("step", given := whole(given), least=0)
             if given != known:
                 raise InputError(f"step = {given}, and torch's optimizer has made {known}; give that, or leave it out")
         return known

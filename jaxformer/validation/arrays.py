@@ -4,8 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 
 from jaxformer.errors import InputError
+
+WORDS = (2, 4)
+"""Of an old key: threefry's, and rbg's."""
 
 
 def check_key(name: str, key: Any) -> None:
@@ -13,15 +18,33 @@ def check_key(name: str, key: Any) -> None:
     if key is None:
         return
     if not is_key(key):
-        raise InputError(f"{name} = {key!r:.40} is not a PRNG key; give jax.random.key(0)")
-    if key.ndim != (not jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        shown = type(key).__name__ if isinstance(key, nnx.Pytree) else repr(key)
+        raise InputError(f"{name} = {shown:.40} is not a PRNG key; give jax.random.key(0)")
+    if key.ndim != (not _is_new(key)):
         raise InputError(f"{name} holds PRNG keys of shape {key.shape}; give one of them")
+    if not _is_new(key) and key.size not in WORDS:
+        raise InputError(f"{name} holds {key.size} words, and no PRNG key has as many; give jax.random.key(0)")
+
+
+def check_drawn_from(name: str, key: Any) -> None:
+    """The same, where jax draws from it: an old key has to be of the implementation that jax uses now."""
+    check_key(name, key)
+    if key is None or _is_new(key):
+        return
+    (words,) = jax.eval_shape(lambda: jax.random.PRNGKey(0)).shape
+    if key.size != words:
+        raise InputError(f"{name} holds {key.size} words, and jax's keys have {words} now; give jax.random.key(0)")
 
 
 def is_key(key: Any) -> bool:
     """Whether it is an array of PRNG keys, or the numbers of one."""
-    dtype = getattr(key, "dtype", None)
-    return dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32)
+    if not isinstance(key, jax.Array | np.ndarray | np.generic):
+        return False  # nnx.Rngs has a stream of every name, `dtype` too
+    return _is_new(key) or key.dtype == jnp.uint32
+
+
+def _is_new(key: Any) -> bool:
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def check_values(module: Any) -> None:

@@ -6,7 +6,9 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from jaxformer.errors import ConfigError, InputError
 
@@ -25,6 +27,11 @@ def check_size(name: str, value: object, least: int = 1, most: int = LARGEST_SIZ
         raise ConfigError(f"{name} = {value!r} is not a whole number; give an integer of at least {least}")
     if not least <= value <= most:
         raise ConfigError(f"{name} = {value} is out of range; give an integer from {least} to {most}")
+
+
+def whole(value: Any) -> Any:
+    """An integer of numpy's as Python's; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def check_number(

@@ -34,5 +34,7 @@ def check_ids(tokens: Any, vocab_size: int, context: int, *, name: str = "tokens
 
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """Outside of jit: InputError where the cache has no room for this many more tokens."""
+    if cache is not None:
+        inputs.check_is_cache(cache)
     if cache is not None and not isinstance(cache.length, jax.core.Tracer):
         inputs.check_room(cache, n_tokens, context)

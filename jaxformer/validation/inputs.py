@@ -10,12 +10,14 @@ import numpy as np
 
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
 from jaxformer.errors import ConfigError, InputError
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_size, whole
 
 C = TypeVar("C")
 
 Shape = tuple[int, int, int, int]
 """Of attention scores: B, N, T, S."""
+CacheShape = tuple[int, int, int, int]
+"""Layers, sequences, key/value heads and their width."""
 
 
 def check_tokens(tokens: Any, vocab_size: int, longest: int, *, name: str = "tokens") -> None:
@@ -56,7 +58,7 @@ def check_token_types(types: Any, tokens: Any, n_types: int, longest: int) -> No
         )
 
 
-def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
+def check_cache(found: CacheShape, wanted: CacheShape) -> None:
     """A cache holds each sequence for every layer: JAX would write a missing layer over the last without a word."""
     if found[0] != wanted[0]:
         raise InputError(
@@ -64,6 +66,15 @@ def check_cache(found: tuple[int, int], wanted: tuple[int, int]) -> None:
         )
     if found[1] != wanted[1]:
         raise InputError(f"the cache holds {found[1]} sequences, {wanted[1]} are given; make it for as many")
+    if found[2:] != wanted[2:]:
+        held, own = (f"{heads} key/value heads of width {width}" for _, _, heads, width in (found, wanted))
+        raise InputError(f"the cache is made for {held}, the stack has {own}; make it from the stack's configuration")
+
+
+def check_is_cache(cache: Any) -> None:
+    """InputError for what `empty_cache` cannot have made."""
+    if not hasattr(cache, "capacity"):
+        raise InputError(f"the cache is a {type(cache).__name__}; give what empty_cache(model, batch, capacity) returns")
 
 
 def cached_blocks(model: Any) -> BlockConfig:
@@ -76,8 +87,8 @@ def cached_blocks(model: Any) -> BlockConfig:
 
 def check_cache_size(batch: int, capacity: int) -> None:
     """At least one sequence and one token."""
-    check_size("batch", batch)
-    check_size("capacity", capacity)
+    check_size("batch", whole(batch))
+    check_size("capacity", whole(capacity))
 
 
 def check_cache_type(found: Any, wanted: Any) -> None:
@@ -132,6 +143,7 @@ def memory_shape(memory: Any) -> tuple[int, int]:
 def check_room(cache: Any, n_tokens: int, context: int) -> None:
     """A cache whose length is known takes these tokens too."""
     if cache is not None:
+        check_is_cache(cache)
         held = int(cache.length)
         if held + n_tokens > cache.capacity:
             raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {cache.capacity}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.validation.inputs import cached_blocks, check_cache_size, check_cache_type
+from jaxformer.validation.inputs import CacheShape, cached_blocks, check_cache_size, check_cache_type
 
 
 def fold_heads(x: Tensor) -> Tensor:
@@ -90,9 +90,10 @@ class KVCache:
         return self.layers.keys[0].shape[1]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and sequences."""
-        return len(self.layers.keys), self.layers.keys[0].shape[0] // self.layers.heads
+    def shape(self) -> CacheShape:
+        """Layers, sequences, key/value heads and their width."""
+        rows, _, width = self.layers.keys[0].shape
+        return len(self.layers.keys), rows // self.layers.heads, self.layers.heads, width
 
     def advance(self, layers: KeysValues, n_tokens: int) -> "KVCache":
         """Once every layer has written its n tokens: they count as held."""

@@ -21,6 +21,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: BlockConfig, *, cross: bool = False, causal: bool = False):
         super().__init__()
+        self.held = config.kv_heads, config.head_width
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.blocks = nn.ModuleList(Block(config, cross=cross) for _ in range(config.n_layers))
@@ -63,7 +64,7 @@ class Stack(nn.Module):
         Positions are those of rotary positions; None: 0, 1, 2, ..., behind those in the cache.
         """
         if cache is not None:
-            check_cache(cache.shape, (len(self), x.shape[0]))
+            check_cache(cache.shape, (len(self), x.shape[0], *self.held))
         n_tokens, bias = x.shape[1], self._biased(x, cache, bias)
         for i in range(len(self)):
             read = _of_layer(memory, i) if isinstance(memory, KeysValues) else memory

@@ -8,6 +8,7 @@ import tyro
 from jaxformer.cli.parity.shared_flags import ReportFlags
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
+from jaxformer.validation.fields import check_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ def main(arguments: list[str]) -> int:
     flags = parse(Explain, arguments, prog="jaxformer parity explain")
     from jaxformer.parity.report.report import Report
 
+    check_file(flags.report)
     try:
         report = Report.from_json(flags.report.read_text("utf-8"))
     except OSError as error:

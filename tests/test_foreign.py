@@ -1,0 +1,82 @@
+"""What is no file, no table, or read by nobody ends a command in one line of ours, never in another library's error."""
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jaxformer.cli.parity import explain
+from jaxformer.errors import CheckpointError, JaxformerError
+from jaxformer.flags import run
+from jaxformer.folders.certificate import certificate_of
+from jaxformer.recipes.prepare import recipe_of
+from jaxformer.recipes.shakespeare import PRESETS, Shakespeare
+from jaxformer.training.environment import differences
+from jaxformer.training.runs import RunFolder
+
+
+@pytest.mark.parametrize("say", [print, lambda text: Console().print(text)], ids=["print", "rich"])
+def test_whoever_reads_has_seen_enough(say, monkeypatch):
+    """Standard output is a pipe whose reader has gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr("sys.argv", ["command"])
+    with suppress(BrokenPipeError), os.fdopen(writing, "w", buffering=1) as file, pytest.raises(SystemExit) as stop:
+        monkeypatch.setattr("sys.stdout", file)
+        run(lambda _: say("much"))
+    assert stop.value.code == 141
+
+
+def test_an_exit_of_its_own_keeps_its_code(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["command"])
+    with pytest.raises(SystemExit) as stop:
+        run(lambda _: sys.exit(3))
+    assert stop.value.code == 3
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_a_report_that_never_ends(name, tmp_path, refusal):
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal(explain.main, [str(tmp_path / name)]) == f"{tmp_path / name} is a pipe or a device; give a file"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "manifest.json", "config.json"])
+def test_a_file_of_a_run_that_never_ends(name, tmp_path):
+    """Also under a manifest, which has the sha256 of config.json."""
+    folder = RunFolder.create(tmp_path / "run", {})
+    (folder.path / name).unlink(missing_ok=True)
+    os.mkfifo(folder.path / name)
+    with pytest.raises(JaxformerError, match=rf"{name} is a pipe or a device; give a file"):
+        print(folder.config, folder.metrics)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("data", "data = 7 is a int; give a file, or a corpus by its name"),
+        ("mesh", "mesh = 7 is a int; give axes and sizes, as data=4,tensor=2"),
+        ("steps", "steps = '7' is not a whole number; give an integer of at least 1"),
+        ("model", "7 is no GPTConfig"),
+    ],
+)
+def test_a_setting_of_another_kind(name, said, tmp_path):
+    recipe = {**json.loads(json.dumps(vars(PRESETS["tiny"]), default=vars)), name: "7" if name == "steps" else 7}
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": recipe}))
+    with pytest.raises(CheckpointError) as caught:
+        recipe_of(tmp_path, Shakespeare)
+    assert str(caught.value) == f"{tmp_path}/config.json does not describe this recipe: {said}"
+
+
+@pytest.mark.parametrize("before", [7, None, [], "text"])
+def test_an_environment_that_is_no_table_says_nothing(before):
+    assert differences(before, {"jax": "0.9"}) == []
+
+
+def test_the_certificate_of_a_file_is_beside_it_and_has_its_name(tmp_path):
+    assert certificate_of(tmp_path) == tmp_path / "parity.json"
+    assert certificate_of(tmp_path / "it.safetensors") == Path(tmp_path, "it.safetensors.parity.json")
