@@ -119,8 +119,8 @@ class NnxStack(nnx.Module):
 class NnxList(nnx.Module):
     """The layers are modules of their own."""
 
-    def __init__(self, rngs):
-        self.layers = nnx.List(NnxRematLayer(rngs) for _ in range(LAYERS))
+    def __init__(self, layer, rngs):
+        self.layers = nnx.List(layer(rngs) for _ in range(LAYERS))
         self.head = nnx.Linear(WIDTH, OUT, rngs=rngs)
 
     def __call__(self, x, factors):
@@ -151,6 +151,14 @@ def mapped_function(params, x, factors):
     return tap("head", layers.sum(0) @ params["head"]["kernel"] + params["head"]["bias"])
 
 
+def one_example(params, x, factors):
+    """A loop in Python, on one row and one position."""
+    for i in range(LAYERS):
+        kernel, bias = params["layers"]["dense"]["kernel"][i], params["layers"]["dense"]["bias"][i]
+        x = tap(f"layers.{i}", x + factors[i] * jnp.tanh(tap(f"layers.{i}.dense", x @ kernel + bias)))
+    return tap("head", x @ params["head"]["kernel"] + params["head"]["bias"])
+
+
 def weights(linear):
     return {"kernel": linear.weight.detach().numpy().T, "bias": linear.bias.detach().numpy()}
 
@@ -171,8 +179,8 @@ def nnx_stack(layer=NnxLayer, loop=by_scan):
     return model, lambda model, x, factors: model(x, factors)
 
 
-def nnx_list():
-    model = NnxList(nnx.Rngs(0))
+def nnx_list(layer=NnxRematLayer):
+    model = NnxList(layer, nnx.Rngs(0))
     layers = {i: {"dense": weights(layer.dense)} for i, layer in enumerate(THEIRS.layers)}
     nnx.update(model, {"layers": layers, "head": weights(THEIRS.head)})
     return model, lambda model, x, factors: model(x, factors)
@@ -181,6 +189,18 @@ def nnx_list():
 PORTS = {
     "linen scan": lambda: linen_net(remat=False),
     "linen scan of remat": lambda: linen_net(remat=True),
+    "linen under vmap": lambda: (
+        tree(),
+        lambda params, x, factors: jax.vmap(lambda x: LinenNet(False).apply({"params": params}, x, factors))(x),
+    ),
+    "nnx under vmap": lambda: (
+        nnx_list(NnxLayer)[0],
+        lambda model, x, factors: jax.vmap(lambda x: model(x, factors), in_axes=1, out_axes=1)(x),
+    ),
+    "function under two vmaps": lambda: (
+        tree(),
+        jax.vmap(jax.vmap(one_example, in_axes=(None, 0, None)), in_axes=(None, 0, None)),
+    ),
     "nnx scan": nnx_stack,
     "nnx scan of a remat method": lambda: nnx_stack(NnxRematLayer),
     "nnx scan of nnx remat": lambda: nnx_stack(loop=by_scan_rematerialised),

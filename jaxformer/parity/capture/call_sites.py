@@ -60,6 +60,10 @@ CALL = Site("(call)", 0)
 """The user's function that calls the model: whatever it does around the model is its own code."""
 
 
+Outside = Callable[[Callable[[Any], Any], Any], Any]
+"""outside(observe, value): observe(value) with the values as they are outside of transformations; `value` where it cannot."""
+
+
 class Turn(NamedTuple):
     """One turn of a loop over layers."""
 
@@ -71,8 +75,8 @@ class Turn(NamedTuple):
 class Visits:
     """The calls that are running, and how many there were of each module."""
 
-    def __init__(self, observer: Observer):
-        self.observer = observer
+    def __init__(self, observer: Observer, outside: Outside = lambda observe, value: observe(value)):
+        self.observer, self.outside = observer, outside
         self.open: list[tuple[Any, str]] = []
         self.calls: Counter[str] = Counter()
         self.turns: list[Turn] = []
@@ -101,21 +105,35 @@ class Visits:
         return any(module is caller for caller, _ in self.open)
 
     def run(self, module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call itself, between `enter` and `leave` of the observer."""
-        site = Site(path, self.calls[path])
+        """The call itself, between `enter` and `leave` of the observer; where its values cannot be seen, the call alone."""
+        site, seen = Site(path, self.calls[path]), list[str]()
+
+        def enter(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            seen.append("enter")
+            return self.observer.enter(site, arguments)
+
+        def leave(output: Any) -> Any:
+            seen.append("leave")
+            return self.observer.leave(site, output)
+
+        *positional, named = self.outside(enter, (*args, kwargs))
+        if not seen:
+            return method(*args, **kwargs)
         self.calls[path] += 1
-        *positional, kwargs = self.observer.enter(site, (*args, kwargs))
         self.open.append((module, path))
         try:
-            output = method(*positional, **kwargs)
+            output = method(*positional, **named)
         finally:
             self.open.pop()
-        return self.observer.leave(site, output)
+        output = self.outside(leave, output)
+        if "leave" not in seen:
+            self.observer.leave(site, None)
+        return output
 
     def record(self, name: str, value: Any) -> Any:
         """A value inside of the innermost call, as if a module of that name returned it."""
-        path = join(self.open[-1][1] if self.open else "", name)
-        return self.run(None, self.numbered(path), lambda: value, (), {})
+        path = self.numbered(join(self.open[-1][1] if self.open else "", name))
+        return self.outside(lambda seen: self.run(None, path, lambda: seen, (), {}), value)
 
 
 def public_methods(kind: type, base: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:

@@ -1,7 +1,7 @@
 """The calls of JAX models: of Flax NNX modules, of Linen modules, and of plain functions that use `tap`.
 
 Inside `jit` the tracing is recorded; nested jits, scans and what is rematerialised have to be `written_out`. What runs in
-another transformation, as under vmap, is not recorded.
+another transformation is recorded where it is a vmap over examples or layers, and else it is not.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ import jax
 from flax import linen, nnx
 from flax.core.tracers import current_trace
 
+from jaxformer.parity.capture.batched_values import is_mapped, outside_of_vmaps
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
 from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
@@ -80,13 +81,14 @@ def tap(path: str, value: T) -> T:
 @contextmanager
 def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
-    visits, level = Visits(observer), current_trace()
+    visits, level = Visits(observer, outside_of_vmaps), current_trace()
 
-    def here() -> bool:
-        return current_trace() == level
+    def here(given: Any) -> bool:
+        """Whether what runs on this can be seen."""
+        return current_trace() == level or is_mapped(given)
 
     def record(path: str, value: Any) -> Any:
-        return visits.record(path, value) if here() else value
+        return visits.record(path, value) if here(value) else value
 
     with ExitStack() as stack:
         if isinstance(model, nnx.Module):
@@ -98,14 +100,14 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         yield
 
 
-def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]:
+def _watch_linen(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., Any]:
     """An interceptor of Linen's: the outermost public method of each bound module is its call."""
 
     def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         name, bound = context.method_name, context.module.scope is not None
         path = visits.numbered(".".join(context.module.path)) if bound else ""
         inside = any(path == caller for _, caller in visits.open)
-        if not bound or not is_public(name) or name == "setup" or inside or not here():
+        if not bound or not is_public(name) or name == "setup" or inside or not here((args, kwargs)):
             return method(*args, **kwargs)
         return visits.run(context.module, path, method, args, kwargs)
 
@@ -113,7 +115,7 @@ def _watch_linen(visits: Visits, here: Callable[[], bool]) -> Callable[..., Any]
 
 
 @contextmanager
-def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> Iterator[None]:
+def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[Any], bool]) -> Iterator[None]:
     """Calls on `model` and on what lies in it; a copy, as nnx's transformations make, is found again by its arrays, and a layer
     cut out of a stack by its shape."""
     slices: Counter[tuple[str, int]] = Counter()
@@ -142,7 +144,7 @@ def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[], bool]) -> I
     def watched(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-            path = find(module) if here() and not visits.is_open(module) else None
+            path = find(module) if here((args, kwargs)) and not visits.is_open(module) else None
             bound = method.__get__(module)
             return bound(*args, **kwargs) if path is None else visits.run(module, path, bound, args, kwargs)
 

@@ -18,6 +18,9 @@ from jaxformer.parity.capture.call_sites import Visits
 from jaxformer.parity.capture.module_paths import ancestors, below
 from jaxformer.pytree import named_leaves
 
+MOST_LAYERS = 128
+"""A vmap over more is one over the rows of a table."""
+
 
 @contextmanager
 def watch_layers(model: Any, visits: Visits) -> Iterator[None]:
@@ -48,16 +51,18 @@ def stacks_of(cut: set[str], names: Iterable[str], around: str) -> Iterator[str]
 def _scan(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], visits: Visits) -> Callable[..., Any]:
     """The scan itself, whose turns are noted."""
 
-    def scan(f: Callable[..., Any], init: Any, xs: Any = None, *args: Any, reverse: bool = False, **how: Any) -> Any:
+    def scan(
+        f: Callable[..., Any], init: Any, xs: Any = None, length: Any = None, reverse: bool = False, *more: Any, **how: Any
+    ):
         if not (found := stacks(leaves := jax.tree.leaves(xs))):
-            return as_it_is(f, init, xs, *args, reverse=reverse, **how)
+            return as_it_is(f, init, xs, length, reverse, *more, **how)
         layers = iter(sorted(range(leaves[0].shape[0]), reverse=reverse))
 
         def turn(carry: Any, x: Any) -> Any:
             with visits.turn(found, next(layers, 0)):
                 return f(carry, x)
 
-        return as_it_is(turn, init, xs, *args, reverse=reverse, **how)
+        return as_it_is(turn, init, xs, length, reverse, *more, **how)
 
     return scan
 
@@ -65,28 +70,32 @@ def _scan(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], v
 def _vmap(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], visits: Visits) -> Callable[..., Any]:
     """A vmap that is a loop where it maps over layers, and where no operation of it goes along a named axis."""
 
-    def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **how: Any) -> Any:
-        @wraps(f)
+    def vmap(
+        fun: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, *more: Any, **how: Any
+    ) -> Any:
+        @wraps(fun)
         def mapped(*args: Any, **kwargs: Any) -> Any:
-            given, axes = (args, kwargs), tuple(in_axes) if isinstance(in_axes, list) else in_axes
-            each = list(zip(jax.tree.leaves(given), _axes((axes, 0), given), strict=True))
-            cut = [(leaf, axis) for leaf, axis in each if axis is not None]
+            given, outputs = (args, kwargs), []
+            leaves, tree = jax.tree.flatten(given)
+            axes = _axes((tuple(in_axes) if isinstance(in_axes, list) else in_axes, 0), given) if stacks(leaves) else []
+            cut = [(leaf, axis) for leaf, axis in zip(leaves, axes, strict=False) if axis is not None]
             found = stacks(leaf for leaf, axis in cut if axis == 0)
-            if not found or axis_name is not None:
-                return as_it_is(f, in_axes, out_axes, axis_name, **how)(*args, **kwargs)
-            outputs = []
-            for layer in range(cut[0][0].shape[cut[0][1]]):
-                sliced = [
-                    leaf if axis is None else jax.lax.index_in_dim(leaf, layer, axis, keepdims=False) for leaf, axis in each
-                ]
+            n = cut[0][0].shape[cut[0][1]] if found else 0
+            if not 0 < n <= MOST_LAYERS or axis_name is not None:
+                return as_it_is(fun, in_axes, out_axes, axis_name, *more, **how)(*args, **kwargs)
+            for layer in range(n):
+                own, named = jax.tree.unflatten(tree, [_slice(*each, layer) for each in zip(leaves, axes, strict=True)])
                 with visits.turn(found, layer):
-                    own, named = jax.tree.unflatten(jax.tree.structure(given), sliced)
-                    outputs.append(f(*own, **named))
+                    outputs.append(fun(*own, **named))
             return _stacked(outputs, out_axes)
 
         return mapped
 
     return vmap
+
+
+def _slice(leaf: Any, axis: int | None, number: int) -> Any:
+    return leaf if axis is None else jax.lax.index_in_dim(leaf, number, axis, keepdims=False)
 
 
 def _stacked(outputs: list[Any], out_axes: Any) -> Any:
