@@ -25,9 +25,10 @@ def test_whoever_reads_has_seen_enough(say, monkeypatch):
     reading, writing = os.pipe()
     os.close(reading)
     monkeypatch.setattr("sys.argv", ["command"])
-    with suppress(BrokenPipeError), os.fdopen(writing, "w", buffering=1) as file, pytest.raises(SystemExit) as stop:
+    with suppress(BrokenPipeError), os.fdopen(writing, "w", buffering=1) as file:
         monkeypatch.setattr("sys.stdout", file)
-        run(lambda _: say("much"))
+        with pytest.raises(SystemExit) as stop:
+            run(lambda _: say("much"))
     assert stop.value.code == 141
 
 

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxformer.flags import tell_unraisable
-from tests.faults import files, generated, processes
+from tests.faults import files, generated, processes, recipes
 
 PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "signals": ("a signal at a random instant: 130 or 143 within 5 s, with a word", 120, processes.signals),
     "writers": ("two processes on one folder: one is refused, and told of the other", 60, processes.writers),
     "kills": ("SIGKILL in training and saving, then --resume: the same bits and lines", 200, processes.kills),
     "first": ("SIGKILL before and in the first save: the same command goes on", 20, processes.first_saves),
+    "recipe-signals": ("the same of `train shakespeare`", 40, recipes.signals),
+    "recipe-kills": ("SIGKILL in training of `train shakespeare`, then --resume: the same bits", 50, recipes.kills),
+    "recipe-saves": ("SIGKILL while it writes a checkpoint: the same", 50, recipes.saves),
+    "full": ("no file of `train shakespeare` may grow (RLIMIT_FSIZE): one line, and it goes on later", 12, recipes.full_disks),
     "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),
     "bombs": ("small files that say they are large: refused below 1 GB and 10 s", 40, files.bombs),

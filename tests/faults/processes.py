@@ -58,9 +58,9 @@ def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, **pipes)
 
 
-def finished(out: Path, steps: int) -> str:
+def finished(out: Path, steps: int, code: str = RUN) -> str:
     """What the run says at its end."""
-    said, error = start(RUN, out, steps).communicate(timeout=120)
+    said, error = start(code, out, steps).communicate(timeout=120)
     return said.replace("begins\n", "") or error
 
 
@@ -86,13 +86,13 @@ def signals(times: int, folder: Path, code: str = RUN, patience: float = 7) -> l
     return wrong
 
 
-def kills(times: int, folder: Path, steps: int = 60) -> list[str]:
+def kills(times: int, folder: Path, steps: int = 60, code: str = RUN) -> list[str]:
     """SIGKILL again and again, within a second of the start of training; then the run is compared with one left alone."""
     draw = random.Random(1)
     wanted = finished(folder / "whole", steps)
     out, wrong = folder / "killed", []
     for _ in range(times):
-        process = start(RUN, out, steps)
+        process = start(code, out, steps)
         assert process.stdout
         if process.stdout.readline() != "begins\n":
             wrong.append((process.communicate()[1] or "it does not begin")[-200:])
@@ -100,23 +100,23 @@ def kills(times: int, folder: Path, steps: int = 60) -> list[str]:
         time.sleep(draw.uniform(0, 1))
         process.kill()
         process.communicate()
-    found = finished(out, steps)
+    found = finished(out, steps, code)
     return wrong if found == wanted else [*wrong, f"{found.strip()[-150:]!r}, not {wanted.strip()!r}"]
 
 
-def first_saves(times: int, folder: Path) -> list[str]:
+def first_saves(times: int, folder: Path, code: str = RUN, longest: float = 0.3) -> list[str]:
     """SIGKILL before and in the first save, each time of a new run, which then goes on."""
     wanted, wrong = finished(folder / "whole", 6), []
     draw = random.Random(2)
     for i in range(times):
         out = folder / f"first{i}"
-        process = start(RUN, out, 6)
+        process = start(code, out, 6)
         assert process.stdout
         process.stdout.readline()
-        time.sleep(draw.uniform(0, 0.3))
+        time.sleep(draw.uniform(0, longest))
         process.kill()
         process.communicate()
-        if (found := finished(out, 6)) != wanted:
+        if (found := finished(out, 6, code)) != wanted:
             wrong.append(found.strip()[-150:])
     return wrong
 

@@ -83,6 +83,33 @@ def test_kills(tmp_path):
     assert processes.kills(1, tmp_path, steps=9) == []
 
 
+LOADED = "state = checkpoint.load_state(run.checkpoints, state)"
+SAVED_ALREADY = "if checkpoint.kept_states(run.checkpoints):"
+
+
+def changed(line: str, by: str) -> str:
+    """The toy's code with another line."""
+    assert processes.RUN.count(line) == 1
+    return processes.RUN.replace(line, by)
+
+
+def test_without_the_moments_a_killed_run_has_other_bits(tmp_path):
+    """It is killed behind its first checkpoint."""
+    forgetful = changed(LOADED, f"{LOADED}; state = type(state)(state.step, state.model, optimizer.init(state.model))")
+    forgetful = forgetful.replace('print("begins", flush=True)', "pass")
+    forgetful = forgetful.replace(": take(", ': state.step >= 6 and print("begins", flush=True) or take(')
+    assert processes.kills(1, tmp_path, steps=9, code=forgetful)
+
+
+def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_path):
+    hasty = changed(SAVED_ALREADY, 'if (out / "config.json").exists():')
+    assert "holds no checkpoint" in processes.first_saves(1, tmp_path, hasty, longest=0)[0]
+
+
+def test_a_first_save(tmp_path):
+    assert processes.first_saves(1, tmp_path, longest=0) == []
+
+
 def test_signals(tmp_path):
     assert processes.signals(2, tmp_path) == []
 
