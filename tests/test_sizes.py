@@ -54,6 +54,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/nn/stack.py:Stack._shared": ATTENTION,
     "jaxformer/nn/stack.py:Stack.hidden_states": ATTENTION,
     "jaxformer/nn/stack.py:Stack.weights": ATTENTION,
+    "jaxformer/parity/capture/layer_loops.py:_scan.scan": "those of jax.lax.scan",
     "jaxformer/parity/capture/torch_softmax.py:fused_scores": TORCHS,
     "jaxformer/data/buckets.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",
     "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
