@@ -38,7 +38,7 @@ def check_length(n_tokens: int | np.integer, most: int = MOST_TOKENS, least: int
     check_size("n_tokens", n_tokens := whole(n_tokens), least=least)
     if n_tokens > most:
         raise InputError(f"n_tokens = {n_tokens} is more than the {most} tokens that can be generated at once; ask for fewer")
-    return n_tokens
+    return int(n_tokens)
 
 
 def check_outside_jit(model: Any, ids: Any) -> None:
