@@ -21,6 +21,7 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "recipe-saves": ("SIGKILL while it writes a checkpoint: the same", 50, recipes.saves),
     "full": ("no file of `train shakespeare` may grow (RLIMIT_FSIZE): one line, and it goes on later", 12, recipes.full_disks),
     "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
+    "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),
     "bombs": ("small files that say they are large: refused below 1 GB and 10 s", 40, files.bombs),
     "configs": ("generated configurations: built, or one line of ours", 500, generated.configs),

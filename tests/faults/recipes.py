@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.processes import ENDS
@@ -34,7 +35,7 @@ def train(out: Path, *more: str, limit: int | None = None) -> subprocess.Popen[s
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, preexec_fn=limited, **pipes)
+    return subprocess.Popen(command, text=True, preexec_fn=None if limit is None else limited, **pipes)
 
 
 def left(out: Path, steps: int) -> list[object]:
@@ -51,8 +52,16 @@ def begun(process: subprocess.Popen[str], out: Path) -> None:
 
 
 def in_a_save(process: subprocess.Popen[str], out: Path) -> None:
-    """Until the run writes a checkpoint, or has ended."""
-    while process.poll() is None and not any((out / "checkpoints").glob("*.orbax-checkpoint-tmp")):
+    """Until the run writes a checkpoint behind its first one, or has ended; what an earlier process left is none."""
+
+    def unfinished() -> set[int]:
+        with suppress(FileNotFoundError):
+            return {path.stat().st_ino for path in (out / "checkpoints").glob("*.orbax-checkpoint-tmp")}
+        return set()
+
+    before = unfinished()
+    begun(process, out)
+    while process.poll() is None and not unfinished() - before:
         time.sleep(0.001)
 
 

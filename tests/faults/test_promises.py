@@ -1,6 +1,7 @@
 """The short form of `python -m tests.faults`, and the control of each promise, in which what keeps it is taken away."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +26,17 @@ def test_without_manifest_and_digest_flips_are_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(Manifest, "check", lambda *_: None)
     monkeypatch.setattr(checkpoint, "digest", lambda state: "")
     assert files.flips(24, tmp_path)
+
+
+@ORBAX_IS_LOUD
+def test_cuts(tmp_path):
+    assert files.cuts(12, tmp_path) == []
+
+
+@ORBAX_IS_LOUD
+def test_a_cut_that_nobody_is_warned_of_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxformer.training.metrics.warnings", SimpleNamespace(warn=lambda *_, **__: None))
+    assert files.cuts(36, tmp_path)
 
 
 def test_pickles(tmp_path):
