@@ -79,7 +79,7 @@ def test_torchs_side_reads_the_same_tokens(tmp_path):
         assert theirs.batch_decode(rows, skip_special_tokens=True) == texts
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "inverse_root"])
+@pytest.mark.parametrize("schedule", [pytest.param("cosine", marks=pytest.mark.slow), "inverse_root"])
 def test_every_step_of_the_recipe_is_equal(schedule):
     """With dropout in its four places, by shared masks, on batches of two shapes; noam's courses are in test_training.py."""
     rate = replace(RECIPE.optimizer, learning_rate=1e-2)

@@ -34,6 +34,7 @@ def test_cuts(tmp_path):
 
 
 @ORBAX_IS_LOUD
+@pytest.mark.slow
 def test_a_cut_that_nobody_is_warned_of_is_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxformer.training.metrics.warnings", SimpleNamespace(warn=lambda *_, **__: None))
     assert files.cuts(36, tmp_path)
@@ -105,6 +106,7 @@ def changed(line: str, by: str) -> str:
     return processes.RUN.replace(line, by)
 
 
+@pytest.mark.slow
 def test_without_the_moments_a_killed_run_has_other_bits(tmp_path):
     """It is killed behind its first checkpoint."""
     forgetful = changed(LOADED, f"{LOADED}; state = type(state)(state.step, state.model, optimizer.init(state.model))")
@@ -113,6 +115,7 @@ def test_without_the_moments_a_killed_run_has_other_bits(tmp_path):
     assert processes.kills(1, tmp_path, steps=9, code=forgetful)
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_path):
     hasty = changed(SAVED_ALREADY, 'if (out / "config.json").exists():')
     assert "holds no checkpoint" in processes.first_saves(1, tmp_path, hasty, longest=0)[0]
