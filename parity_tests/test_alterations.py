@@ -1,5 +1,7 @@
 """Causes found in torch's own code, which runs again with one thing altered: whatever the port looks like."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,7 +127,13 @@ class Decoder(nnx.Module):
         return 7.0 * jnp.tanh(logits / 7.0) if self.bug.get("capped", True) else logits
 
 
-SIZES = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": 1, "num_attention_heads": N, "num_key_value_heads": K}
+SIZES: dict[str, Any] = {
+    "vocab_size": V,
+    "hidden_size": D,
+    "num_hidden_layers": 1,
+    "num_attention_heads": N,
+    "num_key_value_heads": K,
+}
 SIZES |= {"head_dim": H, "intermediate_size": 16, "sliding_window": 5, "layer_types": ["sliding_attention"], "use_cache": False}
 SIZES |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 7.0, "query_pre_attn_scalar": H, "pad_token_id": 0}
 SIZES |= {"tie_word_embeddings": False, "attn_implementation": "eager", "bos_token_id": 1, "eos_token_id": 2}
