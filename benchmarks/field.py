@@ -107,7 +107,7 @@ def judged(bug: Bug, kind: Kind, flags: Field) -> Outcome:
 
 def compared(kind: Kind, flags: Field) -> tuple[Report, float]:
     """One comparison, and its seconds."""
-    port = ported(kind, flax_release(kind.library))
+    port = ported(kind, flax_release(kind.package))
     start = time.perf_counter()
     report = compare(
         port.torch_model,

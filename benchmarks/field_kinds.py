@@ -29,7 +29,7 @@ class Kind:
     """What the verdict has to hold where the Flax model is not equal to torch's; '' if it is."""
     because: str = ""
     """Why that is true, found by reading both sources."""
-    library: Literal["transformers", "diffusers"] = "transformers"
+    package: Literal["transformers", "diffusers"] = "transformers"
     """The package that has both."""
     file: str = ""
     """The module with Flax's source, where its name does not follow from the kind's."""
@@ -185,7 +185,7 @@ KINDS = (
         differs="layer_scale",
         because="Flax multiplies lambda1 by layerscale_value twice, torch uses it to initialise lambda1 alone",
     ),
-    Kind("diffusers-vae", "AutoencoderKL", VAE, "pixels", "sample", library="diffusers", file="diffusers.models.vae_flax"),
+    Kind("diffusers-vae", "AutoencoderKL", VAE, "pixels", "sample", package="diffusers", file="diffusers.models.vae_flax"),
     Kind(
         "diffusers-unet",
         "UNet2DConditionModel",
@@ -195,7 +195,7 @@ KINDS = (
         differs="attentions_0.norm",
         because="the GroupNorm before attention has the epsilon 1e-5 in Flax, 1e-6 in torch; FlaxGEGLU calls nn.gelu, whose "
         "default is the tanh form, where torch's is exact",
-        library="diffusers",
+        package="diffusers",
         file="diffusers.models.unets.unet_2d_condition_flax",
     ),
 )

@@ -35,12 +35,12 @@ class Port:
 def flax_release(name: str) -> Any:
     """The package of this name, if it is installed in a release that has Flax models; InputError otherwise."""
     try:
-        library = importlib.import_module(name)
+        package = importlib.import_module(name)
     except ImportError:
         raise InputError(f"{name} is not installed; {HOW}") from None
-    if not library.__version__.startswith(RELEASES[name]):
-        raise InputError(f"{name} is {library.__version__}, and its Flax models ended with {RELEASES[name]}; {HOW}")
-    return library
+    if not package.__version__.startswith(RELEASES[name]):
+        raise InputError(f"{name} is {package.__version__}, and its Flax models ended with {RELEASES[name]}; {HOW}")
+    return package
 
 
 def as_of_old() -> None:
@@ -63,11 +63,11 @@ def file_of(kind: Kind) -> str:
     return kind.file or f"transformers.models.{name}.modeling_flax_{name}"
 
 
-def ported(kind: Kind, library: Any) -> Port:
+def ported(kind: Kind, package: Any) -> Port:
     """Both sides of a kind, with excited weights, as the package's own converter takes them to Flax."""
-    original = getattr(library, kind.model)
+    original = getattr(package, kind.model)
     flax_class = getattr(importlib.import_module(file_of(kind)), f"Flax{kind.model}")
-    make = _of_diffusers if kind.library == "diffusers" else _of_transformers
+    make = _of_diffusers if kind.package == "diffusers" else _of_transformers
     torch_model, params, call_jax = make(kind, original, flax_class)
     inputs, names = given(kind)
     return Port(torch_model, params, inputs, partial(_call_torch, kind, names), partial(call_jax, names))
@@ -116,7 +116,7 @@ def given(kind: Kind) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
             return (ids, valid.astype(np.int32)), ("input_ids", "attention_mask")
         case "pairs":
             return (ids, valid.astype(np.int32), target), ("input_ids", "attention_mask", "decoder_input_ids")
-        case "pixels" if kind.library == "diffusers":
+        case "pixels" if kind.package == "diffusers":
             return (noise((BATCH, 3, 24, 16)).astype(np.float32),), ("sample",)
         case "noise, steps and text":
             both = noise((BATCH, 4, 8, 12)).astype(np.float32), noise((BATCH, 7, 20)).astype(np.float32)

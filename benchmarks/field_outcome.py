@@ -51,14 +51,14 @@ class Outcome:
 
 def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
     """What the report says of the bug."""
-    guilty = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
-    others = [module for module in report.diverging if module not in guilty]
-    causes = {module.cause: bool(re.search(bug.cause, module.cause, re.IGNORECASE)) for module in guilty if module.cause}
+    blamed = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
+    others = [module for module in report.diverging if module not in blamed]
+    causes = {module.cause: bool(re.search(bug.cause, module.cause, re.IGNORECASE)) for module in blamed if module.cause}
     return Outcome(
         bug,
         report.status,
         seconds,
-        [name_of(module) for module in guilty],
+        [name_of(module) for module in blamed],
         [name_of(module) for module in others],
         [cause for cause, fits in causes.items() if fits],
         [cause for cause, fits in causes.items() if not fits],

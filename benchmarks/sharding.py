@@ -94,10 +94,10 @@ def trained(config: ModelConfig, mesh: str | None, steps: int, dtype: str, parts
         return Trained(np.array(losses), jax.tree.map(np.asarray, state), leaf.addressable_shards[0].data.size / leaf.size)
 
 
-def apart(ours: Trained, theirs: Trained) -> tuple[float, float]:
+def apart(on_mesh: Trained, alone: Trained) -> tuple[float, float]:
     """The largest relative error of a loss, and max/rms of a parameter."""
-    pairs = zip(jax.tree.leaves(ours.state.model), jax.tree.leaves(theirs.state.model), strict=True)
-    return float(np.abs(ours.losses / theirs.losses - 1).max()), max(error(j, t).peak for j, t in pairs)
+    pairs = zip(jax.tree.leaves(on_mesh.state.model), jax.tree.leaves(alone.state.model), strict=True)
+    return float(np.abs(on_mesh.losses / alone.losses - 1).max()), max(error(j, t).peak for j, t in pairs)
 
 
 def table(steps: int, dtype: str) -> Iterator[str]:

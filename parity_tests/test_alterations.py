@@ -13,6 +13,7 @@ from flax import nnx
 import jaxformer
 from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.explain.alterations import explain
+from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
@@ -193,6 +194,12 @@ def test_causes_in_a_decoder(decoder, name):
     report = compare(decoder, ours, (IDS,), checks=CHECKS, **how)
     assert report.diverging[0].name == module, str(report)
     assert all(cause in each.cause for each in report.diverging), str(report)
+
+
+def test_rounding_may_stay_beside_a_large_difference_alone():
+    one = np.ones(9)
+    assert explain.near_enough(one, 1.01 * one) == explain.FLOAT32
+    assert explain.near_enough(one, 1.001 * one) == EXPLAINED
 
 
 def test_a_port_that_is_right_has_no_cause(decoder):

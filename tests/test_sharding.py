@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -102,13 +103,9 @@ def test_batches_and_models_that_a_mesh_does_not_divide():
     check_model(tiny_config(), MeshConfig(data=3, tensor=2, fsdp=8))
 
 
+SIZES: dict[str, Any] = {"vocab_size": 8, "context": 8, "d_model": 8, "n_layers": 1, "n_heads": 2, "d_ff": 8}
 EVERY_PART = EncoderDecoderConfig(
-    vocab_size=8,
-    context=8,
-    d_model=8,
-    n_layers=1,
-    n_heads=2,
-    d_ff=8,
+    **SIZES,
     gated=True,
     qk_norm=True,
     sinks=True,
@@ -117,12 +114,7 @@ EVERY_PART = EncoderDecoderConfig(
     head_bias=True,
 )
 ENCODER = EncoderConfig(
-    vocab_size=8,
-    context=8,
-    d_model=8,
-    n_layers=1,
-    n_heads=2,
-    d_ff=8,
+    **SIZES,
     projections="fused",
     embedding_norm=True,
     token_types=2,

@@ -22,8 +22,8 @@ def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
     x, y = abs(float(theirs.flat[at])), abs(float(ours.flat[at]))
     if not 0 < y < x:
         return 0.0
-    low, high = y, x / np.sqrt(3 * (1 - y / x)) * 2  # tanh(u) > u - u^3/3
-    for _ in range(200):
+    low, high = y, 2 * x / np.sqrt(3 * (1 - y / x))  # tanh(u) > u - u^3/3; twice, for rounding
+    for _ in range(64):
         middle = (low + high) / 2
         low, high = (middle, high) if middle * np.tanh(x / middle) < y else (low, middle)
     cap = round_number(low)

@@ -14,8 +14,8 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.constants import say
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
-FLOAT32, PART = 3e-7, 1e-4
-"""A residual of float32's rounding, as tables have that jax's code computes; and at most as a part of the difference."""
+FLOAT32, LARGE = 3e-7, 1e4
+"""A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
 SECONDS = 10.0
 """Of this process, at most, for one difference: other processes change nothing."""
 REFUSED = (
@@ -62,7 +62,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
     """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay."""
-    return max(EXPLAINED, min(FLOAT32, PART * off(jax, torch)))
+    return FLOAT32 if off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
 
 
 def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
