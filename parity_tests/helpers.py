@@ -1,6 +1,6 @@
 """What several rungs of the ladder share. Sizes differ pairwise, so that no axis can stand in for another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -22,6 +22,12 @@ B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
 
 
 checks = pytest.mark.parametrize("check", LADDER.values(), ids=LADDER)
+
+
+def usually(cases: Iterable[str], *names: str) -> list[Any]:
+    """The names of cases, of which the usual run takes `names` and `pytest -m slow` the others."""
+    assert {*names} <= {*cases}, names
+    return [name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in cases]
 
 
 def check_held(found: KeysValues, reference: Any) -> None:

@@ -16,6 +16,7 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from parity_tests.helpers import usually
 
 B, T, D, N = 4, 5, 6, 2
 X, VALID = probe(None, B, T, seed=1, width=D)
@@ -172,7 +173,7 @@ def seen(report: Report) -> list[str]:
 EVERY = [f"layers.{i}.{name}" for i in range(2) for name in ("scores", "weights")]
 
 
-@pytest.mark.parametrize("way", ["nan_to_zero", "means", "method", "fused"])
+@pytest.mark.parametrize("way", usually(["nan_to_zero", "means", "method", "fused"], "means", "fused"))
 def test_rows_without_keys_raise_no_alarm(way):
     report = report_of(way)
     assert report.status == "equal", str(report)
@@ -180,7 +181,7 @@ def test_rows_without_keys_raise_no_alarm(way):
     assert report.torch_only == report.taps == []
 
 
-@pytest.mark.parametrize("kind", ["linen", "function"])
+@pytest.mark.parametrize("kind", usually(["linen", "function"], "function"))
 def test_taps_of_other_kinds_of_models(kind):
     report = report_of(kind=kind)
     assert report.status == "equal", str(report)
@@ -197,16 +198,15 @@ SOME = VALID | (np.arange(T) == 0)
 """Every row has a key."""
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(-math.inf, -1e9), (NUMBERS[1], -1e3), (-1e3, -math.inf), (-1e3, -1e9)])
+@pytest.mark.parametrize(("theirs", "ours"), [(NUMBERS[1], -1e3), (-1e3, -math.inf)])
 def test_masks_may_be_of_other_numbers(theirs, ours):
     report = report_of(str(theirs), valid=SOME, fill=ours)
     assert report.status == "equal", str(report)
     assert seen(report) == EVERY
 
 
-@pytest.mark.parametrize("number", [-1e3, -1e9])
-def test_another_mask_is_named_whatever_its_number(number):
-    report = report_of(str(number), valid=SOME, fill=-math.inf, flip=1)
+def test_another_mask_is_named_whatever_its_number():
+    report = report_of("-1000.0", valid=SOME, fill=-math.inf, flip=1)
     assert {"layers.0.scores", "layers.1.scores"} <= {module.jax for module in report.diverging}, str(report)
 
 
@@ -263,12 +263,11 @@ def test_the_diverging_one_and_the_cause(bug):
     assert all(module.cause.startswith(cause) for module in report.diverging), [module.cause for module in report.diverging]
 
 
-@pytest.mark.parametrize("scale", [0.01, 100.0])
-def test_weights_that_underflow_are_no_masks(monkeypatch, scale):
+def test_weights_that_underflow_are_no_masks(monkeypatch):
     monkeypatch.setitem(globals(), "X", X * 20)
-    report = report_of(valid=np.ones((B, T), bool), scale=scale, tapped=("weights",))
+    report = report_of(valid=np.ones((B, T), bool), scale=100.0, tapped=("weights",))
     assert "keys" not in report.verdict
-    assert report.diverging[0].cause.startswith(f"jax's weights are the softmax of {scale:g} times torch's scores")
+    assert report.diverging[0].cause.startswith("jax's weights are the softmax of 100 times torch's scores")
 
 
 def test_a_bug_in_one_head_shows_in_that_head():

@@ -13,10 +13,11 @@ from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
 
 HANDFUL = 94, 127, 29
-"""One of each kind, with one layer and layer norms: each operation is compiled once."""
+"""One of each kind, with one layer and layer norms; the usual run takes the first."""
+SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in HANDFUL[1:]]
 
 
-@pytest.mark.parametrize("number", HANDFUL)
+@pytest.mark.parametrize("number", [HANDFUL[0], *SLOW])
 def test_clean_models_are_equal(number):
     report = clean.compared(number)
     assert report.status == "equal", str(report)

@@ -27,7 +27,7 @@ from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
-from parity_tests.helpers import V, gpt_config, seq2seq_config
+from parity_tests.helpers import V, gpt_config, seq2seq_config, usually
 
 GPT_CONFIG = gpt_config(n_layers=2, layers="rolled")
 SEQ2SEQ_CONFIG = seq2seq_config(n_layers=1, norm_position="post", positions="sinusoid", embedding_scale=True)
@@ -51,7 +51,7 @@ def report_of(sides: Any, name: str = "gpt", model: Any = None, checks: tuple[st
     return compare(twin, model or own, inputs, rules=TWIN, checks=checks, tier=tier, **calls)
 
 
-@pytest.mark.parametrize("name", ["gpt", "encoder-decoder"])
+@pytest.mark.parametrize("name", usually(["gpt", "encoder-decoder"], "gpt"))
 def test_twins_are_equal_module_by_module(sides, name):
     report = report_of(sides, name, checks=CHECK_NAMES, tier="C")
     assert report.status == "equal", str(report)
@@ -128,7 +128,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize("bug", usually(PLANTED, "epsilon", "no mask", "heads split alone the other way"))
 def test_the_diverging_module_and_the_cause(sides, monkeypatch, bug):
     plant, diverging, cause = PLANTED[bug]
     plant(monkeypatch)

@@ -148,7 +148,7 @@ def test_what_cannot_be_verified_is_not_written(gpt2, tmp_path, capsys):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(("dtype", "to"), [("bfloat16", "hf"), ("float16", "jax")])
+@pytest.mark.parametrize(("dtype", "to"), [pytest.param("bfloat16", "hf", marks=pytest.mark.slow), ("float16", "jax")])
 def test_half_precision_is_verified(dtype, to, bart, tmp_path, capsys):
     code, lines = run(capsys, "convert", bart, tmp_path / "it", "--to", to, "--dtype", dtype, "--verify")
     assert code == 0

@@ -224,8 +224,7 @@ def test_a_table_that_numpy_computed_is_torchs_sines_and_cosines(complex_numbers
 
 @pytest.mark.parametrize("wrong", [{"first": 1}, {"base": 10000.2}, {"sign": -1}])
 def test_another_table_that_numpy_computed_is_not(wrong):
-    for complex_numbers in (False, True):
-        assert turned_verdict(turned(complex_numbers=complex_numbers, **wrong)).status == "different"
+    assert turned_verdict(turned(complex_numbers="first" in wrong, **wrong)).status == "different"
 
 
 @pytest.mark.usefixtures("float64")

@@ -21,16 +21,18 @@ from jaxformer.convert.model_type import Field, Only, normal_form
 from jaxformer.convert.rules import gradients_to_torch
 from jaxformer.parity.numerics.float64 import to_float64, torch_float64
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients
-from parity_tests.helpers import noise
+from parity_tests.helpers import noise, usually
 from parity_tests.model_types import CASES, EOS, PAD, START, ids, in_float64, make_case
 
 N_NEW = 7
 ENDS = [EOS, 6]
 RARE = {"mistral, all", "gpt_neox, in turn", "mt5", "llama, base"}
 """Of these the forward and backward pass alone is in the usual run."""
-OFTEN = [pytest.param(name, marks=pytest.mark.slow) if name in RARE else name for name in CASES]
+OFTEN = usually(CASES, *(name for name in CASES if name not in RARE))
 ALL = pytest.mark.parametrize("name", CASES)
-WRITE = [it for name, it in zip(CASES, OFTEN, strict=True) if "bert" not in name and "base" not in name]
+WRITE = usually(
+    [it for it in CASES if "bert" not in it and "base" not in it], "gemma3_text", "gpt_neox", "marian", "t5", "gpt2"
+)
 
 
 @pytest.fixture(scope="module")
