@@ -14,6 +14,7 @@ from jaxformer.selfcheck.inject import Mutant, instead, patch
 from jaxformer.selfcheck.mutants import MUTANTS
 from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
 from jaxformer.selfcheck.run import false_alarm, try_mutant
+from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.optimizers
 GELU_AS_IT_IS = patch(feedforward.ACTIVATIONS, gelu=lambda original: original)
@@ -26,16 +27,12 @@ QUICK = Mutant(
 )
 
 
-QUICKLY = ("gemma",)
-"""It has most of the switches."""
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICKLY else pytest.mark.slow) for case in CONFIGS])
+@pytest.mark.parametrize("case", usually(CONFIGS, "plain"))
 def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [24, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [48, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_models_are_killed_and_named(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CONFIGS][::every]]
     with capsys.disabled():

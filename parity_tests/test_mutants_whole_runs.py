@@ -6,20 +6,18 @@ from jaxformer.selfcheck.cases import DECODINGS, TRAININGS
 from jaxformer.selfcheck.mutants import MUTANTS
 from jaxformer.selfcheck.outcome import table_row, verdict
 from jaxformer.selfcheck.run import false_alarm, try_mutant
+from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.optimizers
 CASES = (*TRAININGS, *DECODINGS)
 
 
-QUICKLY = ("beam",)
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in QUICKLY else pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", usually(CASES, "beam"))
 def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [27, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_training_and_decoding_are_killed(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CASES][::every]]
     with capsys.disabled():

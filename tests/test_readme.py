@@ -27,6 +27,7 @@ SHORT = "--data text.txt --steps 30 --evaluate-every 15 --save-every 15 --sample
 SHORTENED = {
     "-m train.reverse": "--steps 4 --evaluate-every 2 --batch 2 --model.layers rolled",
     "jaxformer train shakespeare": SHORT,
+    "jaxformer train shakespeare --preset cpu": "--data text.txt --steps 2 --sample 0 --model.layers rolled --batch 2",
     "-m train.shakespeare --out runs/mine --steps 1000": SHORT,
     "-m train.shakespeare --out runs/mine --steps 2000 --resume": "--steps 45",
     "-m train.translate": "--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300",
