@@ -23,7 +23,7 @@ from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.ladder import load_torch
-from parity_tests.helpers import gpt_config, noise
+from parity_tests.helpers import gpt_config, noise, usually
 
 CHECKS = ("forward", "local", "gradients", "activation gradients")
 SAID = "ill-conditioned: torch's own rounding moves "
@@ -86,7 +86,7 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", usually(BUGS, "softmax's gradient"))
 def test_a_bug_is_found_all_the_same(steep, monkeypatch, bug):
     owner, name, make, diverging = BUGS[bug]
     if isinstance(owner, dict):

@@ -20,6 +20,7 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.selfcheck.training_cases import TrainingCase, compare_twins
 from jaxformer.training.step import train_state, train_step
+from parity_tests.helpers import usually
 from torch_ref.training.optimizers import make_optimizer as make_torch_optimizer
 from torch_ref.training.step import train_step as torch_train_step
 
@@ -66,8 +67,9 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize("training", TRAININGS.values(), ids=[name.replace(" ", "_") for name in TRAININGS])
-def test_every_step_is_equal(training):
+@pytest.mark.parametrize("name", usually(TRAININGS, "adam with L2, dropout", *list(TRAININGS)[-1:]))
+def test_every_step_is_equal(name):
+    training = TRAININGS[name]
     course = compare_twins(training)
     assert [stage.says for stage in course.stages if stage.status != "equal"] == []
     assert [stage.name for stage in course.stages] == ["loss", "optimizer", "schedule", "train"]
