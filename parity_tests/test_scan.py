@@ -13,6 +13,7 @@ from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import usually
 
 LAYERS, WIDTH, OUT = 3, 6, 5
 X = np.random.default_rng(0).standard_normal((2, 4, WIDTH)).astype(np.float32)
@@ -225,7 +226,20 @@ def report_of(port, factors):
         return compare(theirs, model, (X,), call_jax=lambda model, x: call(model, x, factors), checks=CHECK_NAMES)
 
 
-@pytest.mark.parametrize("port", [*PORTS, *EXPERT_PORTS])
+ports = pytest.mark.parametrize(
+    "port",
+    usually(
+        [*PORTS, *EXPERT_PORTS],
+        "linen scan",
+        "nnx scan of a remat method",
+        "lax scan backwards",
+        "function under two vmaps",
+        "vmap",
+    ),
+)
+
+
+@ports
 def test_each_layer_has_rows_of_its_own(port):
     report = report_of(port, RIGHT)
     assert report.status == "equal", str(report)
@@ -233,7 +247,7 @@ def test_each_layer_has_rows_of_its_own(port):
     assert report.jax_only == []
 
 
-@pytest.mark.parametrize("port", [*PORTS, *EXPERT_PORTS])
+@ports
 def test_a_bug_in_one_layer_is_told_with_its_number(port):
     report = report_of(port, WRONG)
     layer = "layers.2" if port == "lax scan backwards" else "layers.0"

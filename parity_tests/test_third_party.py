@@ -42,7 +42,9 @@ def check(report: Report) -> None:
     assert [stage.name for stage in report.stages] == [*CHECK_NAMES, "float32"]
 
 
-@pytest.mark.parametrize(("position", "activation", "bias"), [("pre", "gelu", True), ("post", "relu", False)])
+@pytest.mark.parametrize(
+    ("position", "activation", "bias"), [pytest.param("pre", "gelu", True, marks=pytest.mark.slow), ("post", "relu", False)]
+)
 def test_torch_encoder(position, activation, bias):
     biases = dict.fromkeys(("norm_bias", "qkv_bias", "output_bias", "feed_forward_bias"), bias)
     kind = {"norm_position": position, "activation": activation, "projections": "fused", "layers": "rolled"}
@@ -64,7 +66,7 @@ def test_torch_encoder(position, activation, bias):
     check(report)
 
 
-@pytest.mark.parametrize(("position", "activation"), [("pre", "relu"), ("post", "gelu")])
+@pytest.mark.parametrize(("position", "activation"), [("pre", "relu"), pytest.param("post", "gelu", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch tells whoever builds one with norm_first
 def test_torch_transformer(position, activation):
     config = block_config(n_layers=1, norm_position=position, activation=activation, layers="rolled")
