@@ -251,6 +251,8 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, lines = listed(copy, capsys)
     assert code == 1
     assert "damaged: " in lines[2]
+    (copy / "weights.safetensors").write_bytes(b"")
+    assert "weights.safetensors was changed since it was written" in listed(copy, capsys)[1][0]
     (copy / "config.json").write_text("{}")
     assert "config.json was changed since it was written" in listed(copy, capsys)[1][0]
 

@@ -8,7 +8,7 @@ import tyro
 
 from jaxformer.errors import InputError, JaxformerError, printable
 from jaxformer.flags import parse
-from jaxformer.training.runs import CONFIG, RunFolder
+from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
         run = RunFolder(path)
         try:
             run.check_kept()
+            run.manifest.check(WEIGHTS)
             kept = "whole"
         except JaxformerError as error:
             kept = f"damaged: {error}"

@@ -53,7 +53,7 @@ def in_saves(times: int, folder: Path, start: Start = recipe) -> list[str]:
 
 def in_steps(times: int, folder: Path) -> list[str]:
     """Killed while steps are taken or the model is evaluated, and no checkpoint is being written."""
-    return kills(times, folder, partial(recipe, save_every=2000), lambda out: True, longest=0.6)
+    return kills(times, folder, partial(recipe, save_every=1000), lambda out: True, longest=0.4)
 
 
 def kills(times: int, folder: Path, start: Start, moment: Callable[[Path], bool], longest: float) -> list[str]:
