@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faults.kills import finished, newest
-from tests.faults.processes import BIG, recipe
+from tests.faults.processes import BIG, Start, recipe
 
 STEPS = 40
 LIMITS = "size=4k", "size=8k", "size=16k", "size=40k", "size=80k", "size=120k", "size=200k", "nr_inodes=3", "nr_inodes=9", "ro"
@@ -19,13 +19,12 @@ ROOM = "size=100m,nr_inodes=10000,rw"
 
 @contextmanager
 def disk(folder: Path, options: str) -> Iterator[Callable[[str], None]]:
-    """A small disk in memory there, which `limit` changes; OSError where this user may not mount one."""
+    """A small disk in memory there, and what remounts it with other options; PermissionError where none may be mounted."""
 
     def mount(*arguments: str) -> None:
-        try:
-            subprocess.run(["mount", *arguments, str(folder)], check=True, capture_output=True)
-        except subprocess.CalledProcessError as error:
-            raise OSError(f"no disk can be mounted: {error.stderr}") from None
+        done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
+        if done.returncode:
+            raise PermissionError(f"no disk can be mounted ({done.stderr.strip()}); try it as root, or under `unshare -rm`")
 
     folder.mkdir()
     mount("-t", "tmpfs", "-o", options, "tmpfs")
@@ -36,15 +35,15 @@ def disk(folder: Path, options: str) -> Iterator[Callable[[str], None]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def full_disks(times: int, folder: Path) -> list[str]:
-    """In turn a disk that is too small from the start, and one that is filled while the run trains."""
-    wanted, wrong = finished(recipe, folder / "whole", STEPS), []
+def full_disks(times: int, folder: Path, start: Start = recipe) -> list[str]:
+    """In turn a disk that is filled while the run trains, and one that is too small from the start."""
+    wanted, wrong = finished(start, folder / "whole", STEPS), []
     draw = random.Random(5)
     for i in range(times):
         limit = LIMITS[i // 2 % len(LIMITS)] if i % 2 else "filled"
         with disk(folder / str(i), ROOM if limit == "filled" else limit) as remount:
             out = folder / str(i) / "run"
-            process = recipe(out, BIG if limit == "filled" else STEPS)
+            process = start(out, BIG if limit == "filled" else STEPS)
             if limit == "filled":
                 fill(process, out, draw.uniform(0, 1))
             said = process.communicate()[1]
@@ -54,8 +53,8 @@ def full_disks(times: int, folder: Path) -> list[str]:
             (folder / str(i) / "ballast").unlink(missing_ok=True)
             remount(ROOM)
             steps = max(STEPS, newest(out) + 1)
-            found = finished(recipe, out, steps)
-            expected = wanted if steps == STEPS else finished(recipe, folder / f"whole{i}", steps)
+            found = finished(start, out, steps)
+            expected = wanted if steps == STEPS else finished(start, folder / f"whole{i}", steps)
             fault = fault or ("" if found == expected else f"then, with room, {str(found)[:200]}, not {str(expected)[:200]}")
         wrong += [f"{limit}: {fault}: {said[-300:]!r}"] * bool(fault)
     return wrong

@@ -1,5 +1,7 @@
 """The short form of `python -m tests.faults`, and the control of each promise, in which what keeps it is taken away."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from jaxformer.convert import state_files
 from jaxformer.training import checkpoint
 from jaxformer.training.manifest import Manifest
 from tests.faults import files, generated, kills, processes
+from tests.faults.disks import full_disks
 from tests.faults.processes import TOY, Start, toy
 from tests.test_lock import HOLD
 
@@ -122,6 +125,26 @@ def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_pa
 
 def test_a_first_save(tmp_path):
     assert kills.first_saves(1, tmp_path, toy, longest=0) == []
+
+
+@contextmanager
+def where_disks_can_be_mounted() -> Iterator[None]:
+    """Skips the test elsewhere."""
+    try:
+        yield
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+def test_a_disk_that_gets_full(tmp_path):
+    with where_disks_can_be_mounted():
+        assert full_disks(1, tmp_path, toy) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_leaves_errors_to_python_is_noticed(tmp_path):
+    with where_disks_can_be_mounted():
+        assert "it ends with 1" in full_disks(1, tmp_path, changed("\nrun(main)", "\nmain(sys.argv[1:])"))[0]
 
 
 def test_signals(tmp_path):
