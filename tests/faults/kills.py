@@ -25,7 +25,7 @@ def is_saving(out: Path) -> bool:
 def killed(process: subprocess.Popen[str], moment: Callable[[], bool], delay: float) -> str:
     """SIGKILL so many seconds after that moment; what is wrong where the process ended by itself."""
     while process.poll() is None and not moment():
-        time.sleep(0.001)
+        time.sleep(0.005)
     time.sleep(delay)
     process.kill()
     said = process.communicate()[1]
