@@ -13,7 +13,8 @@ from tests.faults import files, generated, kills, processes
 from tests.faults.disks import full_disks
 
 PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
-    "signals": ("a signal at a random instant: 130 or 143 within 5 s, with a word", 120, processes.signals),
+    "signals": ("a signal at a random instant: 130 or 143 within 5 s, with a word", 120, processes.toy_signals),
+    "recipe-signals": ("the same of `train shakespeare`", 40, processes.signals),
     "writers": ("two processes on one folder: one is refused, and told of the other", 60, processes.writers),
     "kills": ("SIGKILL in training, then --resume: the same bits and lines", 100, kills.in_steps),
     "saves": ("SIGKILL while a checkpoint is written, then --resume: the same", 100, kills.in_saves),

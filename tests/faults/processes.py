@@ -99,6 +99,11 @@ def signals(times: int, folder: Path, start: Start = recipe, longest: float = 8,
     return wrong
 
 
+def toy_signals(times: int, folder: Path) -> list[str]:
+    """The same of the parabola, which trains after two seconds."""
+    return signals(times, folder, toy, longest=4)
+
+
 def writers(pairs: int, folder: Path, code: str = HOLD) -> list[str]:
     """Two processes at once on one folder: one has to be refused."""
     wrong = []

@@ -148,7 +148,7 @@ def test_a_run_that_leaves_errors_to_python_is_noticed(tmp_path):
 
 
 def test_signals(tmp_path):
-    assert processes.signals(2, tmp_path, toy, longest=4) == []
+    assert processes.toy_signals(2, tmp_path) == []
 
 
 def test_a_process_that_ignores_signals_is_noticed(tmp_path):
