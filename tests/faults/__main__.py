@@ -19,7 +19,7 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "kills": ("SIGKILL in training, then --resume: the same bits and lines", 100, kills.in_steps),
     "saves": ("SIGKILL while a checkpoint is written, then --resume: the same", 100, kills.in_saves),
     "first": ("SIGKILL before and in the first save: the same command goes on, with the same bits", 20, kills.first_saves),
-    "full": ("a disk that is or gets full, or cannot be written: one line; with room it goes on", 20, full_disks),
+    "full": ("a disk that is or gets full, or cannot be written: one line; with room it goes on", 12, full_disks),
     "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
     "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),

@@ -12,8 +12,9 @@ from tests.faults.kills import finished, newest
 from tests.faults.processes import BIG, Start, recipe
 
 STEPS = 40
-LIMITS = "size=4k", "size=8k", "size=16k", "size=40k", "size=80k", "size=120k", "size=200k", "nr_inodes=3", "nr_inodes=9", "ro"
-"""Of the folder: bytes, files, and that it is read only."""
+SIZES = "size=4k", "size=8k", "size=16k", "size=40k", "size=80k", "size=120k", "size=200k"
+CASES = "filled", *SIZES, "nr_inodes=3", "nr_inodes=9", "ro"
+"""Disks: one that is filled while the run trains, too few bytes from the start, too few files, and one that is read only."""
 ROOM = "size=100m,nr_inodes=10000,rw"
 
 
@@ -36,11 +37,11 @@ def disk(folder: Path, options: str) -> Iterator[Callable[[str], None]]:
 
 
 def full_disks(times: int, folder: Path, start: Start = recipe) -> list[str]:
-    """In turn a disk that is filled while the run trains, and one that is too small from the start."""
+    """One disk after another, each with its fault, which then is taken away."""
     wanted, wrong = finished(start, folder / "whole", STEPS), []
     draw = random.Random(5)
     for i in range(times):
-        limit = LIMITS[i // 2 % len(LIMITS)] if i % 2 else "filled"
+        limit = CASES[i % len(CASES)]
         with disk(folder / str(i), ROOM if limit == "filled" else limit) as remount:
             out = folder / str(i) / "run"
             process = start(out, BIG if limit == "filled" else STEPS)
