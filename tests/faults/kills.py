@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.faults.processes import BIG, Start, recipe
+from tests.faults.processes import BIG, Start, forked_toy, recipe
 
 
 def newest(out: Path) -> int:
@@ -51,9 +51,14 @@ def in_saves(times: int, folder: Path, start: Start = recipe) -> list[str]:
     return kills(times, folder, start, is_saving, longest=0.1)
 
 
-def in_steps(times: int, folder: Path) -> list[str]:
+def in_steps(times: int, folder: Path, start: Start = forked_toy) -> list[str]:
     """Killed while steps are taken or the model is evaluated, and no checkpoint is being written."""
-    return kills(times, folder, partial(recipe, save_every=1000), lambda out: True, longest=0.4)
+    return kills(times, folder, start, lambda out: True, longest=0.4)
+
+
+def recipe_in_steps(times: int, folder: Path) -> list[str]:
+    """The same of the recipe."""
+    return in_steps(times, folder, partial(recipe, save_every=1000))
 
 
 def kills(times: int, folder: Path, start: Start, moment: Callable[[Path], bool], longest: float) -> list[str]:

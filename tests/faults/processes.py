@@ -1,5 +1,7 @@
 """What is started and broken, a toy and a real recipe; signals at any instant, and two writers of one folder."""
 
+import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.test_lock import HOLD
 
@@ -49,6 +52,10 @@ def main(arguments):
 run(main)
 """
 """A run of a parabola, saved every three steps."""
+FORKING: Any = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    ["jax", "jaxformer.training.loop", "jaxformer.training.step", "jaxformer.training.optimizers", __name__]
+)
 BIG = 10**7
 """Steps of a run that goes on until it is stopped."""
 TEXT = "the cat sat on a mat while rain fell over quiet hills.\n" * 60
@@ -65,6 +72,41 @@ def python(*arguments: object) -> subprocess.Popen[str]:
 def toy(out: Path, steps: int, code: str = TOY) -> subprocess.Popen[str]:
     """The parabola."""
     return python("-c", code, out, steps)
+
+
+def forked_toy(out: Path, steps: int, code: str = TOY) -> Any:
+    """The parabola, saved every 300 steps, by a process that is forked where everything is imported: for a quarter of the
+    processor time."""
+    log = out.with_suffix(".log")
+    process = FORKING.Process(
+        target=_become, args=(code.replace("save_every=3", "save_every=300"), [str(out), str(steps)], log)
+    )
+    process.start()
+
+    def communicate() -> tuple[str, str]:
+        process.join()
+        return "", log.read_text()
+
+    return Forked(process, communicate)
+
+
+class Forked:
+    """The methods of a Popen that are used here."""
+
+    def __init__(self, process: Any, communicate: Callable[[], tuple[str, str]]):
+        self.poll, self.kill, self.communicate = lambda: process.exitcode, process.kill, communicate
+        self.process = process
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+
+def _become(code: str, arguments: list[str], log: Path) -> None:
+    """The rest of a forked process."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+    sys.argv = ["toy", *arguments]
+    exec(code, {"__name__": "__main__"})
 
 
 def recipe(out: Path, steps: int, save_every: int = 20) -> subprocess.Popen[str]:
