@@ -78,10 +78,17 @@ def test_without_jaxformer_it_is_the_same(folder, name, untyped):
 def test_it_is_for_every_platform_and_size_and_holds_its_weights(folder):
     program = jax.export.deserialize((folder / "drawn.jax").read_bytes())
     assert program.platforms == ("cpu", "cuda", "tpu")
-    assert [str(argument.shape) for argument in program.in_avals] == ["(b, t)", "(b, t)", "()"]
+    assert [str(argument.shape) for argument in program.in_avals] == ["(b, - t_at_most_5 + 6)"] * 2 + ["()"]
     assert [str(argument.shape) for argument in program.out_avals] == ["(b, 3)"]
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(GPT))
     assert weights < (folder / "gpt.jax").stat().st_size < weights + 40_000
+
+
+@pytest.mark.parametrize(("name", "given"), [("gpt", (TOKENS,)), ("translated", (TOKENS, VALID))])
+def test_a_text_that_is_too_long_is_refused_by_the_name_of_its_bound(folder, name, given):
+    program = jax.export.deserialize((folder / f"{name}.jax").read_bytes())
+    with pytest.raises(ValueError, match=r"^Input shapes do not match .* variable 't_at_most_\d'.* \(= 10\)"):
+        program.call(*(np.tile(array, 2) for array in given))
 
 
 def test_nan_is_no_token(tmp_path, untyped):

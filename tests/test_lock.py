@@ -150,6 +150,25 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
         pass
 
 
+FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+"""
+
+
+def test_where_no_name_can_be_written_nothing_is_left(tmp_path):
+    process = subprocess.run([sys.executable, "-c", FULL + HOLD, tmp_path / "run"], capture_output=True, text=True)
+    assert f"InputError: {tmp_path}/run cannot be written: File too large; name another folder with" in process.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_owner_without_a_name_is_not_waited_for_long(owner, tmp_path, monkeypatch):
+    (tmp_path / "run" / LOCK).write_bytes(b"")
+    monkeypatch.setattr(lock, "PATIENCE", 0.05)
+    assert refused(tmp_path / "run").startswith(f"{tmp_path}/run is being written by another process; let it end")
+
+
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     said = refused(tmp_path / "file/run")

@@ -93,7 +93,7 @@ def test_no_flipped_bit_is_silent(whole, copy):
     assert used(copy) == used(whole)
 
 
-def unchecked(path: Path) -> list:
+def unchecked(path: Path, least: int) -> list:
     """Lines of metrics as they are."""
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -147,6 +147,7 @@ def test_a_run_from_before_manifests_goes_on_and_gets_one(whole, copy):
     resume(copy, 7)
     assert set(RunFolder.open(copy).manifest.entries) == {
         "config.json",
+        "metrics.jsonl",
         "weights.safetensors",
         "evaluated/3.safetensors",
         "evaluated/6.safetensors",
@@ -238,6 +239,27 @@ def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
         assert found in ([wanted[0], wanted[2]], wanted[:1])  # where the end of the line is gone, the next one is too
         path.write_bytes(data)
     assert run.metrics == wanted
+
+
+def test_lines_of_metrics_that_are_missing_at_the_end_are_told(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    for step in (3, 6, 9):
+        run.log({"step": step})
+    path, whole = run.path / "metrics.jsonl", run.metrics
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in (2, 0):
+        path.write_bytes(b"".join(lines[:kept]))
+        said = rf"/metrics\.jsonl is cut: it has {34 * kept} bytes, and was written with 102: the steps in the rest"
+        with pytest.warns(UserWarning, match=said):
+            assert run.metrics == whole[:kept]
+    path.unlink()
+    with pytest.warns(UserWarning, match="is cut: it has 0 bytes"):
+        run.forget_after(6)
+    run.log({"step": 6})
+    path.write_bytes(path.read_bytes() + lines[2])  # as by a process that is killed before it enters the line
+    assert run.metrics == [{"step": 6}, {"step": 9}]
+    run.forget_after(6)
+    assert run.metrics == [{"step": 6}]
 
 
 def test_metrics_without_checks_are_read(tmp_path):

@@ -8,13 +8,14 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.cli import runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
-from jaxformer.training import environment
+from jaxformer.training import environment, plots
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.trained import load_trained
@@ -251,8 +252,28 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, lines = listed(copy, capsys)
     assert code == 1
     assert "damaged: " in lines[2]
+    (copy / "weights.safetensors").write_bytes(b"")
+    assert "weights.safetensors was changed since it was written" in listed(copy, capsys)[1][0]
     (copy / "config.json").write_text("{}")
     assert "config.json was changed since it was written" in listed(copy, capsys)[1][0]
+    (copy / "manifest.json").write_text("{}")
+    code, lines = listed(copy, capsys)
+    assert (code, len(lines)) == (1, 3)
+    assert "manifest.json is damaged" in lines[0]
+
+
+def test_dollars_in_names_and_tokens_are_no_formula(tmp_path):
+    run = RunFolder.create(tmp_path / "$x_$", {})
+    run.log({"step": 1, "loss": 2.0})
+    plots.plot_losses(run)
+    plots.plot_attention(run, np.ones((1, 1, 1, 1)), ["$_$"], ["$^$"])
+    plots.plot_alignment(run.path / "alignment.png", np.ones((1, 1)), ["$_$"], ["$^$"])
+    assert {"loss.png", "attention.png", "alignment.png"} <= {path.name for path in run.path.iterdir()}
+
+
+def test_a_name_that_no_terminal_prints_is_refused(refusal, tmp_path):
+    said = refusal(shakespeare.main, ["--out", str(tmp_path / "a\x1b[2J")])
+    assert said.endswith("a\\x1b[2J' has characters that no terminal prints; give another name")
 
 
 def test_a_folder_without_runs(tmp_path):

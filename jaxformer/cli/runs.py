@@ -1,6 +1,6 @@
 """`jaxformer runs`: the runs in a folder, and their checkpoints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,8 @@ import tyro
 
 from jaxformer.errors import InputError, JaxformerError, printable
 from jaxformer.flags import parse
-from jaxformer.training.runs import CONFIG, RunFolder
+from jaxformer.training.metrics import Line
+from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,25 +29,26 @@ def main(arguments: list[str]) -> int:
         raise InputError(f"{folder} holds no runs; give a folder that holds some, or a run")
     verdicts = []
     for path in found:
-        run = RunFolder(path)
+        run, lines = RunFolder(path), []
         try:
+            lines = run.metrics
             run.check_kept()
+            run.manifest.check(WEIGHTS)
             kept = "whole"
         except JaxformerError as error:
             kept = f"damaged: {error}"
         verdicts.append(kept)
         print(printable(f"{path}: {kept}"))
-        for step, loss, size, verdict in checkpoints(run):
+        for step, loss, size, verdict in checkpoints(run, lines):
             verdicts.append(verdict)
             print(printable(f"  step {step:>9,}  loss {loss:>8}  {size / 1e6:10,.1f} MB  {verdict}"))
     return int(any(verdict.startswith("damaged") for verdict in verdicts))
 
 
-def checkpoints(run: RunFolder) -> Iterator[tuple[int, str, int, str]]:
+def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:
     """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict."""
     from jaxformer.training.checkpoint import kept_states, verdict
 
-    lines = run.metrics
     for step in kept_states(run.checkpoints):
         before = [line for line in lines if line["step"] <= step]
         loss = next((f"{line[name]:.4f}" for line in before[-1:] for name in ("val_loss", "loss") if name in line), "-")

@@ -46,6 +46,8 @@ class Recipe(CacheFlag):
         for name in ("steps", "batch", "evaluate_every", "save_every"):
             check_size(name, getattr(self, name))
         check_size("seed", self.seed, least=0)
+        if not str(self.out).isprintable():
+            raise InputError(f"out = {str(self.out)!r} has characters that no terminal prints; give another name")
         if self.checkpoint is not None:
             check_size("checkpoint", self.checkpoint, least=0)
             if not self.resume:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -40,8 +41,9 @@ def export(model: Model, path: Path | str, *, platforms: Sequence[str] = PLATFOR
         program = jax.export.deserialize(Path(path).read_bytes())
         logits = program.call(tokens)
 
-    Its weights are in it, and it is about as large as they are. It takes any batch `b`, and any length up to the context; ids
-    are int32, `valid` is True where there is no padding. There is no dropout.
+    Its weights are in it, and it is about as large as they are. It takes any batch `b`, and any length up to the context: a
+    longer one is a ValueError that names the variable `t_at_most_1024`. Ids are int32, `valid` is True where there is no
+    padding. There is no dropout.
 
         GPT               tokens (b, t)                                       -> logits (b, t, V)
         Encoder           tokens (b, t), valid (b, t), token_types (b, t) of an encoder that has them  -> states (b, t, D)
@@ -141,6 +143,18 @@ def _check_model(model: Any) -> None:
     check_values(model)
 
 
+def _sizes(longest: dict[str, int]) -> dict[str, Any]:
+    """The symbolic batch `b`, and each length by its name.
+
+    Of what is written, jax keeps one bound that it checks when the program is called: a variable is at least 1. So a length `t`
+    of at most 9 is 10 - t_at_most_9, where the variable counts what is left. A longer one is refused by that name.
+    """
+    left = {name: f"{name}_at_most_{most}" for name, most in longest.items()}
+    lengths = [f"{most + 1} - {left[name]}" for name, most in longest.items()]
+    bounds = [f"{left[name]} <= {most}" for name, most in longest.items()]
+    return dict(zip(["b", *longest], jax.export.symbolic_shape(", ".join(["b", *lengths]), constraints=bounds), strict=True))
+
+
 def _write(
     model: Model,
     program: Program,
@@ -158,18 +172,14 @@ def _write(
         check_choice("platform", platform, PLATFORMS, elsewhere={"gpu": "'cuda'"})
     with extra_package():
         import flatbuffers  # noqa: F401  # pyright: ignore[reportMissingImports]  by jax, to write a program
-    from jax import export
-
-    names = ["b", *longest]
-    bounds = [f"{name} <= {most}" for name, most in longest.items()]
-    sizes = dict(zip(names, export.symbolic_shape(", ".join(names), constraints=bounds), strict=True))
+    sizes = _sizes(longest)
     shapes = ((kind, (sizes["b"], sizes[name]) if name else ()) for name, kinds in arguments.items() for kind in kinds)
     given = [jax.ShapeDtypeStruct(shape, kind) for kind, shape in shapes]
 
     def whole(*arguments: Array) -> Array:
         return program(jax.lax.optimization_barrier(model), *arguments)  # else XLA computes for minutes with the constants
 
-    lowered = export.export(jax.jit(whole), platforms=tuple(platforms))(*given)
+    lowered = jax.export.export(jax.jit(whole), platforms=tuple(platforms))(*given)
     try:
         with written_whole(path) as unfinished:
             unfinished.write_bytes(lowered.serialize())

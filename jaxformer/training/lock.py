@@ -12,12 +12,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from jaxformer.errors import InputError
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
+PATIENCE = 5.0
+"""Seconds that an owner has to write its name."""
 
 
 @contextmanager
@@ -26,13 +28,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
     InputError names the process that writes it already. A file system without locks is written with a warning.
     """
-    path = folder / LOCK
-    try:
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        file = _locked(path)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
+    path, is_new = folder / LOCK, False
 
     def leave() -> None:
         with suppress(OSError):
@@ -40,6 +36,18 @@ def only_writer(folder: Path) -> Iterator[None]:
             if is_new:
                 folder.rmdir()
 
+    try:
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _locked(path)
+        try:
+            file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}".encode())
+        except OSError:
+            leave()
+            file.close()
+            raise
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
     with file, cleaned_up(leave):
         try:
             yield
@@ -47,17 +55,19 @@ def only_writer(folder: Path) -> Iterator[None]:
             leave()
 
 
-def _locked(path: Path) -> TextIO:
-    """The lock's file, which now names this process. It is locked until it is closed."""
+def _locked(path: Path) -> BinaryIO:
+    """The lock's file, empty. It is locked until it is closed."""
+    deadline = time.monotonic() + PATIENCE
     while True:
-        file = path.open("a+", encoding="utf-8", errors="replace")
+        file = path.open("a+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            owner = file.read()
+            owner = file.read().decode(errors="replace")
             file.close()
-            if owner:
+            if owner or time.monotonic() > deadline:
+                owner = owner or "another process"
                 said = f"{path.parent} is being written by {owner}; let it end, or name another folder with --out"
                 raise InputError(said) from None
             time.sleep(0.01)  # it has yet to write its name
@@ -70,5 +80,4 @@ def _locked(path: Path) -> TextIO:
                 break
         file.close()
     file.truncate(0)
-    print(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}", end="", file=file, flush=True)
     return file

@@ -2,6 +2,8 @@
 
 manifest.json   file -> the versions that may be there, each its size and sha256; and the sha256 of all this
 
+A file that grows line by line has no sha256: its lines have their own checks, and its entry says how long it is at least.
+
 A file and its entry cannot change at one instant. While a file is replaced, its entry names the old version and the new one:
 whenever the process is killed, what is there is one of them. The version of a file that is not there yet is null.
 Only the JAX side has runs: the twin has none.
@@ -51,6 +53,15 @@ class Manifest:
             before = entries[name] if name in entries else [checksum(path)]
             self._write(entries | {name: [*before, new]})
         self._write(entries | {name: [new]})
+
+    def enter_length(self, path: Path, size: int) -> None:
+        """Enter how many bytes a file has at least that only grows; nothing where the folder has no manifest."""
+        if entries := self.entries:
+            self._write(entries | {path.relative_to(self.folder).as_posix(): [{"size": size}]})
+
+    def least_length(self, name: str) -> int:
+        """The bytes that such a file has at least; 0 where it has no entry."""
+        return max((entry["size"] for entry in self.entries.get(name, ()) if entry), default=0)
 
     def remove(self, path: Path) -> None:
         """Remove a file and its entry, the entry first."""

@@ -1,5 +1,7 @@
 """Lines of metrics.jsonl: an evaluation each, with a check of its own, so that a damaged line costs no other.
 
+That its end is missing is seen by its length alone, which the run's manifest knows.
+
 Only the JAX side has runs: the twin has none.
 """
 
@@ -22,13 +24,18 @@ def checked_line(values: Mapping[str, float | int]) -> str:
     return json.dumps({**values, CHECK: f"{check:08x}"}) + "\n"
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Every whole line, without its check; one that is damaged, or incomplete after a crash, is left out with a warning."""
-    lines = check_file(path).read_bytes().splitlines(keepends=True) if path.exists() else []
+def read_lines(path: Path, least: int) -> list[Line]:
+    """Every whole line, without its check. There is a warning for one that is damaged, or incomplete after a crash, which is
+    left out, and for a file of less than `least` bytes."""
+    data = check_file(path).read_bytes() if path.exists() else b""
+    lines = data.splitlines(keepends=True)
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
     found = [_read(line, has_checks) for line in lines]
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
         warnings.warn(f"{path}: line {', '.join(damaged)} is damaged or incomplete, and left out", stacklevel=3)
+    if len(data) < least:
+        said = f"it has {len(data):,} bytes, and was written with {least:,}: the steps in the rest are not known"
+        warnings.warn(f"{path} is cut: {said}", stacklevel=3)
     return [line for line in found if line is not None]
 
 

@@ -30,7 +30,8 @@ def plot_losses(run: RunFolder) -> None:
         points = [(line["step"], line[name]) for line in run.metrics if name in line]
         if points:
             axes.plot(*zip(*points, strict=True), marker=".", label={"loss": "batch loss"}.get(name, name.replace("_", " ")))
-    axes.set(xlabel="optimizer step", ylabel="cross-entropy (nats a token)", title=run.path.name)
+    axes.set(xlabel="optimizer step", ylabel="cross-entropy (nats a token)")
+    axes.set_title(run.path.name, parse_math=False)
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(run.path / "loss.png", dpi=120)
@@ -47,11 +48,11 @@ def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], t
     for (layer, head), axes in np.ndenumerate(figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)):
         axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
         axes.set_title(f"layer {layer}, head {head}", fontsize=9)
-        axes.set_xticks(range(len(source)), source, fontsize=4)
-        axes.set_yticks(range(len(target)), target, fontsize=4)
+        axes.set_xticks(range(len(source)), source, fontsize=4, parse_math=False)
+        axes.set_yticks(range(len(target)), target, fontsize=4, parse_math=False)
     figure.supxlabel("source token read")
     figure.supylabel("target token written")
-    figure.suptitle(f"cross-attention of {run.path.name}")
+    figure.suptitle(f"cross-attention of {run.path.name}", parse_math=False)
     figure.savefig(run.path / "attention.png", dpi=120)
 
 
@@ -64,8 +65,8 @@ def plot_alignment(path: Path, weights: np.ndarray, source: Sequence[str], targe
     figure = Figure(figsize=(1.5 + 0.35 * len(source), 1.5 + 0.3 * len(target)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(weights, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-    axes.set_xticks(range(len(source)), source, rotation=90)
-    axes.set_yticks(range(len(target)), target)
+    axes.set_xticks(range(len(source)), source, rotation=90, parse_math=False)
+    axes.set_yticks(range(len(target)), target, parse_math=False)
     axes.set(xlabel="source token read", ylabel="target token written")
     figure.colorbar(image, label="attention")
     try:

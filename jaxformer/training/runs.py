@@ -88,9 +88,10 @@ class RunFolder:
         return Manifest(self.path)
 
     def check_kept(self) -> None:
-        """CheckpointError where a file that a resumed run reads was changed, or is missing: all but the trained weights."""
+        """CheckpointError where a file that a resumed run reads was changed, or is missing: all but the trained weights. The
+        lines of metrics are checked one by one, where they are read."""
         for name in self.manifest.entries:
-            if name != WEIGHTS:
+            if name not in (WEIGHTS, METRICS):
                 self.manifest.check(name)
 
     def begin_manifest(self) -> None:
@@ -128,20 +129,25 @@ class RunFolder:
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(checked_line(values))
+                length = file.tell()
             to_disk(self.path / METRICS)
+            self.manifest.enter_length(self.path / METRICS, length)
         except OSError as error:
             raise CheckpointError(f"{self.path / METRICS} cannot be written: {error.strerror}") from None
 
     @property
     def metrics(self) -> list[Line]:
         """Every whole line so far."""
-        return read_lines(self.path / METRICS)
+        least = self.manifest.least_length(METRICS)  # read first: a line comes before its entry
+        return read_lines(self.path / METRICS, least)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
-        kept = [checked_line(line) for line in self.metrics if line["step"] <= step]
+        kept = "".join(checked_line(line) for line in self.metrics if line["step"] <= step)
+        self.manifest.enter_length(self.path / METRICS, 0)  # until it is replaced, it may be as it was or shorter
         with written_whole(self.path / METRICS) as unfinished:
-            unfinished.write_text("".join(kept), encoding="utf-8")
+            unfinished.write_text(kept, encoding="utf-8")
+        self.manifest.enter_length(self.path / METRICS, len(kept.encode()))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,15 +1,21 @@
-"""What is done to processes: killed, signalled and started twice, at instants that are drawn."""
+"""What is started and broken, a toy and a real recipe; signals at any instant, and two writers of one folder."""
 
+import multiprocessing
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.test_lock import HOLD
 
-RUN = """
+Start = Callable[[Path, int], subprocess.Popen[str]]
+"""start(out, steps): a run in that folder, which goes on from its last checkpoint where it has one."""
+TOY = """
 import sys
 from pathlib import Path
 from jaxformer.signals import listen
@@ -41,91 +47,110 @@ def main(arguments):
             run = RunFolder.create(out, {})
         plan = Plan(steps=steps, evaluate_every=20, save_every=3, tokens_per_step=1,
                     evaluate=lambda model: {"val": 1.0}, on_evaluate=lambda model, line: None)
-        print("begins", flush=True)
-        state = fit(state, plan, run, lambda state, n: take(state, None, seed, jnp.minimum(n, 3)), Console(quiet=True))
-        print(checkpoint.digest(state), [line["step"] for line in run.metrics])
+        fit(state, plan, run, lambda state, n: take(state, None, seed, jnp.minimum(n, 3)), Console(quiet=True))
 
 run(main)
 """
-"""A run of a parabola, saved every three steps, that goes on where it was: `RUN out steps`."""
+"""A run of a parabola, saved every three steps."""
+FORKING: Any = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(
+    ["jax", "jaxformer.training.loop", "jaxformer.training.step", "jaxformer.training.optimizers", __name__]
+)
+BIG = 10**7
+"""Steps of a run that goes on until it is stopped."""
+TEXT = "the cat sat on a mat while rain fell over quiet hills.\n" * 60
 ENDS = {signal.SIGINT: (130, -2), signal.SIGTERM: (143, -15)}
 """Exit codes; negative ones say that the system ended the process before Python listened, as a shell says 130 and 143."""
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
+def python(*arguments: object) -> subprocess.Popen[str]:
+    """A process of Python, with pipes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, text=True, **pipes)
+    return subprocess.Popen([sys.executable, *map(str, arguments)], text=True, **pipes)
 
 
-def finished(out: Path, steps: int, code: str = RUN) -> str:
-    """What the run says at its end."""
-    said, error = start(code, out, steps).communicate(timeout=120)
-    return said.replace("begins\n", "") or error
+def toy(out: Path, steps: int, code: str = TOY) -> subprocess.Popen[str]:
+    """The parabola."""
+    return python("-c", code, out, steps)
 
 
-def signals(times: int, folder: Path, code: str = RUN, patience: float = 7) -> list[str]:
-    """At random instants from the start of a process; what was wrong."""
+def forked_toy(out: Path, steps: int, code: str = TOY) -> Any:
+    """The parabola, saved every 300 steps, by a process that is forked where everything is imported: for a quarter of the
+    processor time."""
+    log = out.with_suffix(".log")
+    process = FORKING.Process(
+        target=_become, args=(code.replace("save_every=3", "save_every=300"), [str(out), str(steps)], log)
+    )
+    process.start()
+
+    def communicate() -> tuple[str, str]:
+        process.join()
+        return "", log.read_text()
+
+    return Forked(process, communicate)
+
+
+class Forked:
+    """The methods of a Popen that are used here."""
+
+    def __init__(self, process: Any, communicate: Callable[[], tuple[str, str]]):
+        self.poll, self.kill, self.communicate = lambda: process.exitcode, process.kill, communicate
+        self.process = process
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+
+def _become(code: str, arguments: list[str], log: Path) -> None:
+    """The rest of a forked process."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+    sys.argv = ["toy", *arguments]
+    exec(code, {"__name__": "__main__"})
+
+
+def recipe(out: Path, steps: int, save_every: int = 20) -> subprocess.Popen[str]:
+    """`jaxformer train shakespeare` with two layers, as a user starts it; a run that comes to its end saves only there."""
+    text = out.with_suffix(".txt")
+    text.write_text(TEXT)
+    begin = "--batch=2 --evaluate-every=1000 --sample=0 --model.context=16 --model.d-model=8 --model.n-heads=2 --model.d-ff=16"
+    save_every = save_every if steps == BIG else steps
+    goes_on = any((out / "checkpoints").glob("[0-9]*"))
+    more = ["--resume"] if goes_on else ["--data", text, "--model.n-layers=2", *begin.split()]
+    return python("-m", "train.shakespeare", "--out", out, f"--steps={steps}", f"--save-every={save_every}", *more)
+
+
+def signals(times: int, folder: Path, start: Start = recipe, longest: float = 8, patience: float = 7) -> list[str]:
+    """One at a random instant of a process, up to `longest` seconds from its start; what was wrong."""
     draw, wrong = random.Random(0), []
     for i in range(times):
-        number, delay = draw.choice([*ENDS]), draw.uniform(0.05, 4)
-        process = start(code, folder / str(i), 10**6)
+        number, delay = draw.choice([*ENDS]), draw.uniform(0.05, longest)
+        process = start(folder / str(i), BIG)
         time.sleep(delay)
         process.send_signal(number)
         begun = time.monotonic()
         try:
-            _, said = process.communicate(timeout=patience)
+            said = process.communicate(timeout=patience)[1]
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
-            said = ""
+            said = process.communicate()[1]
         took = time.monotonic() - begun
-        has_said = said.count("\n") in (1, 2) and "Traceback" not in said
-        if process.returncode not in ENDS[number] or took > 5 or not (has_said or process.returncode < 0):
+        is_told = process.returncode < 0 or (said.count("\n") in (1, 2) and "Traceback" not in said)
+        if process.returncode not in ENDS[number] or took > 5 or not is_told:
             wrong.append(f"{number.name} after {delay:.2f} s: {process.returncode} after {took:.1f} s, {said[-80:]!r}")
     return wrong
 
 
-def kills(times: int, folder: Path, steps: int = 60, code: str = RUN) -> list[str]:
-    """SIGKILL again and again, within a second of the start of training; then the run is compared with one left alone."""
-    draw = random.Random(1)
-    wanted = finished(folder / "whole", steps)
-    out, wrong = folder / "killed", []
-    for _ in range(times):
-        process = start(code, out, steps)
-        assert process.stdout
-        if process.stdout.readline() != "begins\n":
-            wrong.append((process.communicate()[1] or "it does not begin")[-200:])
-            continue
-        time.sleep(draw.uniform(0, 1))
-        process.kill()
-        process.communicate()
-    found = finished(out, steps, code)
-    return wrong if found == wanted else [*wrong, f"{found.strip()[-150:]!r}, not {wanted.strip()!r}"]
-
-
-def first_saves(times: int, folder: Path, code: str = RUN, longest: float = 0.3) -> list[str]:
-    """SIGKILL before and in the first save, each time of a new run, which then goes on."""
-    wanted, wrong = finished(folder / "whole", 6), []
-    draw = random.Random(2)
-    for i in range(times):
-        out = folder / f"first{i}"
-        process = start(code, out, 6)
-        assert process.stdout
-        process.stdout.readline()
-        time.sleep(draw.uniform(0, longest))
-        process.kill()
-        process.communicate()
-        if (found := finished(out, 6, code)) != wanted:
-            wrong.append(found.strip()[-150:])
-    return wrong
+def toy_signals(times: int, folder: Path) -> list[str]:
+    """The same of the parabola, which trains after two seconds."""
+    return signals(times, folder, toy, longest=4)
 
 
 def writers(pairs: int, folder: Path, code: str = HOLD) -> list[str]:
     """Two processes at once on one folder: one has to be refused."""
     wrong = []
     for i in range(pairs):
-        both = [start(code, folder / str(i)) for _ in range(2)]
+        both = [python("-c", code, folder / str(i)) for _ in range(2)]
         said = [process.stdout.readline() for process in both if process.stdout]
         errors = [process.communicate("")[1] for process in both]
         refused = [error for error in errors if "is being written by process" in error]

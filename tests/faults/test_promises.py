@@ -1,5 +1,8 @@
 """The short form of `python -m tests.faults`, and the control of each promise, in which what keeps it is taken away."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +13,9 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.convert import state_files
 from jaxformer.training import checkpoint
 from jaxformer.training.manifest import Manifest
-from tests.faults import files, generated, processes
+from tests.faults import files, generated, kills, processes
+from tests.faults.disks import full_disks
+from tests.faults.processes import TOY, Start, toy
 from tests.test_lock import HOLD
 
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -92,43 +97,60 @@ def test_without_the_lock_both_write(tmp_path):
     assert len(processes.writers(2, tmp_path, unlocked)) == 2
 
 
-def test_kills(tmp_path):
-    assert processes.kills(1, tmp_path, steps=9) == []
-
-
-LOADED = "state = checkpoint.load_state(run.checkpoints, state)"
 SAVED_ALREADY = "if checkpoint.kept_states(run.checkpoints):"
+LOADED = "state = checkpoint.load_state(run.checkpoints, state)"
 
 
-def changed(line: str, by: str) -> str:
-    """The toy's code with another line."""
-    assert processes.RUN.count(line) == 1
-    return processes.RUN.replace(line, by)
+def changed(line: str, by: str) -> Start:
+    """The toy with another line."""
+    assert TOY.count(line) == 1
+    return partial(toy, code=TOY.replace(line, by))
+
+
+def test_kills(tmp_path):
+    assert kills.in_saves(1, tmp_path, toy) == []
 
 
 @pytest.mark.slow
 def test_without_the_moments_a_killed_run_has_other_bits(tmp_path):
-    """It is killed behind its first checkpoint."""
     forgetful = changed(LOADED, f"{LOADED}; state = type(state)(state.step, state.model, optimizer.init(state.model))")
-    forgetful = forgetful.replace('print("begins", flush=True)', "pass")
-    forgetful = forgetful.replace(": take(", ': state.step >= 6 and print("begins", flush=True) or take(')
-    assert processes.kills(1, tmp_path, steps=9, code=forgetful)
+    assert "not (" in kills.in_saves(1, tmp_path, forgetful)[-1]
 
 
 @pytest.mark.slow
 def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_path):
     hasty = changed(SAVED_ALREADY, 'if (out / "config.json").exists():')
-    assert "holds no checkpoint" in processes.first_saves(1, tmp_path, hasty, longest=0)[0]
+    assert "holds no checkpoint" in kills.first_saves(1, tmp_path, hasty, longest=0)[0]
 
 
 def test_a_first_save(tmp_path):
-    assert processes.first_saves(1, tmp_path, longest=0) == []
+    assert kills.first_saves(1, tmp_path, toy, longest=0) == []
+
+
+@contextmanager
+def where_disks_can_be_mounted() -> Iterator[None]:
+    """Skips the test elsewhere."""
+    try:
+        yield
+    except PermissionError as error:
+        pytest.skip(str(error))
+
+
+def test_a_disk_that_gets_full(tmp_path):
+    with where_disks_can_be_mounted():
+        assert full_disks(1, tmp_path, toy) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_leaves_errors_to_python_is_noticed(tmp_path):
+    with where_disks_can_be_mounted():
+        assert "it ends with 1" in full_disks(1, tmp_path, changed("\nrun(main)", "\nmain(sys.argv[1:])"))[0]
 
 
 def test_signals(tmp_path):
-    assert processes.signals(2, tmp_path) == []
+    assert processes.toy_signals(2, tmp_path) == []
 
 
 def test_a_process_that_ignores_signals_is_noticed(tmp_path):
     deaf = "import signal, time\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\ntime.sleep(30)"
-    assert len(processes.signals(1, tmp_path, deaf, patience=1)) == 1
+    assert len(processes.signals(1, tmp_path, partial(toy, code=deaf), patience=1)) == 1
