@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxformer.errors import InputError
+from jaxformer.processes.group import is_first
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
@@ -22,10 +23,15 @@ LOCK = "run.lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Inside, no other process writes the run; the folder is made where there is none, and is gone again if it stays empty.
+    """Inside, no other run writes the folder: of several processes the first one holds the lock, for all of them.
+
+    The folder is made where there is none, and is gone again if it stays empty.
 
     InputError names the process that writes it already. A file system without locks is written with a warning.
     """
+    if not is_first():
+        yield
+        return
     path = folder / LOCK
     try:
         is_new = not folder.exists()

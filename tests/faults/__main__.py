@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxformer.flags import tell_unraisable
-from tests.faults import files, generated, processes, recipes
+from tests.faults import files, generated, groups, processes, recipes
 
 PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "signals": ("a signal at a random instant: 130 or 143 within 5 s, with a word", 120, processes.signals),
@@ -19,6 +19,7 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "recipe-signals": ("the same of `train shakespeare`", 40, recipes.signals),
     "recipe-kills": ("SIGKILL in training of `train shakespeare`, then --resume: the same bits", 50, recipes.kills),
     "recipe-saves": ("SIGKILL while it writes a checkpoint: the same", 50, recipes.saves),
+    "processes": ("one of two processes killed, stopped, stuck, raising ...: all end in 60 s, go on alike", 7, groups.deaths),
     "full": ("no file of `train shakespeare` may grow (RLIMIT_FSIZE): one line, and it goes on later", 12, recipes.full_disks),
     "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
     "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
