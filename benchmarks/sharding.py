@@ -25,7 +25,7 @@ from jaxformer.models import build
 from jaxformer.parity.numerics.metrics import error
 from jaxformer.pytree import is_weight
 from jaxformer.sharding.mesh import on_mesh
-from jaxformer.sharding.placement import init
+from jaxformer.sharding.placement import init, on_host
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
@@ -91,7 +91,7 @@ def trained(config: ModelConfig, mesh: str | None, steps: int, dtype: str, parts
             state, value = run(state, None, jax.random.key(1), 1)
             losses.append(float(value))
         leaf = max(jax.tree.leaves(state), key=lambda leaf: leaf.size)
-        return Trained(np.array(losses), jax.tree.map(np.asarray, state), leaf.addressable_shards[0].data.size / leaf.size)
+        return Trained(np.array(losses), jax.tree.map(on_host, state), leaf.addressable_shards[0].data.size / leaf.size)
 
 
 def apart(on_mesh: Trained, alone: Trained) -> tuple[float, float]:

@@ -15,6 +15,7 @@ The packages, bottom to top; each may import only those before it:
     config, validation, pytree, ...         the ground: what is asked for, what is refused
     convert                                 weights between frameworks
     parity                                  the comparison of any two models
+    processes                               the processes of one run: they meet, agree, and end together
     sharding                                arrays over several devices
     nn                                      arrays and weights
     models                                  tokens -> logits
@@ -24,7 +25,7 @@ The packages, bottom to top; each may import only those before it:
     training                                losses, optimizers, the train step, runs
     folders                                 models in folders, of ours and of transformers
     recipes                                 systems trained from end to end
-    distributed                             runs on many devices: compared, predicted, started
+    distributed                             runs on many devices: compared, and predicted
     selfcheck                               our own models against their twins, and the mutants
     bench                                   speed beside PyTorch and others
     cli                                     the `jaxformer` command

@@ -50,6 +50,11 @@ def listen() -> None:
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
 
 
+def received() -> list[int]:
+    """The signals so far."""
+    return [*_received]
+
+
 def stop_listening() -> None:
     """While Python ends, no thread runs any more: from here on the system ends the process."""
     if _listening:
@@ -95,7 +100,7 @@ def _watch(pipe: int) -> None:
             continue
         _received.append(number)
         if _received[1:] or not _held:
-            _end(number, f"ended at once by {SIGNALS[number]}" if _received[1:] else f"stopped by {SIGNALS[number]}")
+            end(128 + number, f"ended at once by {SIGNALS[number]}" if _received[1:] else f"stopped by {SIGNALS[number]}")
         _say(f"{SIGNALS[number]}: the run is saved after this step, and ends; once more ends it at once")
         threading.Thread(target=_rescue, args=(_held[-1], number), daemon=True).start()
 
@@ -106,12 +111,12 @@ def _rescue(work: Held, number: int) -> None:
     while work in _held:
         with work.gate, suppress(RuntimeError):
             if work in _held:
-                _end(number, work.rescue())
+                end(128 + number, work.rescue())
         time.sleep(0.2)
 
 
-def _end(number: int, said: str) -> NoReturn:
-    """Leave nothing half-written, and end."""
+def end(code: int, said: str) -> NoReturn:
+    """Leave nothing half-written, say a line, and end, from any thread."""
     for cleanup in reversed(_cleanups):
         with suppress(Exception):
             cleanup()
@@ -119,7 +124,7 @@ def _end(number: int, said: str) -> NoReturn:
     flushing = threading.Thread(target=_flush, daemon=True)  # whoever was stopped may hold its lock
     flushing.start()
     flushing.join(0.5)
-    os._exit(128 + number)
+    os._exit(code)
 
 
 def _say(line: str) -> None:

@@ -25,7 +25,7 @@ GROUPS = {
     "parity": "Check a port (exit code 0: equal, 1: different, 2: could not compare)",
     "train": "Train a model",
     "bench": "Measure speed beside PyTorch, transformers and Flax",
-    "": "Use a trained model",
+    "": "Use a trained model, and run in several processes",
 }
 """The first of a command's two words -> the heading of its group; commands of one word are in the last group."""
 
@@ -79,6 +79,11 @@ COMMANDS = {
         "jaxformer.recipes.qa",
         "the smallest transformer: two questions and one answer",
         "--seeds 50",
+    ),
+    "launch": Command(
+        "jaxformer.cli.launch",
+        "run a command in several processes that train one model",
+        "--processes 2 --devices 4 -- train shakespeare --mesh data=8",
     ),
     "bench train": Command(
         "jaxformer.cli.bench.train",

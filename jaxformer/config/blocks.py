@@ -15,6 +15,7 @@ RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
 RelativeBias = Literal["none", "t5", "alibi"]
 LayerKind = Literal["window", "full"]
 Layers = Literal["auto", "unrolled", "rolled"]
+RematPolicy = Literal["nothing", "dots", "dots_with_no_batch_dims"]
 
 ELSEWHERE = {
     "swish": "'silu'",
@@ -34,6 +35,7 @@ CHOICES = {
     "rotary_scaling": RotaryScaling,
     "relative_bias": RelativeBias,
     "layers": Layers,
+    "remat_policy": RematPolicy,
 }
 FLAGS = (
     "gated",
@@ -163,6 +165,8 @@ class BlockConfig:
     """How a stack runs: unrolled (fast on CPU), rolled (flat compile time), auto: by platform and depth."""
     remat: bool = False
     """Recompute each block in the backward pass instead of keeping its activations."""
+    remat_policy: RematPolicy = "nothing"
+    """What remat keeps all the same: nothing, all matrix products (dots), or those with weights (dots_with_no_batch_dims)."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "n_layers", "n_heads"):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxformer.config.blocks import BlockConfig
 
 ROTATED = ("half", "interleaved")
-READ_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     "rotary_dim": ("rotary", ROTATED),
     "rotary_base": ("rotary", ROTATED),
     "rotary_window_base": ("rotary", ROTATED),
@@ -25,6 +25,7 @@ READ_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "rotary_attention_factor": ("rotary_scaling", ("yarn",)),
     "relative_buckets": ("relative_bias", ("t5",)),
     "relative_distance": ("relative_bias", ("t5",)),
+    "remat_policy": ("remat", (True,)),
 }
 """Field -> the other field, and its values with which it is read."""
 FEWEST_BUCKETS = 4

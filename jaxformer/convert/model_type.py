@@ -97,7 +97,7 @@ SWITCHES: dict[str, Key] = {
     "tie_encoder_decoder": Only(False, "the two stacks share their weights, and would not"),
 }
 """What every model type has; a table of its own keys may say otherwise."""
-NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "projections")
+NOT_FUNCTION = ("init", "embedding_std", "layers", "remat", "remat_policy", "projections")
 """Fields that change no output: how a model starts, how it is run, how its weights are packed."""
 AT_START = {"layers": "rolled"}
 """Fields of every model that is read: compiled in seconds, and no layer's weights are copied beside the others."""

@@ -14,6 +14,7 @@ from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
 from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
 from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
+from jaxformer.sharding.placement import on_host
 from jaxformer.validation.fields import check_kind
 
 
@@ -184,7 +185,7 @@ def hypotheses(found: tuple[Array, Array, Array], n_tokens: int, name: str) -> H
     """What was found, on the host; NonFiniteError for logits that are NaN, InputError for a row without a sequence."""
     tokens, scores, broken = found
     check_broken(int(broken))
-    result = Hypotheses(np.asarray(tokens)[:, :, :n_tokens], np.asarray(scores))
+    result = Hypotheses(on_host(tokens)[:, :, :n_tokens], on_host(scores))
     if (none := np.flatnonzero(np.isneginf(result.scores[:, 0]))).size:
         raise InputError(
             f"the beam's rules leave no sequence for {name}[{none[0]}]; suppress fewer tokens, or allow repeated runs"

@@ -30,7 +30,7 @@ from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
 from jaxformer.pytree import n_bytes
-from jaxformer.sharding.placement import cut_cache
+from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
@@ -69,7 +69,7 @@ def generate(
     tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides)
     check_broken(int(broken))
     check_stuck(int(stuck))
-    return np.asarray(tokens)[:, :n_tokens]
+    return on_host(tokens)[:, :n_tokens]
 
 
 def generate_beam(

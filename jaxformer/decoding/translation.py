@@ -27,7 +27,7 @@ from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
-from jaxformer.sharding.placement import cut_cache
+from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
 from jaxformer.validation.inputs import check_tokens
@@ -59,7 +59,7 @@ def translate(
     tokens, broken, stuck = _translate(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), choice, size, ngram)
     check_broken(int(broken))
     check_stuck(int(stuck))
-    return np.asarray(tokens)[:, :n_tokens]
+    return on_host(tokens)[:, :n_tokens]
 
 
 def translate_beam(

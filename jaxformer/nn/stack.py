@@ -41,6 +41,13 @@ def take_layers_apart(tree: PyTree) -> PyTree:
     return jax.lax.optimization_barrier(apart)
 
 
+REMAT: dict[str, Callable[..., bool]] = {
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_with_no_batch_dims": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
 @partial(jax.jit, static_argnames=("step", "unroll", "remat"))
 def scan_layers(
     step: Callable[..., Any],
@@ -49,11 +56,12 @@ def scan_layers(
     shared: PyTree,
     *,
     unroll: tuple[int, int] = (1, 1),
-    remat: bool = False,
+    remat: str | None = None,
 ) -> tuple[Any, Any]:
     """`carry, output = step(carry, layer, shared)` for each layer in turn; outputs come as the layers do, stacked or apart.
 
     `layers` is what each layer has of its own. `unroll` says how many layers a turn of the loop holds, on CPU and elsewhere.
+    `remat` names what the backward pass finds again; None: all that it needs.
     `step` is one function of a module, never a closure: JAX knows a function that it has compiled by its identity, so that a
     stack called without jit compiles once.
     """
@@ -69,7 +77,7 @@ def scan_layers(
             outputs.append(output)
         return carry, jax.tree.map(lambda *each: each, *outputs)
     layers = jax.tree.map(lambda leaf: jnp.stack(leaf) if is_apart(leaf) else leaf, layers, is_leaf=is_apart)
-    scan = partial(jax.lax.scan, jax.checkpoint(run) if remat else run)
+    scan = partial(jax.lax.scan, run if remat is None else jax.checkpoint(run, policy=REMAT[remat]))
     on_cpu, elsewhere = (partial(scan, unroll=n) for n in unroll)
     if unroll[0] == unroll[1]:
         return elsewhere(carry, layers)
@@ -119,7 +127,7 @@ class Stack(nnx.Module):
         self.n_layers = config.n_layers
         self.layers = config.layers
         self.held = config.kv_heads, config.head_width
-        self.remat = config.remat
+        self.remat = config.remat_policy if config.remat else None
         self.windowed = config.windowed_layers
         self.relative_bias = None if config.relative_bias == "none" else RelativeBias(config, causal=causal)
         self.blocks = jax.tree.map(

@@ -1,15 +1,18 @@
 """The settings of a recipe: a preset or those of a run to resume, changed by flags. Imports no jax."""
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jaxformer.config.configuration import from_dict
+from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
+from jaxformer.processes.group import check_alike, from_first, is_first
 from jaxformer.training.runs import RunFolder
 from jaxformer.validation.fields import check_choice
 
@@ -76,20 +79,27 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     from jaxformer.training.environment import differences, environment
 
     orbax()  # missing, it would be missed at the first checkpoint
+    described = {"recipe": asdict(recipe), **facts}
+    check_alike({"recipe and data": sha256(json.dumps(described, default=plain).encode()).hexdigest()})
     if not recipe.resume:
-        return RunFolder.create(recipe.out, {"recipe": asdict(recipe), **facts, "environment": environment()}), state
+        if is_first():
+            RunFolder.create(recipe.out, described | {"environment": environment()})
+        return RunFolder(recipe.out), state
     folder = RunFolder.open(recipe.out)
-    folder.check_kept()
-    folder.remove_leftovers()
+    if is_first():
+        folder.check_kept()
+        folder.remove_leftovers()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
-    if recipe.checkpoint is not None or kept_states(folder.checkpoints) or not folder.is_begun:
+    has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
+    if recipe.checkpoint is not None or has_begun:
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
-    folder.forget_after(int(state.step))
-    folder.begin_manifest()
-    _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
+    if is_first():
+        folder.forget_after(int(state.step))
+        folder.begin_manifest()
+        _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
     return folder, state
 
 

@@ -18,14 +18,16 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import COPY, REVERSE
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
+from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.placement import on_host
+from jaxformer.training.averaging import write_weights
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -118,7 +120,7 @@ def main(arguments: list[str]) -> None:
     task = TASKS[recipe.task]
     source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size
     model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)
-    out = recipe.out or free_folder(Path("runs"), recipe.task)
+    out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), recipe.task))))
     recipe = replace(recipe, out=out, model=model)
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -150,7 +152,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         return pair_loss(model, batch, key, pad=PAD, smoothing=recipe.smoothing)
 
     def on_evaluate(model: EncoderDecoder, line: Mapping[str, float]) -> None:
-        save_weights(folder.weights, model, folder.manifest.renewed)
+        write_weights(folder, folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
 
     train_steps = make_train_steps(PRECISIONS[recipe.precision](loss), optimizer, lambda _, key: task.draw(key, recipe.batch))
@@ -223,4 +225,4 @@ def draw_attention(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pa
     source, target = task.decode_source(pairs.source[0]), task.decode(pairs.target[0])
     attention_weights = jax.jit(EncoderDecoder.attention_weights)
     maps = attention_weights(model, pairs.source[:1, : len(source) + 2], pairs.target[:1, : len(target) + 1])
-    plot_attention(folder, np.asarray(maps.cross)[:, 0], ["<SOS>", *source, "<EOS>"], [*target, "<EOS>"])
+    plot_attention(folder, on_host(maps.cross)[:, 0], ["<SOS>", *source, "<EOS>"], [*target, "<EOS>"])

@@ -18,16 +18,17 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.data.corpora import located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.decoding.prepare import MOST_TOKENS
 from jaxformer.models import GPT
+from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import on_mesh
+from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.lock import only_writer
@@ -110,7 +111,7 @@ def main(arguments: list[str]) -> None:
     text = read_corpus(recipe.data)
     tokenizer = Tokenizer.characters(text)
     splits = split(tokenizer.encode(text), recipe.model.context)
-    out = recipe.out or free_folder(Path("runs"), f"shakespeare-{recipe.preset}")
+    out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"shakespeare-{recipe.preset}"))))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -139,7 +140,7 @@ def train(
     whole = {f"{name}_loss": cover(ids, rows, context) for name, ids in zip(("train", "val"), splits, strict=True)}
 
     def on_evaluate(model: GPT, line: Mapping[str, float]) -> None:
-        save_weights(folder.weights, model, folder.manifest.renewed)
+        write_weights(folder, folder.weights, model)
         show_line(console, line, first=line["step"] - recipe.evaluate_every <= start_step)
         if recipe.sample and line["step"] < recipe.steps:
             console.print("        " + repr(sample_text(model, tokenizer, recipe.sample, recipe.seed)))

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.parallel import Parallel
+from jaxformer.processes.group import is_first
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.translator import Translator
@@ -33,6 +34,8 @@ def translate_test_set(folder: RunFolder, translator: Translator, pairs: Paralle
 
 def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
     """translations.tsv: a line for each test pair, under the names of its columns."""
+    if not is_first():
+        return
     rows = [columns, *zip(*columns.values(), strict=True)]
     text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
     table_of(folder.path).write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import BASE, TRANSLATION
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.convert.safetensors_io import load_weights, save_weights
+from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.buckets import Buckets
 from jaxformer.data.corpora import located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
@@ -27,12 +27,13 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
+from jaxformer.processes.group import from_first, is_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
-from jaxformer.training.averaging import average_weights, keep_weights, kept_steps
+from jaxformer.training.averaging import average_weights, keep_weights, kept_steps, write_weights
 from jaxformer.training.bleu import can_score
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.lock import only_writer
@@ -150,7 +151,7 @@ def main(arguments: list[str]) -> None:
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train translate")
     use_cache(recipe.cache)
     keep_freed_memory()
-    out = recipe.out or free_folder(Path("runs"), f"translate-{recipe.preset}")
+    out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"translate-{recipe.preset}"))))
     splits = read_splits(recipe.data, recipe.validation, recipe.test)
     is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
     tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
@@ -181,8 +182,10 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
-    folder, state = start_run(recipe, facts, state, unfinished=recipe.resume and not table_of(recipe.out).exists())
-    if not folder.tokenizer.exists():
+    folder, state = start_run(
+        recipe, facts, state, unfinished=recipe.resume and from_first(lambda: not table_of(recipe.out).exists())
+    )
+    if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
@@ -218,9 +221,9 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
 def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
     """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
     keep_weights(folder, int(line["step"]), model, averaged)
-    if line["val_loss"] <= min(line["val_loss"] for line in folder.metrics):
-        save_weights(folder.best, model, folder.manifest.renewed)
-        save_weights(folder.weights, model, folder.manifest.renewed)
+    if line["val_loss"] <= from_first(lambda: min(line["val_loss"] for line in folder.metrics)):
+        write_weights(folder, folder.best, model)
+        write_weights(folder, folder.weights, model)
 
 
 def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tuple[Buckets, Buckets]:
@@ -244,11 +247,11 @@ def choose_weights(folder: RunFolder, model: EncoderDecoder, evaluate: Any, cons
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
     folder.check_kept()
     mean = put(average_weights(folder.evaluated, model))
-    single = min((line["val_loss"] for line in folder.metrics), default=math.inf)
+    single = from_first(lambda: min((line["val_loss"] for line in folder.metrics), default=math.inf))
     averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
     chosen = mean if averaged < single else put(load_weights(folder.best, model))
-    save_weights(folder.weights, chosen, folder.manifest.renewed)
+    write_weights(folder, folder.weights, chosen)
     return chosen
 
 

@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.errors import ConfigError
+from jaxformer.processes.group import count
 
 ONE_DEVICE = str(MeshConfig())
 """As a mesh is written."""
@@ -23,7 +24,9 @@ def make_mesh(config: MeshConfig) -> Mesh:
     found = jax.device_count()
     if config.devices > found or (jax.process_count() > 1 and config.devices != found):
         kind = jax.devices()[0].platform
-        how = f"set JAX_NUM_CPU_DEVICES={config.devices} to simulate them, or give" if kind == "cpu" else "give"
+        simulated = f"set JAX_NUM_CPU_DEVICES={config.devices} to simulate them, or give"
+        simulated = "start more with launch --devices, or give" if count() > 1 else simulated
+        how = simulated if kind == "cpu" else "give"
         raise ConfigError(f"mesh = {config} needs {config.devices} devices, and there are {found} ({kind}); {how} another mesh")
     sizes = config.sizes
     types = (AxisType.Auto,) * len(sizes)
@@ -44,6 +47,10 @@ def simulate(devices: int) -> None:
 def on_mesh(config: MeshConfig | None) -> Iterator[Mesh | None]:
     """Inside, programs are compiled for this mesh; None: for one device, as ever."""
     if config is None:
+        if count() > 1:
+            raise ConfigError(
+                f"{count()} processes train on a mesh of all their devices; give --mesh, as data={jax.device_count()}"
+            )
         yield None
         return
     with jax.set_mesh(mesh := make_mesh(config)):

@@ -11,16 +11,27 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
+from jaxformer.processes.group import is_first
+from jaxformer.sharding.placement import on_host
 from jaxformer.training.runs import RunFolder
 
 SUFFIX = ".safetensors"
+
+
+def write_weights(run: RunFolder, path: Path, model: PyTree) -> None:
+    """Write a file of the run with the weights of all devices; of several processes all gather them, and the first writes."""
+    whole = jax.tree.map(on_host, model)
+    if is_first():
+        save_weights(path, whole, run.manifest.renewed)
 
 
 def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
     """Write the weights of a step; of the others only the newest stay, and none of a later step."""
     folder = run.evaluated
     folder.mkdir(exist_ok=True)
-    save_weights(folder / f"{step}{SUFFIX}", model, run.manifest.renewed)
+    write_weights(run, folder / f"{step}{SUFFIX}", model)
+    if not is_first():
+        return
     before = [kept for kept in kept_steps(folder) if kept <= step]
     for stale in set(kept_steps(folder)) - set(before[-newest:]):
         run.manifest.remove(folder / f"{stale}{SUFFIX}")

@@ -21,6 +21,7 @@ from jaxtyping import PyTree
 
 from jaxformer.errors import CheckpointError, first_line, why_unwritten
 from jaxformer.extras import extra_package
+from jaxformer.processes.group import exchange, from_first, is_first
 from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
@@ -88,7 +89,8 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
             leaves, described = named_leaves(state), {"sha256": digest(state), "names": [*named_leaves(state)]} | mesh_fact()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
-        to_disk(*(folder / str(step)).rglob("*"), folder)
+        if is_first():
+            to_disk(*(folder / str(step)).rglob("*"), folder)
     except Exception as error:
         _remove_unfinished(folder)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
@@ -111,7 +113,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
     Damaged ones that are newer are set aside with a warning: orbax would not save a step that comes before them. So are those
     that come after `step`.
     """
-    steps = kept_states(folder)
+    steps = from_first(lambda: kept_states(folder))
     if not steps:
         raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
     if step is not None:
@@ -175,6 +177,8 @@ def _from_its_mesh(folder: Path, step: int, state: PyTree, mesh: str) -> PyTree:
 
 
 def _set_aside(path: Path, why: str) -> None:
+    if not is_first():
+        return
     aside = path.with_name(f"{path.name}.{why}")
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
@@ -194,11 +198,18 @@ def _quiet() -> Iterator[None]:
 
 
 def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
-    """The state of that step and its mesh, or why there is none."""
+    """The state of that step and its mesh, or why there is none, in one of the processes."""
+    leaves, described, fault = {}, {}, ""
     try:
-        return _load(_path(folder, step), like), ""
+        leaves, described = _read(_path(folder, step), like)
     except Exception as error:
-        return None, first_line(error)
+        fault = first_line(error)
+    if fault := next(filter(None, exchange(fault)), ""):
+        return None, fault
+    try:
+        return _checked(like, leaves, described), ""
+    except CheckpointError as error:
+        return None, str(error)
 
 
 def _path(folder: Path, step: int) -> str:
@@ -206,20 +217,26 @@ def _path(folder: Path, step: int) -> str:
     return str((folder / str(step)).absolute())
 
 
-def _load(path: str, like: PyTree) -> tuple[PyTree, str]:
-    """The state, and the mesh that it was written on."""
+def _read(path: str, like: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The leaves, of those that it has, and what is said of them: each process reads its own parts."""
     wanted = named_leaves(like)
     meta = orbax().metadata(path)
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
         raise CheckpointError("its description is damaged")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
-    begun = {name: wanted.pop(name) for name in [*wanted] if name.startswith(ADDED) and name not in found}
+    for name in [*wanted]:
+        if name.startswith(ADDED) and name not in found:
+            del wanted[name]
     for name in sorted(set(found) | set(wanted)):
         expected = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
         if found.get(name) != expected:
             raise CheckpointError(f"{name} is {found.get(name)}, the model wants {expected}")
-    leaves = orbax().load(path, wanted)
-    state = map_named(lambda name, _: {**leaves, **begun}[name], like)
-    if digest(map_named(lambda name, leaf: None if name in begun else leaf, state)) != meta.custom_metadata["sha256"]:
+    return orbax().load(path, wanted), meta.custom_metadata
+
+
+def _checked(like: PyTree, leaves: dict[str, Any], described: dict[str, Any]) -> tuple[PyTree, str]:
+    """The state, and the mesh that it was written on; all processes together, for each has a part of it."""
+    state = map_named(lambda name, begun: leaves.get(name, begun), like)
+    if digest(map_named(lambda name, leaf: leaf if name in leaves else None, state)) != described["sha256"]:
         raise CheckpointError("the data are not what was saved (sha256 differs)")
-    return state, meta.custom_metadata.get("mesh", ONE_DEVICE)
+    return state, described.get("mesh", ONE_DEVICE)

@@ -3,7 +3,6 @@
 Only the JAX side has runs: the twin has none.
 """
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
@@ -12,7 +11,9 @@ from typing import Any
 
 import jax
 
-PACKAGES = "jaxformer", "jax", "jaxlib", "flax", "optax", "numpy"
+from jaxformer.processes.group import count
+from jaxformer.releases import releases
+
 SETTINGS = "jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"
 """jax's own, which change numbers."""
 
@@ -21,11 +22,12 @@ def environment() -> dict[str, str]:
     """Versions, processor, devices and flags."""
     settings = {name: str(getattr(jax.config, name)) for name in SETTINGS}
     return {
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **releases(),
         "processor": _processor(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "device": jax.devices()[0].device_kind,
         "devices": str(jax.device_count()),
+        "processes": str(count()),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         **settings,
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxformer.errors import InputError
+from jaxformer.processes.group import is_first
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
@@ -24,10 +25,15 @@ PATIENCE = 5.0
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Inside, no other process writes the run; the folder is made where there is none, and is gone again if it stays empty.
+    """Inside, no other run writes the folder: of several processes the first one holds the lock, for all of them.
+
+    The folder is made where there is none, and is gone again if it stays empty.
 
     InputError names the process that writes it already. A file system without locks is written with a warning.
     """
+    if not is_first():
+        yield
+        return
     path, is_new = folder / LOCK, False
 
     def leave() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError
+from jaxformer.processes.group import count, exchange, from_first, is_first, timed_step
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
 from jaxformer.signals import held
@@ -28,6 +29,8 @@ from jaxformer.training.trouble import Examine, diagnosis, marks, said_of_diverg
 
 SECONDS_A_DISPATCH = 1.0
 """Between two dispatches a run shows its progress, and stops if it was asked to."""
+PATIENCE = 30.0
+"""Seconds that several processes have to end a step, once one of them was asked to stop."""
 
 
 class StoppedError(JaxformerError):
@@ -89,22 +92,28 @@ def fit(
         done = course.step >= plan.steps
         while not done:
             due = plan.next_stop(course.step)
-            n = min(course.pace.size, due - course.step)
-            course.took(n, *train_steps(course.state, jnp.int32(n)))
+            n = from_first(lambda due=due: min(course.pace.size, due - course.step))
+            with timed_step(f"step {course.step + 1}"):
+                course.took(n, *train_steps(course.state, jnp.int32(n)))
             progress.update(task, completed=course.step, **course.shown())
             done = course.step == plan.steps
-            if stop.received or course.step == due:
+            if asked(stop.received) or course.step == due:
                 check_finite(course.step, named_leaves(all_finite(course.state)))
-            if plan.evaluates(course.step) and not stop.received:
+            if plan.evaluates(course.step) and not asked(stop.received):
                 done = course.evaluate() or done
-            if stop.received or done or course.is_to_save():
+            if asked(stop.received) or done or course.is_to_save():
                 saves.save(course.step, course.state)
                 course.pace.restart()
-            if done or stop.received:
+            if done or asked(stop.received):
                 saves.wait()
-            if stop.received:
-                raise StoppedError(course.stopped(course.step), stop.received[0])
+            if number := asked(stop.received):
+                raise StoppedError(course.stopped(course.step), number)
     return course.state
+
+
+def asked(received: list[int]) -> int:
+    """The signal that asked this process to stop, or one of the others: all stop behind the same step. 0 without one."""
+    return next((number for each in exchange(received[:1]) for number in each), 0)
 
 
 class _Saves:
@@ -121,7 +130,7 @@ class _Saves:
         written as they lie, before the next step.
         """
         self.wait()
-        if step in kept_states(self.run.checkpoints):
+        if from_first(lambda: step in kept_states(self.run.checkpoints)):
             return
         if current() is None:
             self.last = self.beside.submit(self._write, step, jax.tree.map(np.array, state))
@@ -146,15 +155,19 @@ class _Course:
         self.mesh = current()
         self.step, self.pace, self.loss = int(state.step), _Pace(), math.nan
         self.health = self.evaluated = jax.device_get(state.health)
-        self.total, self.applied = 0.0, 0
+        self.total, self.applied, self.asked = 0.0, 0, 0.0
 
     def begin(self) -> None:
         """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was
         stopped before an evaluation makes up for it."""
-        if self.step == 0 and not kept_states(self.run.checkpoints):
-            save_state(self.run.checkpoints, 0, self.state)
-        elif self.step > 0 and self.plan.evaluates(self.step) and all(line["step"] != self.step for line in self.run.metrics):
+        if self.step == 0:
+            if from_first(lambda: not kept_states(self.run.checkpoints)):
+                save_state(self.run.checkpoints, 0, self.state)
+        elif self.plan.evaluates(self.step) and from_first(lambda: self._lacks_line()):
             self.evaluate()
+
+    def _lacks_line(self) -> bool:
+        return all(line["step"] != self.step for line in self.run.metrics)
 
     def took(self, n: int, state: TrainState, loss: Any) -> None:
         """n steps were taken, or skipped."""
@@ -186,7 +199,8 @@ class _Course:
         line |= marks(self.evaluated, self.health)
         line |= self.plan.evaluate(self.state.model)
         check_finite(self.step, line)
-        self.run.log(line)
+        if is_first():
+            self.run.log(line)
         self.plan.on_evaluate(self.state.model, line)
         if self.health.taken and (said := said_of_divergence(loss, float(self.health.first_loss))):
             self.console.print(said)
@@ -195,7 +209,16 @@ class _Course:
         return self.plan.reached(line)
 
     def rescue(self) -> str:
-        """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps use it up."""
+        """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps use it up.
+
+        A part of a state, as one of several processes holds it, is not saved: they come to the end of a step together, or
+        end without.
+        """
+        if count() > 1:
+            self.asked = self.asked or time.monotonic()
+            if time.monotonic() - self.asked < PATIENCE:
+                raise RuntimeError("the others are waited for")
+            return f"stopped behind step {self.step}, and not saved: no step ended for {PATIENCE:.0f} s"
         copied = jax.tree.map(np.array, state := self.state)
         if any(leaf.is_deleted() for leaf in jax.tree.leaves(state)):
             raise RuntimeError("used up meanwhile")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.errors import InputError
+from jaxformer.processes.group import is_first
 from jaxformer.training.runs import RunFolder
 
 
@@ -20,7 +21,7 @@ def can_plot() -> bool:
 
 def plot_losses(run: RunFolder) -> None:
     """Write loss.png from the run's metrics."""
-    if not can_plot():
+    if not can_plot() or not is_first():
         return
     from matplotlib.figure import Figure
 
@@ -39,7 +40,7 @@ def plot_losses(run: RunFolder) -> None:
 
 def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
     """Write attention.png, a map for each layer and head of `M N T S` weights."""
-    if not can_plot():
+    if not can_plot() or not is_first():
         return
     from matplotlib.figure import Figure
 

@@ -3,26 +3,48 @@
 Only the JAX side has runs: the twin has none.
 """
 
+import math
+
 import jax
 import optax
+from jaxtyping import PyTree
 
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 from jaxformer.memory import check_fits, free_bytes
 from jaxformer.models import abstract, build
 from jaxformer.pytree import n_bytes
-from jaxformer.sharding.placement import init
+from jaxformer.sharding.mesh import current
+from jaxformer.sharding.placement import init, shardings
 from jaxformer.training.step import TrainState, train_state
 
 
 def begin_training(config: ModelConfig, optimizer: optax.GradientTransformation, key: jax.Array, *, tokens: int) -> TrainState:
     """The state before the first step, all of which is there; InputError where a step of so many tokens cannot fit."""
     model = abstract(config)
-    held = 2 * n_bytes(model) + n_bytes(jax.eval_shape(optimizer.init, model))
+    state = jax.eval_shape(lambda model: train_state(model, optimizer), model)
+    held, tokens = held_bytes(state) + held_bytes(state.model), tokens // on_one_of()
     free = free_on_device()
     remedy = "take a smaller --batch" if free is None or held <= free else "take smaller --model sizes"
     check_fits("training this model", held + least_activations(config, tokens), free, remedy)
     state = init(lambda key: train_state(build(config, rngs=key), optimizer), key)
     return jax.block_until_ready(state)  # all of it: where one array could not be had, another may never be ready
+
+
+def held_bytes(tree: PyTree) -> int:
+    """Bytes of those devices whose memory is one: all simulated ones of a process, or an accelerator by itself."""
+    if (mesh := current()) is None:
+        return n_bytes(tree)
+    shards = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings(tree)), strict=True)
+    parts = sum(math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, where in shards)
+    return parts * (mesh.size // on_one_of())
+
+
+def on_one_of() -> int:
+    """Into how many memories the mesh is cut."""
+    mesh = current()
+    if mesh is None:
+        return 1
+    return jax.process_count() if mesh.devices.flat[0].platform == "cpu" else mesh.size
 
 
 def least_activations(config: ModelConfig, tokens: int) -> int:

@@ -12,7 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxformer.pytree import named_leaves
-from jaxformer.sharding.placement import along_rows, as_placed, put_batch
+from jaxformer.sharding.placement import along_rows, as_placed, on_host, put_batch
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
 
@@ -180,6 +180,6 @@ def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
 
     def evaluate(model: PyTree, batches: Any) -> float:
         totals, normalisers = sums(model, batches)
-        return float(np.asarray(totals, np.float64).sum() / np.asarray(normalisers, np.float64).sum())
+        return float(on_host(totals).astype(np.float64).sum() / on_host(normalisers).astype(np.float64).sum())
 
     return evaluate

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxformer.flags import tell_unraisable
-from tests.faults import files, generated, kills, processes
+from tests.faults import files, generated, groups, kills, processes
 from tests.faults.disks import full_disks
 
 PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
@@ -21,6 +21,7 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "saves": ("SIGKILL while it writes a checkpoint, then --resume: the same", 100, kills.in_saves),
     "first": ("SIGKILL before and in the first save: the same command goes on, with the same bits", 20, kills.first_saves),
     "full": ("a disk that is or gets full, or cannot be written: one line; with room it goes on", 12, full_disks),
+    "processes": ("one of two processes killed, stopped, stuck, raising ...: all end in 60 s, go on alike", 7, groups.deaths),
     "flips": ("one bit of a run, a saved model or a checkpoint: refused, warned of, or without meaning", 200, files.flips),
     "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),

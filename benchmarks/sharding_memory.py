@@ -1,0 +1,70 @@
+"""What a train step takes in memory on a mesh, beside what `jaxformer info --mesh --batch` predicts.
+
+`python -m benchmarks.sharding_memory [MESH:ROWS ...]`, each in a process of its own, with simulated devices (Linux, glibc).
+Measured is what a step adds at most to what the process holds before it, and what the state takes: not what Python, jax and
+the compiler take. Freed memory is given back at once, or the allocator's habits would be measured.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from jaxformer.config.mesh import MeshConfig
+
+MESHES = ("data=1:32", "data=8:32", "fsdp=8:32", "tensor=4:16", "data=2,fsdp=2,tensor=2:32")
+"""A mesh, and the rows of a batch."""
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "JAXFORMER_BENCHMARK": "child"}
+
+
+def held(what: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most."""
+    found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
+    return 1024 * int(found[1]) if found else 0
+
+
+def measure(mesh: MeshConfig, rows: int) -> tuple[int, int]:
+    """Bytes predicted and measured, of all devices."""
+    import jax
+    import numpy as np
+
+    from jaxformer.config.models import GPTConfig
+    from jaxformer.distributed.predict import abstract_batch, compiled_step
+    from jaxformer.distributed.step_inputs import OPTIMIZER, default_loss
+    from jaxformer.models import build
+    from jaxformer.sharding.mesh import on_mesh
+    from jaxformer.sharding.placement import init, shardings
+    from jaxformer.training.optimizers import make_optimizer
+    from jaxformer.training.step import train_state, train_step
+
+    config = GPTConfig(vocab_size=1024, context=256, d_model=256, n_layers=4, n_heads=8, d_ff=1024)
+    predicted, optimizer = compiled_step(config, mesh, rows, config.context), make_optimizer(*OPTIMIZER)
+    with on_mesh(mesh):
+        state = init(lambda key: train_state(build(config, rngs=key), optimizer), jax.random.key(0))
+        batch = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), abstract_batch(state.model, rows, config.context))
+        step = partial(train_step, loss=default_loss(state.model), optimizer=optimizer)
+        run = jax.jit(step, donate_argnums=0, out_shardings=(shardings(state), None))
+        run = run.lower(state, batch, key := jax.random.key(0)).compile()
+        taken = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+        before = held("VmRSS")
+        jax.block_until_ready(run(state, batch, key))
+    return mesh.devices * predicted.peak, taken + held("VmHWM") - before
+
+
+def main() -> None:
+    """Print a row for each."""
+    for asked in sys.argv[1:] or MESHES:
+        mesh, rows = MeshConfig.read(asked.split(":")[0]), int(asked.split(":")[1])
+        if "JAXFORMER_BENCHMARK" in os.environ:
+            predicted, measured = measure(mesh, rows)
+            print(f"| {mesh} | {rows} | {predicted / 1e9:.2f} GB | {measured / 1e9:.2f} GB | {measured / predicted:.3f} |")
+            return
+        command = [sys.executable, "-m", "benchmarks.sharding_memory", asked]
+        subprocess.run(command, check=True, env=os.environ | ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": str(mesh.devices)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""`jaxformer launch`: a command in several processes, all on this machine, or this one of many."""
+
+import sys
+from dataclasses import dataclass
+
+from jaxformer.cli.main import dispatch
+from jaxformer.errors import InputError
+from jaxformer.flags import parse
+from jaxformer.validation.fields import check_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Run a command in several processes that train one model, as in: launch --processes 2 -- train shakespeare --mesh data=2.
+
+    With --processes alone, all of them are started here. With --coordinator and --process too, this is one of them. Without any
+    of these three, who this process is comes from Slurm, Open MPI, Kubernetes or Cloud TPU. All need one file system.
+    """
+
+    processes: int | None = None
+    """How many processes there are."""
+    coordinator: str | None = None
+    """Host and port where process 0 waits for the others, as node1:1234."""
+    process: int | None = None
+    """The number of this process, from 0."""
+    devices: int | None = None
+    """Simulated CPU devices of each process."""
+    wait: int = 300
+    """Seconds in which all processes have to come."""
+    patience: int = 1800
+    """Seconds that anything but a step may take: the first step, an evaluation, a checkpoint."""
+
+    def __post_init__(self) -> None:
+        for name in ("processes", "devices"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name))
+        for name in ("wait", "patience"):
+            check_size(name, getattr(self, name))
+        if (self.coordinator is None) != (self.process is None) or (self.process is not None and self.processes is None):
+            raise InputError("--coordinator, --process and --processes go together; to start all here give --processes alone")
+
+
+def main(arguments: list[str]) -> int | None:
+    """Start the processes, or join the others; then run the command behind `--`."""
+    flags, command = split(arguments)
+    launch = parse(Launch, flags, prog="jaxformer launch")
+    if not command:
+        raise InputError("there is no command to run; give it behind --, as in: launch --processes 2 -- train reverse")
+    if launch.processes is not None and launch.process is None:
+        from jaxformer.processes.launch import launch as start
+
+        given = {"devices": launch.devices, "wait": launch.wait, "patience": launch.patience}
+        return start(launch.processes, [f"--{name}={value}" for name, value in given.items() if value is not None], command)
+    from jaxformer.processes.join import Found, joined, seat_in_cluster, seat_of
+    from jaxformer.processes.watch import Limits
+
+    if launch.coordinator is None or launch.process is None or launch.processes is None:
+        found = seat_in_cluster(launch.wait)
+    else:
+        found = Found(seat_of(launch.coordinator, launch.process, launch.processes))
+    facts = {"processes": found.seat.count, "command": " ".join(command)}
+    with joined(found, facts, devices=launch.devices, wait=launch.wait, limits=Limits(patience=launch.patience)):
+        code = dispatch(command)
+    return code if found.seat.number == 0 else sys.exit(code)  # what is said at the end, process 0 says
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The flags in front of `--`, and the command behind it."""
+    if "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]

@@ -1,0 +1,170 @@
+"""How processes meet: a star around process 0, over TCP, with an object of JSON a line. No jax is imported here.
+
+jax.distributed has a service of its own, which aborts a process that does not reach it, with no word for a reader. So they
+meet here first, and compare what they are before they begin.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jaxformer.errors import InputError
+
+MOST_BYTES = 2**26
+"""Of a message."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+GREETING = 10.0
+"""Seconds in which whoever connects has to say who it is."""
+
+
+class Link:
+    """One connection. Any thread may send; one receives."""
+
+    def __init__(self, connected: socket.socket):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket, self._lock = connected, threading.Lock()
+        self._lines = connected.makefile("rb")
+
+    def send(self, **message: Any) -> None:
+        """OSError where the other side is gone."""
+        with self._lock:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """The next message; None where the other side is gone, or says nothing for so long."""
+        try:
+            self._socket.settimeout(seconds)
+            line = self._lines.readline(MOST_BYTES)
+            self._socket.settimeout(None)
+            return json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which of how many processes this one is, and where all of them meet."""
+
+    number: int
+    count: int
+    host: str
+    port: int
+
+    @property
+    def place(self) -> str:
+        """Where they meet."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def bound(self) -> str:
+        """The address that process 0 listens on: that of this machine alone, or any."""
+        return self.host if self.host in LOOPBACK else ""
+
+    def __str__(self) -> str:
+        return f"process {self.number} of {self.count}"
+
+
+@dataclass(frozen=True)
+class Met:
+    """Whom a process is connected with: process 0 with all others, the others with process 0."""
+
+    links: dict[int, Link]
+    whose: list[str]
+    """The id and machine of each process."""
+    service: str
+    """Where jax.distributed has its own service."""
+
+
+def here() -> str:
+    """This process, for a person."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+def meet(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
+    """Wait for all others; InputError in every process where one does not come, or is not alike in a fact."""
+    return gather(seat, facts, wait) if seat.number == 0 else reach(seat, facts, wait)
+
+
+def gather(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
+    """Process 0: let the others come."""
+    links, hellos = dict[int, Link](), {0: {"facts": dict(facts), "whose": here()}}
+    try:
+        with socket.create_server((seat.bound, seat.port), backlog=seat.count) as server:
+            for number, link, hello in _come(seat, server, wait):
+                links[number], hellos[number] = link, hello
+    except OSError as error:
+        raise InputError(f"cannot listen at {seat.place}: {error.strerror or error}; give another --coordinator") from None
+    missing = ", ".join(str(number) for number in range(seat.count) if number not in hellos)
+    said = f"process 0 waited {wait:.0f} s at {seat.place} for process {missing}; start all of them" if missing else ""
+    if said := said or difference({number: hello["facts"] for number, hello in sorted(hellos.items())}):
+        for link in links.values():
+            link.send(refused=said)
+        raise InputError(said)
+    service, whose = f"{seat.host}:{free_port(seat.bound)}", [hello["whose"] for _, hello in sorted(hellos.items())]
+    for link in links.values():
+        link.send(service=service, whose=whose)
+    return Met(links, whose, service)
+
+
+def _come(seat: Seat, server: socket.socket, wait: float) -> Iterator[tuple[int, Link, dict[str, Any]]]:
+    """The others, as they come; it ends when all are there, or the time is over."""
+    end, come = time.monotonic() + wait, set[int]()
+    while len(come) < seat.count - 1:
+        server.settimeout(max(0.01, end - time.monotonic()))
+        try:
+            link = Link(server.accept()[0])
+        except TimeoutError:
+            return
+        hello = link.receive(GREETING) or {}
+        number: Any = hello.get("number")
+        if number in come or number not in range(1, seat.count):
+            link.send(refused=f"process 0 at {seat.place} does not wait for a process {number}; give each a number of its own")
+            continue
+        come.add(number)
+        yield number, link, hello
+
+
+def reach(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
+    """The others: go to process 0."""
+    end = time.monotonic() + wait
+    while True:
+        try:
+            link = Link(socket.create_connection((seat.host, seat.port), timeout=max(0.1, end - time.monotonic())))
+            break
+        except OSError as error:
+            if time.monotonic() > end:
+                why = f"tried for {wait:.0f} s: {error.strerror or error}"
+                hint = "start process 0 there, or give its address with --coordinator"
+                raise InputError(f"cannot reach the coordinator at {seat.place} ({why}); {hint}") from None
+            time.sleep(0.1)
+    link.send(number=seat.number, facts=dict(facts), whose=here())
+    said = link.receive(max(wait, GREETING) + GREETING)
+    if said is None:
+        raise InputError(f"process 0 at {seat.place} ended before all had come; see what it says")
+    if "refused" in said:
+        raise InputError(said["refused"])
+    return Met({0: link}, said["whose"], said["service"])
+
+
+def difference(facts: Mapping[int, Mapping[str, Any]]) -> str:
+    """The first fact of which a process says something else than process 0; empty where all are alike."""
+    first = facts[0]
+    for number, found in facts.items():
+        for name in sorted({*first, *found}):
+            if (mine := found.get(name)) != (wanted := first.get(name)):
+                return (
+                    f"process {number} has {name} = {mine!r:.60}, and process 0 has {wanted!r:.60}; "
+                    "start all with the same command, on the same versions"
+                )
+    return ""
+
+
+def free_port(bound: str = LOOPBACK[1]) -> int:
+    """A port on which nobody listens now."""
+    with socket.create_server((bound, 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,189 @@
+"""Several processes are one run: they meet or are refused, agree, and end together. No process here computes anything."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from jaxformer.errors import InputError
+from jaxformer.processes import group as groups
+from jaxformer.processes.join import seat_in_cluster, seat_of
+from jaxformer.processes.link import Seat, difference, free_port, meet
+
+TOY = """
+import sys, time
+from jaxformer.signals import listen
+listen()
+from jaxformer.processes.group import exchange, from_first, timed_step
+from jaxformer.processes.link import Seat
+from jaxformer.processes.together import together
+from jaxformer.processes.watch import Limits, Watch
+number, count, port, does = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+limits = Limits(beat=0.05, silence=1.0, step=1.0, patience=5.0)
+with together(Seat(number, count, "127.0.0.1", port), {"is": "alike"}, wait=10, limits=limits):
+    for step in range(10**6 if does != "nothing" else 3):
+        values = exchange([number, step])
+        assert values == [[each, step] for each in range(count)], values
+        assert from_first(lambda: step + 0.5) == step + 0.5
+        with timed_step(f"step {step}"):
+            if step == 2:
+                print("steps", flush=True)
+            if step >= 2 and number == count - 1:
+                exec(does if does != "nothing" else "")
+            time.sleep(0.01)
+"""
+
+PORTS: list[int] = []
+STARTED: list[subprocess.Popen[str]] = []
+
+
+def start(count: int, does: str = "pass", code: str = TOY) -> list[subprocess.Popen[str]]:
+    PORTS.append(port := free_port())
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", code]
+    arguments = [[str(number), str(count), str(port), does] for number in range(count)]
+    STARTED.extend(subprocess.Popen([*command, *each], text=True, **pipes) for each in arguments)
+    return STARTED[-count:]
+
+
+@pytest.fixture(autouse=True)
+def none_is_left() -> Iterator[None]:
+    yield
+    for process in STARTED:
+        process.kill()
+        process.communicate()
+    STARTED.clear()
+
+
+def said(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The code and the last words of a process, once it has ended."""
+    words = process.communicate(timeout=20)[1]
+    return process.returncode, words
+
+
+LAST = r"process 2 of 3 \(pid \d+ on \S+\) "
+GONE = "is gone without a word: it was killed, or it crashed"
+FAULTS = {
+    "a worker is killed": ("pass", 2, signal.SIGKILL, LAST + GONE),
+    "the coordinator is killed": ("pass", 0, signal.SIGKILL, r"process 0 of 3 \(pid \d+ on \S+\) " + GONE),
+    "a worker is stopped": (
+        "pass",
+        2,
+        signal.SIGSTOP,
+        LAST + "has not been heard of for 1 s: it is stopped, or its machine is",
+    ),
+    "the coordinator is stopped": ("pass", 0, signal.SIGSTOP, r"process 0 of 3 .* has not been heard of for 1 s"),
+    "stuck": (
+        "time.sleep(60)",
+        None,
+        None,
+        r"step 2 has not ended for \d s .*, process 2 of 3 .* is at <module> \(<string>:1\)",
+    ),
+    "an exception": ("1 / 0", None, None, LAST + "ended: ZeroDivisionError: division by zero"),
+    "an exit": ("sys.exit(3)", None, None, LAST + "ended: it exited with 3"),
+    "SIGTERM": ("pass", 2, signal.SIGTERM, LAST + "was stopped by SIGTERM"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_whatever_ends_one_ends_all_and_each_says_who_and_why(name):
+    does, number, happens, why = FAULTS[name]
+    processes = start(3, does)
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "steps\n"
+    if number is not None:
+        processes[number].send_signal(happens)
+    survivors = [each for each in range(3) if each not in (number, None if does == "pass" or name == "stuck" else 2)]
+    for each in survivors:
+        code, words = said(processes[each])
+        assert code not in (0, -signal.SIGKILL), words
+        assert re.fullmatch(rf"process {each} of 3: .*{why}.*\n", words), words
+    if happens != signal.SIGSTOP:
+        assert all(process.wait(timeout=10) for process in processes)
+
+
+def test_without_beats_a_process_that_is_stopped_is_waited_for():
+    """The control."""
+    processes = start(2, "pass", TOY.replace("with together", "Watch._beat = lambda self: None\nwith together"))
+    for process in processes:
+        assert process.stdout
+        process.stdout.readline()
+    processes[1].send_signal(signal.SIGSTOP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        processes[0].wait(timeout=2.5)
+
+
+def test_all_come_to_their_end_together():
+    assert [said(process) for process in start(3, "nothing")] == [(0, "")] * 3
+
+
+def refused(number: int, count: int, port: int, wait: float = 0.3, **facts: str) -> str:
+    with pytest.raises(InputError) as caught:
+        meet(Seat(number, count, "127.0.0.1", port), facts, wait)
+    return str(caught.value)
+
+
+def test_who_does_not_reach_the_coordinator_says_where_and_how_long():
+    port = free_port()
+    said = refused(1, 2, port)
+    assert said.startswith(
+        f"cannot reach the coordinator at 127.0.0.1:{port} (tried for 0 s: Connection refused); start process 0"
+    )
+
+
+def test_who_does_not_come_is_named():
+    port = free_port()
+    assert refused(0, 3, port) == f"process 0 waited 0 s at 127.0.0.1:{port} for process 1, 2; start all of them"
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert refused(0, 2, port).startswith(f"cannot listen at 127.0.0.1:{port}: ")
+
+
+def test_processes_that_are_not_alike_are_all_refused():
+    code = TOY.replace('{"is": "alike"}', '{"jax": f"0.10.{number}"}')
+    line = "process 1 has jax = '0.10.1', and process 0 has '0.10.0'; start all with the same command, on the same versions\n"
+    for process in start(2, "nothing", code):
+        assert said(process)[1].endswith(line)
+    assert difference({0: {"a": 1}, 1: {"a": 1}}) == ""
+
+
+def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
+    first, port = start(1, "nothing", TOY.replace("int(sys.argv[2])", "2"))[0], PORTS[-1]
+    assert "does not wait for a process 7" in refused(7, 8, port, wait=10)
+    link = meet(Seat(1, 2, "127.0.0.1", port), {"is": "alike"}, 10).links[0]
+    for step in range(3):
+        link.send(value=[1, step])
+        link.send(value=None)
+    link.send(value="done")
+    assert said(first) == (0, "")
+
+
+def test_addresses_and_numbers():
+    assert seat_of("[::1]:12", 0, 2) == Seat(0, 2, "::1", 12)
+    for text in ("host", "host:", ":1", "host:0", "host:99999", "host:x"):
+        with pytest.raises(InputError, match="is not an address"):
+            seat_of(text, 0, 2)
+    with pytest.raises(InputError, match="process = 2 is out of range; give 0 to 1"):
+        seat_of("host:1", 2, 2)
+
+
+def test_who_a_process_is_under_slurm_and_nowhere(monkeypatch):
+    with pytest.raises(InputError, match="no cluster was found"):
+        seat_in_cluster(1)
+    slurm = {"JOB_ID": "70000", "STEP_NODELIST": "node[07-09]", "NTASKS": "6", "PROCID": "4", "LOCALID": "1"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    found = seat_in_cluster(1)
+    assert (found.seat.number, found.seat.count, found.seat.host, found.local_devices) == (4, 6, "node07", [1])
+
+
+def test_a_process_alone_is_the_first_of_one():
+    assert (groups.count(), groups.is_first(), groups.exchange(3), groups.from_first(lambda: 4)) == (1, True, [3], 4)
