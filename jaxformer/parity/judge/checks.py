@@ -7,6 +7,7 @@ from typing import get_args
 from jaxformer.errors import InputError
 from jaxformer.parity.judge.comparison import Comparison, Need, Result
 from jaxformer.parity.judge.coverage import sensitivity
+from jaxformer.parity.judge.dropout import dropout
 from jaxformer.parity.judge.gradients import activation_gradients, gradients
 from jaxformer.parity.judge.low_precision import bfloat16, float32
 from jaxformer.parity.judge.values import forward, local
@@ -34,6 +35,7 @@ CHECKS = (
     Check("local", local, frozenset({"isolated"}), by_module=True),
     Check("gradients", gradients, frozenset({"gradients"})),
     Check("activation gradients", activation_gradients, frozenset({"gradients"}), by_module=True),
+    Check("dropout", dropout, frozenset({"forward"})),
     Check("sensitivity", sensitivity, frozenset({"coverage"})),
     Check("float32", float32, frozenset({"low precision"})),
     Check("bfloat16", bfloat16, frozenset({"low precision"})),

@@ -180,7 +180,8 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
         model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
         stacks = numbered_stacks(site.path for site in ours.outputs)
-        pairs, valid, reference = paired(ours, reference, parameter_pairs(model, candidate.family, stacks))
+        parameters = parameter_pairs(model, candidate.family, stacks)
+        pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)
@@ -194,15 +195,17 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
 
 
 def paired(
-    ours: NormalRun, reference: Reference, parameters: Mapping[str, str]
+    ours: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
 ) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
-    """jax's calls -> torch's; of attention's scores and weights, which entries are compared; and the reference without the
-    gradients of calls that are divided otherwise."""
+    """jax's calls -> torch's, running `statistics` among them; of attention's scores and weights, which entries are compared;
+    and the reference without the gradients of calls that are divided otherwise."""
     own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
     modules = pair_modules(own, other, parameters)
     modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
     calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
     pairs = pair_calls(calls, reference.calls, modules)
+    both = {Site(mine, 0): Site(other, 0) for mine, other in statistics.items()}
+    pairs |= {mine: other for mine, other in both.items() if mine in ours.outputs and other in reference.calls}
     left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
     attention = pair_attention(left, reference.calls, parameters)
     valid = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}

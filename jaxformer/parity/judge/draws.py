@@ -1,0 +1,18 @@
+"""What draws in training mode say of diverging modules."""
+
+from dataclasses import replace
+
+from jaxformer.parity.judge.trained_alone import row_around
+from jaxformer.parity.match.draw_pairs import DrawPairs
+from jaxformer.parity.report.data import Module
+
+
+def with_draws(rows: list[Module], draws: DrawPairs | None) -> list[Module]:
+    """The table's rows; the innermost diverging module around a draw that one side alone has, or has at another rate, diverges
+    of it."""
+    said: dict[int, list[str]] = {}
+    for side, path, says in draws.differences() if draws else ():
+        place = row_around(rows, f"{path}.(draw)" if path else "(draw)", side == "torch")
+        if rows[place].diverging:
+            said.setdefault(place, []).append(says)
+    return [replace(row, cause="; ".join(said[i]) or row.cause) if i in said else row for i, row in enumerate(rows)]
