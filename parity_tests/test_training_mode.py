@@ -1,5 +1,6 @@
 """Both sides in training mode: batch norm's statistics and momentum, and what is dropped, of ports in three styles."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from flax import linen, nnx
 from torch.nn import functional
 
-from jaxformer.parity.compare import compare
+from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.report.report import Report
 
 B, C, H, W, V, RATE = 5, 4, 3, 6, 7, 0.3
@@ -162,8 +164,16 @@ def test_a_right_port_is_equal_with_all_that_is_dropped(theirs):
     assert report.status == "equal", str(report)
     (says,) = [stage.says for stage in report.stages if stage.name == "dropout"]
     assert says == "2 draws at the same places, with torch's numbers on both sides"
-    compared = {module.jax for module in report.modules}
-    assert {"first.running_mean", "first.running_var", "second.running_mean", "second.running_var"} <= compared
+    (says,) = [stage.says for stage in report.stages if stage.name == "running statistics"]
+    assert says.startswith("4 buffers, relL2 ")
+
+
+def test_statistics_that_are_not_given_are_told(theirs):
+    report = report_of(theirs, arrays(theirs), lambda params, x: plain()(params, x)[0], checks=("forward",))
+    assert report.status == "equal", str(report)
+    assert report.stages[-1].status == "n/a"
+    assert "let it return (output, updated), as apply(variables, x, mutable=['batch_stats']) does" in report.stages[-1].says
+    assert "first.running_mean after the call" in report.not_covered
 
 
 FAST = {"checks": ("weights", "forward", "local")}
@@ -240,7 +250,7 @@ def test_flaxs_own_norms_differ_in_the_running_variance_alone(theirs):
         found = causes(report)
         assert found.keys() == {"first.var", "second.var"}, str(report)
         assert all(cause.startswith("torch variance unbiased; jax variance biased") for cause in found.values()), found
-        assert [stage.name for stage in report.stages if stage.status == "different"][0] == "forward"
+        assert next(stage.name for stage in report.stages if stage.status == "different") == "forward"
 
 
 def test_linens_momentum(theirs):
@@ -248,18 +258,67 @@ def test_linens_momentum(theirs):
     assert found["second.mean"].startswith("torch momentum 0.2; jax momentum 0.8: flax's is 1 minus torch's"), found
 
 
+def by_columns(x: Any, rate: float, key: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, (1, x.shape[1])), x / (1 - rate), 0)
+
+
+def unscaled(x: Any, rate: float, key: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(key, 1 - rate, x.shape), x, 0)
+
+
+def by_rows_of_vmap(x: Any, rate: float, key: Any) -> Any:
+    return jax.vmap(lambda row, key: dropped(row, rate, key))(x, jax.random.split(key, len(x)))
+
+
+def what_is_dropped(x: Any, rate: float, key: Any) -> Any:
+    return jnp.where(jax.random.bernoulli(key, rate, x.shape), 0, x / (1 - rate))
+
+
+def otherwise(x: Any, rate: float, key: Any) -> Any:
+    return jnp.where(jax.random.gumbel(key, x.shape) > 1, 0, x / (1 - rate))
+
+
+HERE = r" \(parity_tests/test_training_mode.py:\d+\)"
 DROPS = {
-    "another rate": ({"rate": 0.25}, "torch has dropout of 0.3 in drop"),
-    "left out": ({"last": 0.0}, "torch has dropout of 0.1 in the model itself"),
+    "another rate": (
+        {"rate": 0.25},
+        f"^torch has dropout of 0.3 in drop{HERE}; jax dropout of 0.25 in the model itself",
+    ),
+    "left out": ({"last": 0.0}, rf"^torch has dropout of 0.1 in the model itself{HERE} of \[5, 7\]; jax has none there$"),
+    "another place": (
+        {"moved": True},
+        r"^torch has dropout of 0.3 in drop.*; jax drops what `self.second.*; jax has it at parity",
+    ),
+    "units together": ({"drop": by_columns}, r"jax drops whole axes of it together, \[1, 7\]"),
+    "not scaled": ({"drop": unscaled}, "^torch has dropout of 0.3 in drop.*; jax does not divide by the part that is kept"),
+    "not tied": ({"drop": otherwise}, "jax has none there"),
 }
 
 
 @pytest.mark.parametrize("case", DROPS)
 def test_what_is_dropped_is_compared(theirs, case):
     change, said = DROPS[case]
-    report = report_of(theirs, arrays(theirs), plain(**change), **FAST, )
-    assert report.status == "different"
-    print(report)
+    report = report_of(theirs, arrays(theirs), plain(**change), checks=("forward", "local"))
+    found = causes(report)
+    assert found.keys() == {"(call)"}, str(report)
+    assert re.search(said, found["(call)"]), found
+    stages = {stage.name: stage for stage in report.stages}
+    assert ("jax draws random numbers (at parity" in stages["forward"].says) == (case == "not tied")
+    assert stages["dropout"].status == ("equal" if case in ("another place", "not scaled") else "different")
+
+
+@pytest.mark.parametrize("drop", [by_rows_of_vmap, what_is_dropped])
+def test_what_draws_otherwise_is_equal(theirs, drop):
+    assert report_of(theirs, arrays(theirs), plain(drop=drop), **FAST).status == "equal"
+
+
+def test_a_dump_carries_the_draws(theirs, tmp_path):
+    save(record_torch(theirs, (X,), tier="A", checks=FAST["checks"], mode="train"), tmp_path / "dump")
+    for change, status in (({}, "equal"), ({"rate": 0.2, "second": {"ddof": 0}}, "different")):
+        report = check(load(tmp_path / "dump"), arrays(theirs), call_jax=plain(**change), tier="A", checks=FAST["checks"])
+        assert report.status == status, str(report)
+        assert [stage.status for stage in report.stages[-2:]] == [status] * 2
+    assert "jax dropout of 0.2 in the model itself" in report.verdict
 
 
 def test_the_models_stay_as_they_were(theirs):

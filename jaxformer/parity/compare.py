@@ -54,8 +54,9 @@ def compare(
     `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
-    With `mode="train"` both run in training mode: dropout drops the same units on both sides, and running statistics are
-    compared after the call (see `InTraining` of `run.training_mode`). With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
+    With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
+    call, which `call_jax` gives behind the output, as Linen's `apply` with `mutable` does; an NNX module holds them.
+    With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
     `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids, or yield the logits of each step with
     their caches (see `compare_generation`).
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
@@ -65,10 +66,13 @@ def compare(
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(jax_model, rules, call_jax)
     check_later(training, generate)
     check_choice("mode", mode, get_args(Mode))
-    chosen, call_torch, call_jax = chosen_checks(checks, tier), only_array(call_torch), only_array(call_jax)
+    call_torch, call_jax = only_array(call_torch), only_array(call_jax)
+    chosen = chosen_checks(checks, tier, in_training=mode == "train")
 
     def record(rows: Any = ...) -> Reference:
-        return record_torch(torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks, mode=mode)
+        return record_torch(
+            torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks, mode=mode
+        )
 
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
@@ -122,6 +126,7 @@ def dump(
     call_torch: Call = apply,
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
+    mode: Mode = "eval",
 ) -> Reference:
     """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
 
@@ -129,7 +134,7 @@ def dump(
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays = checked_torch(torch_model, inputs, call_torch)
-    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks)
+    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks, mode=mode)
     save(reference, folder)
     return reference
 
@@ -144,13 +149,17 @@ def check(
     tier: Tier = "B",
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
-    family, chosen = checked_jax(jax_model, rules, call_jax), chosen_checks(checks, tier)
-    call_jax = only_array(call_jax)
+    family, call_jax = checked_jax(jax_model, rules, call_jax), only_array(call_jax)
+    chosen_checks(checks, tier)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
+    in_training = recorded.draws is not None
+    chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        comparison = Comparison(state, jax_model, family, call_jax, lambda: recorded, needs_of(chosen), tier)
+        comparison = Comparison(
+            state, jax_model, family, call_jax, lambda: recorded, needs_of(chosen), tier, in_training=in_training
+        )
         yield from run_checks(comparison, chosen)
 
     return collected(results(), tier, [check.name for check in chosen])

@@ -1,7 +1,7 @@
 """torch's draws in training mode: each one is noted with its module, and gives the same numbers in every run."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,23 @@ from jaxformer.parity.capture.source_lines import line_here
 
 SEED = 0
 """Of the draws that cannot be given numbers."""
+
+
+Change = Callable[[Any, float], Any]
+"""change(numbers, keep): other numbers for a draw; of dropout 1.0 where a unit is kept, which is then divided by `keep`."""
+
+_altered: list[tuple[Mapping[tuple[str, int], Change], list[Draw]]] = []
+"""What changes draws while a cause is looked for, by module and number; and where they are noted."""
+
+
+@contextmanager
+def altered_draws(changes: Mapping[tuple[str, int], Change], noted: list[Draw] | None = None) -> Iterator[None]:
+    """Inside, draws of `repeatable_draws` are changed, and noted."""
+    _altered.append((changes, [] if noted is None else noted))
+    try:
+        yield
+    finally:
+        _altered.pop()
 
 
 @contextmanager
@@ -30,7 +47,12 @@ def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
         draw = Draw(running[-1], kind, tuple(shape), calls[running[-1]], keep, line_here())
         calls[draw.path] += 1
         found.append(draw)
-        return torch.from_numpy(numbers_of(draw))
+        numbers = torch.from_numpy(numbers_of(draw))
+        for changes, noted in _altered:
+            noted.append(draw)
+            if change := changes.get((draw.path, draw.number)):
+                numbers = change(numbers.double(), keep)
+        return numbers
 
     aten = torch.ops.aten
 

@@ -9,7 +9,6 @@ from unittest import mock
 from jaxformer.parity.capture.call_sites import ATTENTION, Observer, Visits, public_methods
 from jaxformer.parity.capture.torch_softmax import watch_softmax
 
-
 _running: list[Callable[[str, Any], Any]] = []
 """What records single values, in the run that is watched."""
 

@@ -90,8 +90,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
 
 def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
     """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it."""
-    if mismatch.place is None:
-        return None
+    if mismatch.place is None or (traced.draws and traced.draws.differences()):
+        return None  # what one side alone draws is a cause already
     site, part, number = mismatch.place
     place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
     seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}

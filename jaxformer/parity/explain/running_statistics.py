@@ -22,7 +22,7 @@ class Update(NamedTuple):
 
 
 def explain_running(difference: Difference) -> str:
-    """'torch momentum 0.1, variance unbiased; jax momentum 0.1, variance biased (residual 2e-16)'; '' where neither is known."""
+    """'torch momentum 0.1, variance unbiased; jax momentum 0.9, variance biased (residual 2e-16)', or ''."""
     old, x = difference.evidence.before[OLD], difference.evidence.before["input"]
     known = dict(statistics(x, len(old)))
     theirs = next(updates(known, old, difference.torch), None)

@@ -14,6 +14,7 @@ from jaxformer.parity.judge.blame import resolved
 from jaxformer.parity.judge.divided_work import with_open_borders
 from jaxformer.parity.judge.draws import with_draws
 from jaxformer.parity.judge.module_table import table
+from jaxformer.parity.judge.statistics import without_later
 from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
 from jaxformer.parity.match.tensors import NO_RULES, Identified, identify, identify_shapes
@@ -126,7 +127,7 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Module]:
         """The table of modules."""
-        return resolved(self.traced, table(self.traced))
+        return without_later(resolved(self.traced, table(self.traced)), self.traced)
 
     @cached_property
     def trained_alone(self) -> dict[str, str]:

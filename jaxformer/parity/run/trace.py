@@ -13,6 +13,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.attention_calls import valid_entries
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parent
+from jaxformer.parity.match.draw_pairs import DrawPairs
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
@@ -65,6 +66,8 @@ class Traced:
     """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
     """jax's calls on both sides of these borders."""
+    draws: DrawPairs | None = None
+    """In training mode: what both sides draw."""
     no_gradients: ParityError | None = None
     """Why JAX cannot differentiate the model, if it was asked to."""
 
@@ -185,7 +188,9 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)
-        traced = Traced(reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables)
+        traced = Traced(
+            reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
+        )
         normal = (found for site in pairs if (found := traced.propagated(site)))
         if local or gradients or any(over(each, "activation") for each in normal):
             traced = replace(traced, isolated=isolation.run(orders))

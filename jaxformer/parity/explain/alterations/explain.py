@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.alterations import of_children, of_inputs, of_modules, of_operations
+from jaxformer.parity.explain.alterations import of_children, of_draws, of_inputs, of_modules, of_operations
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
@@ -68,6 +68,7 @@ def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
 def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
     """Of alterations, the plain ones first; and how many of each that fit are named."""
     return (
+        (of_draws.alterations_of(rerun), 1),
         (of_states(rerun), 1),
         (of_inputs.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
