@@ -58,6 +58,8 @@ class Difference:
     kind: str = "value"
     """'value', 'scores' or 'weights' (attention's), 'statistic' (a running one), or 'gradient'."""
     evidence: Evidence = field(default_factory=Evidence)
+    what: str = ""
+    """Of a gradient: which it is."""
     forced: bool = False
     """Whether jax's weights were made of torch's scores."""
     hints: dict[Any, Any] = field(default_factory=dict)
@@ -76,10 +78,10 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
     """What is known about a mismatch; `gradient` if its arrays are gradients."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
-        return Difference(*both, "gradient")
+        return Difference(*both, "gradient", what=mismatch.what)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
-        return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.valid)
+        return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
     if owner.path in traced.reference.buffers:
         norm = calls.get(Site(parent(owner.path), 0))
         before = {"input": as_float64(norm.inputs[0]), OLD: as_float64(traced.reference.buffers[owner.path])} if norm else {}

@@ -7,6 +7,7 @@ import numpy as np
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerances
+from jaxformer.parity.judge.stopped_gradients import stopped_gradients
 from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.report.data import Stage
@@ -28,7 +29,8 @@ def gradients(comparison: Comparison) -> Result:
         return Result(Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [])
     nulls, wrong = wrong_gradients(traced)
     if wrong:
-        return Result(Stage("gradients", "different", "; ".join((*alone, wrong, first_diverging(rows)))), [])
+        said = *alone, wrong, *stopped_gradients(traced), first_diverging(rows)
+        return Result(Stage("gradients", "different", "; ".join(said)), [])
     if alone:
         return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {count(len(ours), 'other')}, equal"), nulls)
     rounding = roundings(traced)
