@@ -102,7 +102,10 @@ def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
         owner = next((each for each in around if each in traced.reference.calls), CALL)
     buffers = traced.reference.buffers
     borders = frozenset(t for j, t in traced.pairs.items() if j not in traced.valid and t.path not in buffers)
-    return rerun_of(traced.reference, owner, place, borders, mismatch.torch)
+    rerun = rerun_of(traced.reference, owner, place, borders, mismatch.torch)
+    if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
+        rerun.jax_gradients = traced.gradients
+    return rerun
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

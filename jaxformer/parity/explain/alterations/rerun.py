@@ -50,6 +50,10 @@ class Rerun:
     found: Any = None
     inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
     """In which the module runs as in the user's call."""
+    cotangent: np.ndarray = field(default_factory=lambda: np.ones(()))
+    """Of the user's call."""
+    jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """jax's, of torch's parameters by name, where the array is what the user's call gives."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -168,4 +172,13 @@ def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozen
         for site in borders
         if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
     )
-    return Rerun(model, lambda: source.call(model, *tensors), owner, place, inner, wanted, inside=source.inside)
+    return Rerun(
+        model,
+        lambda: source.call(model, *tensors),
+        owner,
+        place,
+        inner,
+        wanted,
+        inside=source.inside,
+        cotangent=reference.cotangent,
+    )
