@@ -256,6 +256,16 @@ def test_values_are_compared_where_gradients_cannot_be(case):
     assert report_of((PARAMS, around(inner)), checks=("forward", "local")).status == "equal"
 
 
+def test_other_values_are_different_where_gradients_cannot_be_taken():
+    report = report_of((PARAMS, around(lambda x: 1.5 * called_back(x))))
+    assert report.verdict.startswith("DIFFERENT: (call): ")
+    assert report.exit_code == 1
+    (says,) = [stage.says for stage in report.stages if stage.name == "gradients"]
+    assert "Pure callbacks do not support JVP" in says
+    assert "parity_tests/test_any_port.py:" in says
+    assert says.endswith("; the values differ already")
+
+
 @pytest.mark.parametrize("draws", [lambda x: x + torch.randn(x.shape), torch.nn.functional.dropout], ids=["noise", "dropout"])
 def test_torch_that_draws_random_numbers_is_told(draws):
     report = report_of((PARAMS, port), net(hidden=draws))
