@@ -1,6 +1,7 @@
 """Whatever a port does, the comparison ends with a verdict, or with one line that says what to change and where."""
 
 import dataclasses
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -287,6 +288,32 @@ def test_jax_that_draws_random_numbers_is_told(made):
     assert report.status == "different"
     (says,) = [stage.says for stage in report.stages if stage.name == "forward"]
     assert "jax draws random numbers (at parity_tests/test_any_port.py:" in says
+
+
+HELD = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "where"),
+    [
+        (lambda: np.random.normal(size=(B, V)), "parity_tests/test_any_port.py:"),
+        (lambda: np.random.default_rng().normal(size=(B, V)), "parity_tests/test_any_port.py:"),
+        (lambda: random.random(), "parity_tests/test_any_port.py:"),
+        (lambda: HELD.normal(size=(B, V)), "a numpy generator that the model holds"),
+    ],
+    ids=["numpy", "an unseeded generator", "random", "a held generator"],
+)
+def test_random_numbers_of_the_host_are_told(draw, where):
+    report = report_of((PARAMS, lambda p, x: port(p, x) + draw()), checks=("forward",))
+    assert report.status == "different"
+    assert (
+        f"jax gives another output each time: it draws random numbers with numpy or random (at {where}" in report.stages[0].says
+    )
+
+
+def test_numbers_of_a_seed_are_constants():
+    report = report_of((PARAMS, lambda p, x: port(p, x) + np.random.default_rng(0).normal(size=(B, V))), checks=("forward",))
+    assert "another output each time" not in report.stages[0].says
 
 
 def test_torch_may_give_one_array_in_a_dict_too():

@@ -8,6 +8,7 @@ from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxe
 from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.run.host_random import host_random
 from jaxformer.parity.run.trace import Traced
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
@@ -58,5 +59,9 @@ def untraced(traced: Traced) -> list[str]:
 
 def drawn(traced: Traced) -> list[str]:
     """That the JAX model draws random numbers, where it does."""
+    if host := host_random(traced):
+        return [
+            f"jax gives another output each time: it draws random numbers with numpy or random (at {host[0]}); take them out"
+        ]
     places = traced.normal_run.draws
     return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []
