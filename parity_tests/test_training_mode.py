@@ -217,7 +217,7 @@ OUTPUTS = {
 @pytest.mark.parametrize("case", OUTPUTS)
 def test_the_norms_own_output_is_explained(theirs, case):
     change, said = OUTPUTS[case]
-    ours = Net(theirs)
+    ours: Any = Net(theirs)
 
     def first(held: Any, x: Any) -> Any:
         output, state = normed(held, x.transpose(0, 3, 1, 2), 0.1, **change)
