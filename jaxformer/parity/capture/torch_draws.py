@@ -38,15 +38,41 @@ def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
     """
     import torch
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    paths, running, calls = {module: path for path, module in model.named_modules()}, [""], Counter[str]()
-    found: list[Draw] = []
+    paths, notes = {module: path for path, module in model.named_modules()}, _Notes()
 
-    def given(kind: str, shape: Any, keep: float = 1.0) -> Any:
-        draw = Draw(running[-1], kind, tuple(shape), calls[running[-1]], keep, line_here())
-        calls[draw.path] += 1
-        found.append(draw)
+    def enter(module: Any, _: Any) -> None:
+        notes.running.append(paths.get(module, notes.running[-1]))
+
+    def leave(*_: Any) -> None:
+        notes.running.pop()
+
+    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)
+    try:
+        with torch.random.fork_rng(devices=[]), _repeating(notes.numbers):
+            torch.manual_seed(SEED)
+            yield notes.found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Notes:
+    """The modules that are running, and what they have drawn."""
+
+    def __init__(self) -> None:
+        self.running = [""]
+        self.calls: Counter[str] = Counter()
+        self.found: list[Draw] = []
+
+    def numbers(self, kind: str, shape: Any, keep: float = 1.0) -> Any:
+        """Those of the next draw."""
+        import torch
+
+        path = self.running[-1]
+        draw = Draw(path, kind, tuple(shape), self.calls[path], keep, line_here())
+        self.calls[path] += 1
+        self.found.append(draw)
         numbers = torch.from_numpy(numbers_of(draw))
         for changes, noted in _altered:
             noted.append(draw)
@@ -54,42 +80,35 @@ def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
                 numbers = change(numbers.double(), keep)
         return numbers
 
+
+def _repeating(numbers: Callable[..., Any]) -> Any:
+    """Inside, torch's operations draw these numbers."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
     aten = torch.ops.aten
+    plain = {aten.rand: UNIFORM, aten.rand_like: UNIFORM, aten.randn: NORMAL, aten.randn_like: NORMAL}
 
     class Repeating(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+
+            def given(i: int, name: str, usual: float) -> Any:
+                return args[i] if len(args) > i else kwargs.get(name, usual)
+
             if operation is aten.bernoulli_.float:
-                keep = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-                return args[0].copy_(given(DROPOUT, args[0].shape, keep))
+                return args[0].copy_(numbers(DROPOUT, args[0].shape, given(1, "p", 0.5)))
             output = operation(*args, **kwargs)
             if torch.Tag.nondeterministic_seeded not in operation.tags or not isinstance(output, torch.Tensor):
                 return output
-            if operation.overloadpacket in (aten.rand, aten.rand_like):
-                return output.copy_(given(UNIFORM, output.shape))
+            if kind := plain.get(operation.overloadpacket):
+                return output.copy_(numbers(kind, output.shape))
             if operation is aten.uniform_.default:
-                low, high = (args[i] if len(args) > i else kwargs.get(name, i - 1.0) for i, name in ((1, "from"), (2, "to")))
-                return output.copy_(in_range(given(UNIFORM, output.shape), low, high))
-            if operation.overloadpacket in (aten.randn, aten.randn_like):
-                return output.copy_(given(NORMAL, output.shape))
+                return output.copy_(in_range(numbers(UNIFORM, output.shape), given(1, "from", 0.0), given(2, "to", 1.0)))
             if operation is aten.normal_.default:
-                mean, std = (args[i] if len(args) > i else kwargs.get(name, i - 1.0) for i, name in ((1, "mean"), (2, "std")))
-                return output.copy_(mean + std * given(NORMAL, output.shape))
+                return output.copy_(given(1, "mean", 0.0) + given(2, "std", 1.0) * numbers(NORMAL, output.shape))
             if "attention" not in str(operation):
-                given(operation.overloadpacket.__name__, output.shape)
+                numbers(operation.overloadpacket.__name__, output.shape)
             return output
 
-    def enter(module: Any, _: Any) -> None:
-        running.append(paths.get(module, running[-1]))
-
-    def leave(*_: Any) -> None:
-        running.pop()
-
-    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)
-    try:
-        with torch.random.fork_rng(devices=[]), Repeating():
-            torch.manual_seed(SEED)
-            yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return Repeating()
