@@ -316,5 +316,21 @@ def test_numbers_of_a_seed_are_constants():
     assert "another output each time" not in report.stages[0].says
 
 
+CLOSED = {
+    "cond": EQUAL["a cond"],
+    "while_loop": lambda: (PARAMS, around(lambda x: jnp.tanh(jax.lax.fori_loop(0, jnp.asarray(1), lambda i, c: c + i, x)))),
+    "pure_callback": lambda: (PARAMS, around(called_back)),
+    "custom_vjp": EQUAL["a gradient of its own"],
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_is_not_looked_into_is_told(name):
+    report = report_of(CLOSED[name](), checks=("forward",))
+    (says,) = report.not_covered
+    assert says.startswith(f"calls inside of {name} (parity_tests/test_any_port.py:")
+    assert report.status == "equal"
+
+
 def test_torch_may_give_one_array_in_a_dict_too():
     assert report_of((PARAMS, port), net(after=lambda x: {"logits": x, "loss": None})).status == "equal"

@@ -26,14 +26,14 @@ def forward(comparison: Comparison) -> Result:
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
         says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), *drawn(traced)))
-        return Result(Stage("forward", "different", says))
+        return Result(Stage("forward", "different", says), inconclusive=closed(traced))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))
     relaxed = relaxed_tolerances(((row.name, row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (tolerance {TOLERANCES['activation'][0]:.0e}){note(relaxed)}"
     stage = Stage("forward", "equal", "; ".join((says, *traced.tables.says(), *untraced(traced))))
-    return Result(stage, inconclusive=inconclusive(relaxed))
+    return Result(stage, inconclusive=[*inconclusive(relaxed), *closed(traced)])
 
 
 def local(comparison: Comparison) -> Result:
@@ -55,6 +55,11 @@ def local(comparison: Comparison) -> Result:
 def untraced(traced: Traced) -> list[str]:
     """That the JAX model ran without jit, where it did."""
     return [f"jit cannot trace {traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
+
+
+def closed(traced: Traced) -> list[str]:
+    """Where calls are not seen."""
+    return [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
 
 
 def drawn(traced: Traced) -> list[str]:
