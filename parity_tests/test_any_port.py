@@ -1,6 +1,7 @@
 """Whatever a port does, the comparison ends with a verdict, or with one line that says what to change and where."""
 
 import dataclasses
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -256,6 +257,16 @@ def test_values_are_compared_where_gradients_cannot_be(case):
     assert report_of((PARAMS, around(inner)), checks=("forward", "local")).status == "equal"
 
 
+def test_other_values_are_different_where_gradients_cannot_be_taken():
+    report = report_of((PARAMS, around(lambda x: 1.5 * called_back(x))))
+    assert report.verdict.startswith("DIFFERENT: (call): ")
+    assert report.exit_code == 1
+    (says,) = [stage.says for stage in report.stages if stage.name == "gradients"]
+    assert "Pure callbacks do not support JVP" in says
+    assert "parity_tests/test_any_port.py:" in says
+    assert says.endswith("; the values differ already")
+
+
 @pytest.mark.parametrize("draws", [lambda x: x + torch.randn(x.shape), torch.nn.functional.dropout], ids=["noise", "dropout"])
 def test_torch_that_draws_random_numbers_is_told(draws):
     report = report_of((PARAMS, port), net(hidden=draws))
@@ -277,6 +288,48 @@ def test_jax_that_draws_random_numbers_is_told(made):
     assert report.status == "different"
     (says,) = [stage.says for stage in report.stages if stage.name == "forward"]
     assert "jax draws random numbers (at parity_tests/test_any_port.py:" in says
+
+
+HELD = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "where"),
+    [
+        (lambda: np.random.normal(size=(B, V)), "parity_tests/test_any_port.py:"),
+        (lambda: np.random.default_rng().normal(size=(B, V)), "parity_tests/test_any_port.py:"),
+        (lambda: random.random(), "parity_tests/test_any_port.py:"),
+        (lambda: HELD.normal(size=(B, V)), "a numpy generator that the model holds"),
+    ],
+    ids=["numpy", "an unseeded generator", "random", "a held generator"],
+)
+def test_random_numbers_of_the_host_are_told(draw, where):
+    report = report_of((PARAMS, lambda p, x: port(p, x) + draw()), checks=("forward",))
+    assert report.status == "different"
+    assert (
+        f"jax gives another output each time: it draws random numbers with numpy or random (at {where}" in report.stages[0].says
+    )
+
+
+def test_numbers_of_a_seed_are_constants():
+    report = report_of((PARAMS, lambda p, x: port(p, x) + np.random.default_rng(0).normal(size=(B, V))), checks=("forward",))
+    assert "another output each time" not in report.stages[0].says
+
+
+CLOSED = {
+    "cond": EQUAL["a cond"],
+    "while_loop": lambda: (PARAMS, around(lambda x: jnp.tanh(jax.lax.fori_loop(0, jnp.asarray(1), lambda i, c: c + i, x)))),
+    "pure_callback": lambda: (PARAMS, around(called_back)),
+    "custom_vjp": EQUAL["a gradient of its own"],
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_is_not_looked_into_is_told(name):
+    report = report_of(CLOSED[name](), checks=("forward",))
+    (says,) = report.not_covered
+    assert says.startswith(f"calls inside of {name} (parity_tests/test_any_port.py:")
+    assert report.status == "equal"
 
 
 def test_torch_may_give_one_array_in_a_dict_too():

@@ -201,6 +201,7 @@ def test_a_loss_over_another_number():
     found = course(replace(FEW, jax_loss=lambda model, ids, targets: 2 * jax_loss(model, ids, targets)))
     assert set(outcome(found).values()) == {"different", "equal"}
     assert "the gradient differs already" in found.stages[1].says
+    assert found.stages[0].says.endswith("; jax's loss is 2 times torch's, and so are its gradients")
 
 
 def test_a_loss_that_is_nan():

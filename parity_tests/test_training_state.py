@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,5 +102,43 @@ def test_what_a_model_keeps_for_itself_goes_from_step_to_step(decay):
     )
     rules = replace(LINE, constants=frozenset({"mean"}))
     found = compare_training(TorchPaced(), Paced(decay), learning, rules)
-    assert found.stages[-1].status == ("equal" if decay == 0.9 else "different"), found.stages
-    assert found.buffers == ["mean"]
+    assert [stage.status for stage in found.stages[-2:]] == ["equal" if decay == 0.9 else "different"] * 2, found.stages
+    assert found.stages[-2].name == "running statistics"
+    assert found.buffers == []
+    assert ("step 0: mean, max/rms" in found.stages[-2].says) == (decay == 0.8)
+
+
+class LinenNorm(flax.linen.Module):
+    momentum: float
+
+    @flax.linen.compact
+    def __call__(self, x):
+        x = flax.linen.Dense(WIDE, name="0")(x)
+        return flax.linen.BatchNorm(use_running_average=False, momentum=self.momentum, epsilon=1e-5, name="1")(x)
+
+
+def test_linens_new_statistics_come_behind_the_loss():
+    """Its variance is biased, so that means alone are equal."""
+    theirs = excite(torch.nn.Sequential(torch.nn.Linear(D, WIDE), torch.nn.BatchNorm1d(WIDE)), seed=1)
+    array = {name: tensor.numpy() for name, tensor in theirs.state_dict().items()}
+    params = {"0": {"kernel": array["0.weight"].T, "bias": array["0.bias"]}, "1": {"scale": array["1.weight"]}}
+    params["1"]["bias"] = array["1.bias"]
+    ours = {"params": params, "batch_stats": {"1": {"mean": array["1.running_mean"], "var": array["1.running_var"]}}}
+    for momentum, says in ((0.9, "step 0: 1.running_var"), (0.8, "jax moves it 2 times as far")):
+
+        def loss(held: Any, x: Any, momentum: float = momentum) -> Any:
+            output, updates = LinenNorm(momentum).apply(held, x, mutable=["batch_stats"])
+            return (output**3).mean(), updates
+
+        learning = TrainingSpec(
+            batches=[(X,)] * 2,
+            torch_loss=lambda model, x: (model(x) ** 3).mean(),
+            jax_loss=loss,
+            torch_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+            jax_optimizer=optax.sgd(0.1),
+        )
+        call = {"call_jax": lambda held, x, m=momentum: LinenNorm(m).apply(held, x, mutable=["batch_stats"])[0]}
+        report = compare(theirs, ours, (X,), checks=("weights",), training=learning, tier="A", **call)
+        stages = {stage.name: stage for stage in report.stages}
+        assert says in stages["running statistics"].says, str(report)
+        assert {name for name, stage in stages.items() if stage.status == "different"} == {"running statistics"}

@@ -59,6 +59,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/data/buckets.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",
     "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
     "jaxformer/parity/compare.py:compare": COMPARISON,
+    "jaxformer/parity/compare.py:dump": COMPARISON,
     "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,
     "torch_ref/decoding/choose.py:choose": DECODING,

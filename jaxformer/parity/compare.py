@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,16 +20,17 @@ from jaxformer.parity.numerics.metrics import TOLERANCES
 from jaxformer.parity.probe.reach import never_passed
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.record.coverage import sensitivity
-from jaxformer.parity.record.reference import Call, Reference, Tier, apply, only_array, run_torch
+from jaxformer.parity.record.reference import Call, Reference, Source, Tier, apply, only_array, run_torch
 from jaxformer.parity.record.rounding_error import measure_rounding
 from jaxformer.parity.record.torch_state import TorchState, torch_state
+from jaxformer.parity.record.training_mode import InTraining
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.parity.validate import check_later, checked_jax, checked_torch, evaluating
-from jaxformer.validation.fields import check_path
+from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_torch, evaluating
+from jaxformer.validation.fields import check_choice, check_path
 from jaxformer.whole_files import refuse_existing
 
 
@@ -43,6 +44,7 @@ def compare(
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
+    mode: Mode = "eval",
     training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
 ) -> Report:
@@ -52,6 +54,8 @@ def compare(
     `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
+    With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
+    call, which `call_jax` gives behind the output, as Linen's `apply` with `mutable` does; an NNX module holds them.
     With `training`, copies of both are trained step beside step: loss, optimizer, schedule and all steps are compared. With
     `generate`, two functions `torch_generate(model)` and `jax_generate(model)` write ids, or yield the logits of each step with
     their caches (see `compare_generation`).
@@ -61,14 +65,19 @@ def compare(
 
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(jax_model, rules, call_jax)
     check_later(training, generate)
-    chosen, call_torch, call_jax = chosen_checks(checks, tier), only_array(call_torch), only_array(call_jax)
+    check_choice("mode", mode, get_args(Mode))
+    call_torch, call_jax = only_array(call_torch), only_array(call_jax)
+    chosen = chosen_checks(checks, tier, in_training=mode == "train")
 
     def record(rows: Any = ...) -> Reference:
-        return record_torch(torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks)
+        return record_torch(
+            torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks, mode=mode
+        )
 
     def results() -> Iterator[Result]:
-        state, needs, trains = torch_state(torch_model), needs_of(chosen), training is not None
-        comparison = Comparison(state, jax_model, family, call_jax, record, needs, tier, trains, record)
+        state, needs = torch_state(torch_model), needs_of(chosen)
+        options = {"trains": training is not None, "in_training": mode == "train", "record_rows": record}
+        comparison = Comparison(state, jax_model, family, call_jax, record, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
             yield from trained(torch_model, comparison.candidate, training)
@@ -89,13 +98,20 @@ def record_torch(
     *,
     tier: Tier = "B",
     checks: tuple[str, ...] = CHECK_NAMES,
+    mode: Mode = "eval",
 ) -> Reference:
     """All that the checks need of torch: the half of `compare` that runs it. ParityError where it cannot run."""
     needs = needs_of(chosen_checks(checks, tier))
-    with evaluating(torch_model):
+    training = InTraining(call, torch_model) if mode == "train" else None
+    call = training or call
+    with evaluating(torch_model, mode):
         with torch_draws() as draws:
             reference = run_torch(torch_model, inputs, call, tier=tier, watch=True, gradients="gradients" in needs)
-        if draws and not np.array_equal(run_torch(torch_model, inputs, call, gradients=False).output, reference.output, True):
+        if training is not None:
+            source = Source(torch_model, call, training.inside)
+            environment = {**reference.environment, "mode": "training"}
+            reference = replace(reference, draws=training.draws, source=source, environment=environment)
+        elif draws and not np.array_equal(run_torch(torch_model, inputs, call, gradients=False).output, reference.output, True):
             raise ParityError(f"torch gives another output each time: it draws random numbers (at {draws[0]}); take them out")
         reference = replace(reference, rounding=measure_rounding(torch_model, reference, call))
         not_covered = tuple(sensitivity(torch_model, inputs, call)) if "coverage" in needs else None
@@ -110,6 +126,7 @@ def dump(
     call_torch: Call = apply,
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
+    mode: Mode = "eval",
 ) -> Reference:
     """Record the torch side of a comparison in a folder, for `check` where torch is not installed.
 
@@ -117,7 +134,7 @@ def dump(
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays = checked_torch(torch_model, inputs, call_torch)
-    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks)
+    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks, mode=mode)
     save(reference, folder)
     return reference
 
@@ -132,13 +149,17 @@ def check(
     tier: Tier = "B",
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
-    family, chosen = checked_jax(jax_model, rules, call_jax), chosen_checks(checks, tier)
-    call_jax = only_array(call_jax)
+    family, call_jax = checked_jax(jax_model, rules, call_jax), only_array(call_jax)
+    chosen_checks(checks, tier)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
+    in_training = recorded.draws is not None
+    chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        comparison = Comparison(state, jax_model, family, call_jax, lambda: recorded, needs_of(chosen), tier)
+        comparison = Comparison(
+            state, jax_model, family, call_jax, lambda: recorded, needs_of(chosen), tier, in_training=in_training
+        )
         yield from run_checks(comparison, chosen)
 
     return collected(results(), tier, [check.name for check in chosen])

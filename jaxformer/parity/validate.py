@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -18,6 +18,9 @@ from jaxformer.parity.record.reference import Call, apply
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.validation.fields import check_function, check_kind
+
+Mode = Literal["eval", "train"]
+"""Inference or training mode, of both models."""
 
 
 def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.ndarray, ...]:
@@ -84,10 +87,11 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be compared in it."""
+def evaluating(model: Any, mode: Mode = "eval") -> Iterator[None]:
+    """A torch model in inference mode, and as it was afterwards; ParityError for one that cannot be compared. In `mode` "train"
+    the call itself puts it in training mode."""
     for path, module in model.named_modules():
-        refuse(path, module)
+        refuse(path, module, mode)
     modes = {module: module.training for module in model.modules()}
     buffers = {module: {name: (b, None if b is None else b.clone()) for name, b in module._buffers.items()} for module in modes}
     model.eval()
@@ -104,7 +108,7 @@ def evaluating(model: Any) -> Iterator[None]:
                 module._buffers[name] = buffer
 
 
-def refuse(path: str, module: Any) -> None:
+def refuse(path: str, module: Any, mode: Mode) -> None:
     """ParityError for a torch module that drops units, or cannot be watched."""
     import torch
 
@@ -114,8 +118,8 @@ def refuse(path: str, module: Any) -> None:
         raise ParityError(
             f"{where} is made by torch.jit, so nothing can be seen inside; give the nn.Module that it was made of"
         )
-    if isinstance(module, drops) and module.training and module.p > 0:
+    if mode == "eval" and isinstance(module, drops) and module.training and module.p > 0:
         raise ParityError(
-            f"the torch model is in training mode and {where} drops units (p = {module.p}); call .eval() on it, or compare "
-            "training"
+            f"the torch model is in training mode and {where} drops units (p = {module.p}); call .eval() on it, or "
+            "compare with mode='train'"
         )

@@ -9,6 +9,15 @@ from unittest import mock
 from jaxformer.parity.capture.call_sites import ATTENTION, Observer, Visits, public_methods
 from jaxformer.parity.capture.torch_softmax import watch_softmax
 
+_running: list[Callable[[str, Any], Any]] = []
+"""What records single values, in the run that is watched."""
+
+
+def record_in_torch(name: str, value: Any) -> None:
+    """A value of the model's, as if a module of that name gave it; outside of `watch_torch` nothing is done."""
+    if _running:
+        _running[-1](name, value)
+
 
 @contextmanager
 def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
@@ -39,6 +48,8 @@ def watch_torch(model: Any, observer: Observer) -> Iterator[None]:
             names = {name for _, name, _ in public_methods(type(module), torch.nn.Module)} if own else set()
             for name in {"forward", *names}:
                 stack.enter_context(mock.patch.object(module, name, watched(module, path, getattr(module, name))))
+        _running.append(visits.record)
+        stack.callback(_running.remove, visits.record)
         yield
 
 

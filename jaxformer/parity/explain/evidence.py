@@ -14,9 +14,10 @@ import numpy as np
 from jaxformer.parity.capture.attention_calls import is_attention, scores_of
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import ATTENTION, CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import ancestors, below, last
+from jaxformer.parity.capture.module_paths import ancestors, below, last, parent
 from jaxformer.parity.explain.alterations.rerun import Rerun, rerun_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
+from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
@@ -24,6 +25,8 @@ Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
 """Other names of a bias in torch."""
 SCORES, WEIGHTS = ATTENTION
+STATISTIC, OLD = "statistic", "old"
+"""A running statistic after a call in training mode, and before it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Evidence:
     """Those of every other module: by its name where it lies beside, by its path elsewhere."""
     scores: Sequence[np.ndarray] = ()
     """The attention scores `B N T S` that were made inside of it so far."""
+    statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Its own float buffers."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,10 @@ class Difference:
     jax: np.ndarray
     torch: np.ndarray
     kind: str = "value"
-    """'value', 'scores' or 'weights' (attention's), or 'gradient'."""
+    """'value', 'scores' or 'weights' (attention's), 'statistic' (a running one), or 'gradient'."""
     evidence: Evidence = field(default_factory=Evidence)
+    what: str = ""
+    """Of a gradient: which it is."""
     forced: bool = False
     """Whether jax's weights were made of torch's scores."""
     hints: dict[Any, Any] = field(default_factory=dict)
@@ -71,26 +78,34 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
     """What is known about a mismatch; `gradient` if its arrays are gradients."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
-        return Difference(*both, "gradient")
+        return Difference(*both, "gradient", what=mismatch.what)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
-        return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.valid)
+        return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
+    if owner.path in traced.reference.buffers:
+        norm = calls.get(Site(parent(owner.path), 0))
+        before = {"input": as_float64(norm.inputs[0]), OLD: as_float64(traced.reference.buffers[owner.path])} if norm else {}
+        return Difference(*both, STATISTIC, Evidence(before))
     rerun = partial(rerun_of_mismatch, traced, mismatch)
     return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints, rerun=rerun)
 
 
 def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
     """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it."""
-    if mismatch.place is None:
-        return None
+    if mismatch.place is None or (traced.draws and traced.draws.differences()):
+        return None  # what one side alone draws is a cause already
     site, part, number = mismatch.place
     place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
     seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
     if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
         around = (Site(path, 0) for path in ancestors(owner.path))
         owner = next((each for each in around if each in traced.reference.calls), CALL)
-    borders = frozenset(theirs for ours, theirs in traced.pairs.items() if ours not in traced.valid)
-    return rerun_of(traced.reference, owner, place, borders, mismatch.torch)
+    buffers = traced.reference.buffers
+    borders = frozenset(t for j, t in traced.pairs.items() if j not in traced.valid and t.path not in buffers)
+    rerun = rerun_of(traced.reference, owner, place, borders, mismatch.torch)
+    if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
+        rerun.jax_gradients = traced.gradients
+    return rerun
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
@@ -110,7 +125,8 @@ def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:
     softmaxes = [site for site in inside if is_attention(site, calls[site]) and last(site.path) == SCORES]
     scores = [calls[site].output[0] for site in softmaxes]
     ids = {f"ids {i}" if i else "ids": array for i, array in enumerate(each for each in given if each.dtype.kind in "iu")}
-    return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores)
+    held = {last(name): as_float64(array) for name, array in traced.reference.buffers.items() if parent(name) == owner.path}
+    return Evidence(before, ids, masks, own, nearest_first(shown, mismatch.owner.path), scores, held)
 
 
 def arrays_before(owner: Site, inside: list[Site], calls: Trace) -> dict[str, np.ndarray]:

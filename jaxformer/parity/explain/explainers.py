@@ -11,10 +11,11 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.explain.appearance import appearance
 from jaxformer.parity.explain.by_formula import explain_by
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows
-from jaxformer.parity.explain.evidence import SCORES, WEIGHTS, Difference, difference_of
+from jaxformer.parity.explain.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.explain.factor import explain_plainly
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
+from jaxformer.parity.explain.running_statistics import explain_running
 from jaxformer.parity.explain.scores_and_weights import explain_attention
 from jaxformer.parity.explain.sums import explain_sum
 from jaxformer.parity.explain.types_and_axes import explain_axes, explain_cast, explain_ids
@@ -61,6 +62,7 @@ EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
+    Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),

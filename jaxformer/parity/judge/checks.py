@@ -7,8 +7,10 @@ from typing import get_args
 from jaxformer.errors import InputError
 from jaxformer.parity.judge.comparison import Comparison, Need, Result
 from jaxformer.parity.judge.coverage import sensitivity
+from jaxformer.parity.judge.dropout import dropout
 from jaxformer.parity.judge.gradients import activation_gradients, gradients
 from jaxformer.parity.judge.low_precision import bfloat16, float32
+from jaxformer.parity.judge.running_statistics import running_statistics
 from jaxformer.parity.judge.values import forward, local
 from jaxformer.parity.judge.weights import weights
 from jaxformer.parity.record.reference import LOW_PRECISION, Tier
@@ -34,16 +36,19 @@ CHECKS = (
     Check("local", local, frozenset({"isolated"}), by_module=True),
     Check("gradients", gradients, frozenset({"gradients"})),
     Check("activation gradients", activation_gradients, frozenset({"gradients"}), by_module=True),
+    Check("dropout", dropout, frozenset({"forward"})),
+    Check("running statistics", running_statistics, frozenset({"forward"})),
     Check("sensitivity", sensitivity, frozenset({"coverage"})),
     Check("float32", float32, frozenset({"low precision"})),
     Check("bfloat16", bfloat16, frozenset({"low precision"})),
 )
-CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in LOW_PRECISION["C"])
-"""Those that a caller chooses from; the others come with a tier."""
+OF_TRAINING = ("dropout", "running statistics")
+CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in (*LOW_PRECISION["C"], *OF_TRAINING))
+"""Those that a caller chooses from; the others come with a tier, or with training mode."""
 
 
-def chosen_checks(names: tuple[str, ...], tier: Tier) -> list[Check]:
-    """The checks of these names and of the tier; InputError for names that are not checks."""
+def chosen_checks(names: tuple[str, ...], tier: Tier, *, in_training: bool = False) -> list[Check]:
+    """The checks of these names, of the tier and of training mode; InputError for names that are not checks."""
     if not names or isinstance(names, str):
         raise InputError(f"checks is {repr(names) if names else 'empty'}; give a tuple of some of {', '.join(CHECK_NAMES)}")
     if set(names) == {"sensitivity"} and tier == "A":
@@ -51,7 +56,7 @@ def chosen_checks(names: tuple[str, ...], tier: Tier) -> list[Check]:
     for name in names:
         check_choice("checks", name, CHECK_NAMES)
     check_choice("tier", tier, get_args(Tier))
-    return [check for check in CHECKS if check.name in {*names, *LOW_PRECISION[tier]}]
+    return [check for check in CHECKS if check.name in {*names, *LOW_PRECISION[tier], *(OF_TRAINING if in_training else ())}]
 
 
 def needs_of(checks: Sequence[Check]) -> frozenset[Need]:

@@ -12,7 +12,9 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, to_jax
 from jaxformer.parity.judge.blame import resolved
 from jaxformer.parity.judge.divided_work import with_open_borders
+from jaxformer.parity.judge.draws import with_draws
 from jaxformer.parity.judge.module_table import table
+from jaxformer.parity.judge.statistics import without_later
 from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
 from jaxformer.parity.match.tensors import NO_RULES, Identified, identify, identify_shapes
@@ -23,6 +25,7 @@ from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.load_weights import filled, has_shapes_alone
 from jaxformer.parity.run.trace import Traced, trace
+from jaxformer.parity.run.training_mode import InTraining, with_training
 from jaxformer.parity.run.unread_parameters import with_idle
 from jaxformer.parity.run.unusual_orders import resolve
 
@@ -59,6 +62,8 @@ class Comparison:
     tier: Tier = "B"
     trains: bool = False
     """Whether training is compared too: it tells then what one side alone trains."""
+    in_training: bool = False
+    """Whether both sides run in training mode."""
     record_rows: Callable[[np.ndarray], Reference] | None = None
     """Gives the reference of some rows of the inputs, those that are True; None where torch cannot be run again."""
 
@@ -95,10 +100,12 @@ class Comparison:
     def matched(self) -> Identified:
         """Which tensor is which."""
         rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
-        found = (identify_shapes if shapes else identify)(self.state, self.like, rules)
+        found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
+        if self.in_training:
+            call = InTraining(call)
         if not shapes:
-            found = resolve(found, rules, lambda: self.reference, self.call)
-        return with_idle(found, lambda: self.reference, self.call)
+            found = resolve(found, rules, lambda: self.reference, call)
+        return with_idle(found, lambda: self.reference, call)
 
     @cached_property
     def candidate(self) -> Candidate:
@@ -108,7 +115,8 @@ class Comparison:
         """
         found, call = self.matched, self.call
         loaded = to_jax(self.state.weights, found.model, found.family)
-        return Candidate(loaded, wraps(call)(lambda *given: call(*given)), found.family, found.tables, found.alone)
+        candidate = Candidate(loaded, wraps(call)(lambda *given: call(*given)), found.family, found.tables, found.alone)
+        return with_training(candidate, self.reference) if self.in_training else candidate
 
     @cached_property
     def traced(self) -> Traced:
@@ -119,7 +127,7 @@ class Comparison:
     @cached_property
     def rows(self) -> list[Module]:
         """The table of modules."""
-        return resolved(self.traced, table(self.traced))
+        return without_later(resolved(self.traced, table(self.traced)), self.traced)
 
     @cached_property
     def trained_alone(self) -> dict[str, str]:
@@ -130,7 +138,7 @@ class Comparison:
     def module_fields(self) -> dict[str, Any]:
         """The fields of the report that are of modules, and what both sides ran on."""
         return {
-            "modules": blamed(self.rows, self.candidate, self.trained_alone),
+            "modules": with_draws(blamed(self.rows, self.candidate, self.trained_alone), self.candidate.draws),
             **unpaired_calls(self.traced),
             "taps": unpaired_taps(self.traced),
             "environment": environment() | dict(self.reference.environment),

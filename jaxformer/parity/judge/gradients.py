@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxformer.errors import ParityError
+from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerances
+from jaxformer.parity.judge.stopped_gradients import stopped_gradients
 from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.report.data import Stage
@@ -17,7 +20,7 @@ from jaxformer.parity.report.summarize import part_of
 def gradients(comparison: Comparison) -> Result:
     """Of every weight and every float input; null ones cannot be judged."""
     if comparison.traced.no_gradients:
-        raise comparison.traced.no_gradients
+        return not_taken(comparison, "gradients", comparison.traced.no_gradients)
     traced, rows, alone = comparison.traced, comparison.rows, list(comparison.trained_alone.values())
     ours, theirs = traced.gradients, traced.reference.gradients
     not_finite = [name for name, array in theirs.items() if not np.isfinite(array).all()]
@@ -28,7 +31,8 @@ def gradients(comparison: Comparison) -> Result:
         return Result(Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [])
     nulls, wrong = wrong_gradients(traced)
     if wrong:
-        return Result(Stage("gradients", "different", "; ".join((*alone, wrong, first_diverging(rows)))), [])
+        said = *alone, wrong, *stopped_gradients(traced), first_diverging(rows)
+        return Result(Stage("gradients", "different", "; ".join(said)), [])
     if alone:
         return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {count(len(ours), 'other')}, equal"), nulls)
     rounding = roundings(traced)
@@ -47,9 +51,9 @@ def activation_gradients(comparison: Comparison) -> Result:
 
     Equal gradients of unequal values prove nothing: a module whose values differ is different here too.
     """
-    if comparison.traced.no_gradients:
-        raise comparison.traced.no_gradients
     name, rows = "activation gradients", comparison.rows
+    if comparison.traced.no_gradients:
+        return not_taken(comparison, name, comparison.traced.no_gradients)
     diverging = any(row.diverging for row in rows)
     calls = comparison.traced.reference.calls.items()
     back = {site: [array for array in record.output_gradients if array is not None] for site, record in calls}
@@ -69,6 +73,15 @@ def activation_gradients(comparison: Comparison) -> Result:
     relaxed = relaxed_tolerances(both, "gradient")
     says = f"max/rms {peak:.1e} (tolerance {TOLERANCES['gradient'][1]:.0e}){note(relaxed)}"
     return Result(Stage(name, "equal", says), inconclusive=inconclusive(relaxed))
+
+
+def not_taken(comparison: Comparison, name: str, error: ParityError) -> Result:
+    """Where JAX cannot differentiate the model, nothing more can be said of one whose values differ; elsewhere the error ends
+    the comparison."""
+    if not any(row.diverging or over(row.propagated, "activation") for row in comparison.rows):
+        raise error
+    at = f" (at {place})" if (place := line_of(error)) else ""
+    return Result(Stage(name, "n/a", f"{error}{at}; the values differ already"))
 
 
 def without_rows(result: Result, comparison: Comparison) -> Result:

@@ -45,11 +45,11 @@ def blamed(rows: list[Module], candidate: Candidate, trained: Mapping[str, str])
     sent: set[int] = set()
     for each in candidate.alone:
         if not each.is_neutral:
-            said.setdefault(_around(rows, each.name, each.side == "torch"), []).append(each.says())
+            said.setdefault(row_around(rows, each.name, each.side == "torch"), []).append(each.says())
     for name, why in trained.items():
         ours = owners.get(name)
         theirs = ours is None and not any(each.side == "jax" and each.name == name for each in candidate.alone)
-        sent.add(place := _around(rows, ours or name, theirs))
+        sent.add(place := row_around(rows, ours or name, theirs))
         if not said.get(place):
             said.setdefault(place, []).append(why)
 
@@ -64,7 +64,7 @@ def blamed(rows: list[Module], candidate: Candidate, trained: Mapping[str, str])
     return [row(number, module) for number, module in enumerate(rows)]
 
 
-def _around(rows: list[Module], name: str, torch: bool) -> int:
+def row_around(rows: list[Module], name: str, torch: bool) -> int:
     """The number of that row; the call's where no module is around."""
     paths = [(module.torch if torch else module.jax).replace("the model", "") for module in rows]
     name = name.removeprefix("params.")

@@ -8,6 +8,7 @@ from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxe
 from jaxformer.parity.judge.words import count_diverging, first_diverging
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.run.host_random import host_random
 from jaxformer.parity.run.trace import Traced
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
@@ -25,14 +26,14 @@ def forward(comparison: Comparison) -> Result:
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
         says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), *drawn(traced)))
-        return Result(Stage("forward", "different", says))
+        return Result(Stage("forward", "different", says), inconclusive=closed(traced))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))
     relaxed = relaxed_tolerances(((row.name, row.propagated) for row in rows), "activation")
     says = f"relL2 {output.relative:.1e} (tolerance {TOLERANCES['activation'][0]:.0e}){note(relaxed)}"
     stage = Stage("forward", "equal", "; ".join((says, *traced.tables.says(), *untraced(traced))))
-    return Result(stage, inconclusive=inconclusive(relaxed))
+    return Result(stage, inconclusive=[*inconclusive(relaxed), *closed(traced)])
 
 
 def local(comparison: Comparison) -> Result:
@@ -56,7 +57,16 @@ def untraced(traced: Traced) -> list[str]:
     return [f"jit cannot trace {traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
 
 
+def closed(traced: Traced) -> list[str]:
+    """Where calls are not seen."""
+    return [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
+
+
 def drawn(traced: Traced) -> list[str]:
     """That the JAX model draws random numbers, where it does."""
+    if host := host_random(traced):
+        return [
+            f"jax gives another output each time: it draws random numbers with numpy or random (at {host[0]}); take them out"
+        ]
     places = traced.normal_run.draws
     return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []

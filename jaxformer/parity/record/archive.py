@@ -7,6 +7,7 @@ reference.safetensors   every array, by the name that the manifest gives
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ from jaxformer.convert.safetensors_io import save_tensors
 from jaxformer.errors import InputError, why_unwritten
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
 from jaxformer.whole_files import new_folder
 
 MANIFEST, ARRAYS = "manifest.json", "reference.safetensors"
 FORMAT = 4
+IN_TRAINING = 5
+"""The format of a reference in training mode: it has draws, which older versions would leave out."""
 OLDER = {"narrow": "low_precision", "unnoticed": "not_covered"}
 """Names of format 3, which differs in nothing else."""
 PARTS = ("inputs", "output", "input_gradients", "output_gradients")
@@ -55,7 +59,7 @@ def load(folder: Path) -> Reference:
         arrays = safetensors.numpy.load_file(folder / ARRAYS)
         if manifest["format"] == 3:
             manifest, arrays = renamed(manifest), renamed(arrays)
-        elif manifest["format"] != FORMAT:
+        elif manifest["format"] not in (FORMAT, IN_TRAINING):
             raise InputError(f"{folder} is of format {manifest['format']}, this reads {FORMAT}; dump it again")
         elif SEAL in manifest or "arrays" in manifest:  # older dumps have neither
             _check(folder, manifest)
@@ -97,7 +101,8 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         for site, record in reference.calls.items()
     ]
     return {
-        "format": FORMAT,
+        "format": FORMAT if reference.draws is None else IN_TRAINING,
+        "draws": None if reference.draws is None else [asdict(draw) for draw in reference.draws],
         "inputs": len(reference.inputs),
         **{kind: list(getattr(reference, kind)) for kind in NAMED},
         "calls": calls,
@@ -131,7 +136,9 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         calls[Site(call["path"], call["call"])] = Record(**held)
     if CALL not in calls:
         raise KeyError(f"the call {CALL.path}")
+    draws = manifest.get("draws")
     return Reference(
+        draws=None if draws is None else tuple(Draw(**{**draw, "shape": tuple(draw["shape"])}) for draw in draws),
         inputs=tuple(arrays[f"input/{i}"] for i in range(manifest["inputs"])),
         output=arrays["output"],
         cotangent=arrays["cotangent"],

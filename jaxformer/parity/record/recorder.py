@@ -22,6 +22,8 @@ class Recorder:
         """The inputs and outputs."""
         self.gradients: dict[ArrayKey, np.ndarray] = {}
         """By the array that they are of."""
+        self.differentiated: set[ArrayKey] = set()
+        """Arrays that may get one. Where none comes although others do, it is 0: nothing uses the array, or it is detached."""
         self.recent: deque[np.ndarray] = deque(maxlen=RECENT)
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -36,6 +38,7 @@ class Recorder:
         copies = [tensor.clone() if getattr(tensor, "requires_grad", False) else tensor for tensor in tensors]
         for i, tensor in enumerate(copies):
             if getattr(tensor, "requires_grad", False):
+                self.differentiated.add(ArrayKey(site, part, i))
                 tensor.register_hook(partial(self._returned, ArrayKey(site, part, i)))
         self.arrays[site, part] = [self._kept(host(tensor)) for tensor in copies]
         return replaced(value, tensors, copies)
@@ -52,7 +55,11 @@ class Recorder:
         return self.recent[-1]
 
     def _gradients(self, site: Site, part: str) -> tuple[np.ndarray | None, ...]:
-        return tuple(self.gradients.get(ArrayKey(site, part, i)) for i in range(len(self.arrays[site, part])))
+        return tuple(self._gradient(ArrayKey(site, part, i), array) for i, array in enumerate(self.arrays[site, part]))
+
+    def _gradient(self, key: ArrayKey, array: np.ndarray) -> np.ndarray | None:
+        stops = self.gradients and key in self.differentiated and key not in self.gradients
+        return np.zeros(array.shape, array.dtype) if stops else self.gradients.get(key)
 
     def records(self) -> dict[Site, Record]:
         """In the order in which calls end; a call without an array in its output is not part of the forward pass."""

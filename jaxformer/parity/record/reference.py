@@ -3,7 +3,7 @@
 import copy
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.errors import JaxformerError, ParityError
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
+from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
@@ -75,6 +76,8 @@ class Source:
 
     module: Any
     call: Call
+    inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """In which the model, or a part of it, runs as in the call."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,8 @@ class Reference:
     not_covered: tuple[str, ...] | None = None
     """What no comparison with this covers, if that was asked for."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    draws: tuple[Draw, ...] | None = None
+    """What torch drew in training mode; None in inference mode."""
     source: Source | None = None
     """None where the reference was loaded from a folder."""
 

@@ -1,11 +1,13 @@
 """The JAX side of a comparison."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family, to_jax
+from jaxformer.parity.match.draw_pairs import DrawPairs
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.record.reference import Call, Reference, apply
 from jaxformer.parity.record.torch_state import Arrays
@@ -23,6 +25,10 @@ class Candidate:
     """torch's buffers that the JAX model holds none of, by name: its code may compute them."""
     alone: tuple[OneSided, ...] = ()
     """Parameters that one side does not have."""
+    draws: DrawPairs | None = None
+    """In training mode: what both sides draw."""
+    statistics: Mapping[str, str] = field(default_factory=dict)
+    """In training mode: jax's running statistics -> torch's."""
 
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""

@@ -14,6 +14,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
 from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.capture.unopened import unopened
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.record.reference import one_array
 from jaxformer.parity.run.load_weights import joined, parted
@@ -38,6 +39,8 @@ class NormalRun:
     """The line at which jit cannot trace the model, which ran without it then."""
     draws: Sequence[str] = ()
     """The lines at which it draws random numbers."""
+    unopened: Sequence[str] = ()
+    """Transformations inside of which calls are not seen, and their lines."""
 
 
 def _like(output: Any, cotangent: np.ndarray, call: Callable[..., Any]) -> Any:
@@ -56,13 +59,14 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     order: list[Site] = []
     taps: list[Site] = []
     draws: list[str] = []
+    closed: list[str] = []
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, probing), written_out(), jax_draws() as drawn:
+        with watch_jax(model, probing), written_out(), jax_draws() as drawn, unopened() as used:
             output = one_array(call(model, *arrays), "call_jax", call)
-        draws[:] = drawn
+        draws[:], closed[:] = drawn, used
         found = probing.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, probing.taps
         weight = 0.0 if cotangent is None else _like(output, cotangent, call)
@@ -73,7 +77,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
 
     if cotangent is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return NormalRun(outputs(found), taps=taps, untraced=untraced, draws=draws)
+        return NormalRun(outputs(found), taps=taps, untraced=untraced, draws=draws, unopened=closed)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
@@ -88,6 +92,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         taps,
         untraced,
         draws,
+        closed,
     )
 
 

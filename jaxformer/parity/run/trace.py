@@ -13,6 +13,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.attention_calls import valid_entries
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parent
+from jaxformer.parity.match.draw_pairs import DrawPairs
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
@@ -65,6 +66,8 @@ class Traced:
     """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
     """jax's calls on both sides of these borders."""
+    draws: DrawPairs | None = None
+    """In training mode: what both sides draw."""
     no_gradients: ParityError | None = None
     """Why JAX cannot differentiate the model, if it was asked to."""
 
@@ -180,11 +183,14 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
         model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
         ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
         stacks = numbered_stacks(site.path for site in ours.outputs)
-        pairs, valid, reference = paired(ours, reference, parameter_pairs(model, candidate.family, stacks))
+        parameters = parameter_pairs(model, candidate.family, stacks)
+        pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
         isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)
-        traced = Traced(reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables)
+        traced = Traced(
+            reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
+        )
         normal = (found for site in pairs if (found := traced.propagated(site)))
         if local or gradients or any(over(each, "activation") for each in normal):
             traced = replace(traced, isolated=isolation.run(orders))
@@ -194,15 +200,17 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
 
 
 def paired(
-    ours: NormalRun, reference: Reference, parameters: Mapping[str, str]
+    ours: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
 ) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
-    """jax's calls -> torch's; of attention's scores and weights, which entries are compared; and the reference without the
-    gradients of calls that are divided otherwise."""
+    """jax's calls -> torch's, running `statistics` among them; of attention's scores and weights, which entries are compared;
+    and the reference without the gradients of calls that are divided otherwise."""
     own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
     modules = pair_modules(own, other, parameters)
     modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
     calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
     pairs = pair_calls(calls, reference.calls, modules)
+    both = {Site(mine, 0): Site(other, 0) for mine, other in statistics.items()}
+    pairs |= {mine: other for mine, other in both.items() if mine in ours.outputs and other in reference.calls}
     left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
     attention = pair_attention(left, reference.calls, parameters)
     valid = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}

@@ -27,6 +27,7 @@ from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import frozen_in
+from jaxformer.parity.training.running_statistics import RunningStatistics
 from jaxformer.parity.training.shared_dropout import check_masks
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.step_comparison import StepComparison, TrainingResult
@@ -56,6 +57,7 @@ def compare_training(
         ours = JaxTrainer(jax_model, weights, spec, rules, alone=alone, held=held)
         trained_alone = TrainedAlone(frozen, alone, weights)
         comparison, drawn = StepComparison(weights, theirs.settings()), []
+        statistics = RunningStatistics(jax_model, rules, theirs.held())
         for number, batches in enumerate(spec.steps()):
             masks, rates = ours.masks(number, batches), theirs.rates()
             if number < 2:
@@ -63,10 +65,12 @@ def compare_training(
                 check_masks(drawn)
             both = trained_alone.split(theirs.step(batches, masks), ours.step(number, batches))
             comparison.add({name: rate for name, rate in rates.items() if name in both[0].parameters}, *both)
+            statistics.add(theirs.held(), ours.rest)
             if spec.jax_schedule is not None:
                 comparison.schedule.append((next(iter(rates.values())), float(spec.jax_schedule(jnp.int64(number)))))
-        result = comparison.result(theirs.changed_buffers())
-        return result._replace(stages=trained_alone.added_to(result.stages, comparison.noise))
+        result = comparison.result([name for name in theirs.changed_buffers() if name not in statistics.pairs])
+        stages = trained_alone.added_to(result.stages, comparison.noise)
+        return result._replace(stages=[*stages[:-1], *statistics.stages(), *stages[-1:]])
 
 
 @contextmanager

@@ -22,7 +22,8 @@ class TrainingSpec:
     torch_loss: Callable[..., Any]
     """torch_loss(model, *tensors) -> a scalar; integers come as int64."""
     jax_loss: Callable[..., Any]
-    """jax_loss(model, *arrays) -> a scalar; with a parameter named `key`, it is given one for dropout."""
+    """jax_loss(model, *arrays) -> a scalar, or the scalar and a tree of what has changed, as Linen's running statistics; with a
+    parameter named `key`, it is given one for dropout."""
     torch_optimizer: Callable[[Any], Any]
     """Of the model: lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)."""
     jax_optimizer: optax.GradientTransformation | optax.MultiSteps

@@ -11,6 +11,7 @@ from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_
 from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
 from jaxformer.parity.report.format import count
+from jaxformer.parity.training.losses import explain_loss
 from jaxformer.parity.training.trainers import StepSnapshot
 
 Arrays = Mapping[str, np.ndarray]
@@ -78,7 +79,9 @@ class StepComparison:
         step = f"step {len(self.steps)}"
         losses = f"{step}: {theirs.loss:.9g} in torch, {ours.loss:.9g} in jax, relative"
         if not self.steps:
-            self.found["loss"] = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
+            stage = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
+            cause = attempt("a factor", explain_loss, theirs, ours) if stage.status == "different" else ""
+            self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
         if "optimizer" not in self.found:
             self.gradients.append(theirs.gradients)
             if any(rates.values()):

@@ -21,6 +21,7 @@ from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.torch_state import thawed
 from jaxformer.parity.run.load_weights import joined, load_jax, ready
+from jaxformer.parity.run.training_mode import with_state
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from jaxformer.parity.training.spec import Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
@@ -49,6 +50,10 @@ class TorchTrainer:
         self.scheduler = spec.torch_schedule(self.optimizer) if spec.torch_schedule else None
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
+
+    def held(self) -> dict[str, np.ndarray]:
+        """Its buffers of floats now."""
+        return {name: host(buffer).copy() for name, buffer in self.model.named_buffers() if name in self.buffers}
 
     def changed_buffers(self) -> list[str]:
         """Names of those of floats that are not as they were."""
@@ -113,7 +118,8 @@ class JaxTrainer:
             """The loss, and the arrays that are not parameters, as the model leaves them. Each number gives new random keys."""
             whole = ready(joined(parameters, jax.tree.map(partial(_renewed, number), rest)), training=True)
             key = {"key": _renewed(number, jax.random.key(0))} if named else {}
-            value, after = spec.jax_loss(whole, *arrays, **key), named_leaves(whole)
+            value, state = with_state(spec.jax_loss(whole, *arrays, **key), whole)
+            after = state or named_leaves(whole)
             return value, map_named(lambda name, leaf: leaf if is_random(leaf) else after[name].astype(leaf.dtype), rest)
 
         def advance(

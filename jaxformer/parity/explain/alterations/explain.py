@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.alterations import of_children, of_inputs, of_modules, of_operations
+from jaxformer.parity.explain.alterations import losses, of_children, of_draws, of_inputs, of_modules, of_operations
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -52,6 +53,8 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
                 break
             hints["tried"] += 1
             fits = tried(rerun, alteration, torch, jax, limit)
+            if fits and not is_certain(rerun, numbered(alteration, fits[2]), solved=isinstance(alteration, Dial)):
+                continue
             if fits and is_new(fits[0], found):
                 (found if fits[1] <= EXPLAINED else rounded).append(fits[:2])
                 known.setdefault(alteration[:2], fits[2])
@@ -68,6 +71,8 @@ def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
 def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
     """Of alterations, the plain ones first; and how many of each that fit are named."""
     return (
+        (losses.alterations_of(rerun), 1),
+        (of_draws.alterations_of(rerun), 1),
         (of_states(rerun), 1),
         (of_inputs.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
@@ -85,8 +90,7 @@ def again(
     rerun: Rerun, alteration: Alteration | Dial, number: float, jax: np.ndarray, limit: float
 ) -> tuple[str, float] | None:
     """What explained another module."""
-    if isinstance(alteration, Dial):
-        alteration = alteration.at(number, say(number))
+    alteration = numbered(alteration, number)
     residual = off(array(rerun, alteration), jax)
     return (str(alteration), residual) if residual <= limit else None
 
@@ -112,6 +116,11 @@ def said(found: list[tuple[str, float]]) -> str:
     more = f", or the same: {'; or '.join(other for other, _ in others)}" if others else ""
     rounded = "" if residual <= EXPLAINED else ", float32's rounding"
     return f"{says} (residual {residual:.0e}{rounded}){more}"
+
+
+def numbered(alteration: Alteration | Dial, number: float) -> Alteration:
+    """With the number that was found, where one was solved for."""
+    return alteration.at(number, say(number)) if isinstance(alteration, Dial) else alteration
 
 
 def tried(

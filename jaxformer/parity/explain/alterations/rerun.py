@@ -48,6 +48,12 @@ class Rerun:
     inputs: dict[Site, Any] = field(default_factory=dict)
     """The first array that each border was given."""
     found: Any = None
+    inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """In which the module runs as in the user's call."""
+    cotangent: np.ndarray = field(default_factory=lambda: np.ones(()))
+    """Of the user's call."""
+    jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """jax's, of torch's parameters by name, where the array is what the user's call gives."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -92,7 +98,8 @@ class Rerun:
 
     def _own(self) -> Any:
         args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
-        return self.module(*args, **kwargs)
+        with self.inside(self.model):
+            return self.module(*args, **kwargs)
 
     def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
         """A child's call: what it gave before, unless it is the one that makes the array."""
@@ -165,4 +172,13 @@ def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozen
         for site in borders
         if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
     )
-    return Rerun(model, lambda: source.call(model, *tensors), owner, place, inner, wanted)
+    return Rerun(
+        model,
+        lambda: source.call(model, *tensors),
+        owner,
+        place,
+        inner,
+        wanted,
+        inside=source.inside,
+        cotangent=reference.cotangent,
+    )

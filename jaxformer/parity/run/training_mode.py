@@ -1,0 +1,129 @@
+"""The JAX model in training mode: with torch's numbers for what it draws, and its running statistics as values of the run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import update_wrapper
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import PyTree
+
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.draws import DROPOUT, Draw
+from jaxformer.parity.capture.jax_draws import fed_draws, seen_draws
+from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, tap, watch_jax
+from jaxformer.parity.capture.module_paths import last, parent
+from jaxformer.parity.capture.written_out import written_out
+from jaxformer.parity.match.draw_pairs import DrawPairs, pair_draws
+from jaxformer.parity.match.statistics import pair_statistics, path_of
+from jaxformer.parity.numerics.float32_tables import Tables
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
+from jaxformer.parity.record.reference import Call, Reference, saying
+from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.load_weights import ready
+from jaxformer.parity.run.pair_modules import numbered_stacks, parameter_pairs
+from jaxformer.pytree import named_leaves
+
+DRAW = "(draw)"
+"""What a draw is called below the module that draws."""
+
+
+class InTraining:
+    """A call of the JAX model in training mode; an NNX module is put in it, other models are told by the call itself.
+
+    The call gives an array, or, as Linen's `apply` with `mutable` does, the array and a tree of what has changed.
+    """
+
+    def __init__(self, call: Call, draws: DrawPairs | None = None, statistics: Mapping[str, str] | None = None):
+        self.call, self.statistics = call, statistics or {}
+        self.numbers = draws.numbers() if draws else []
+        update_wrapper(self, call)
+
+    def __call__(self, model: PyTree, *inputs: Any) -> Any:
+        with written_out(), fed_draws(self.numbers):
+            output = self.call(ready(model, training=True), *inputs)
+        output, state = with_state(output, model)
+        for name, leaf in state.items():
+            if (path := path_of(name, model)) in self.statistics:
+                tap(path, leaf)
+        return output
+
+
+def with_state(output: Any, model: PyTree) -> tuple[Any, dict[str, Any]]:
+    """What a call gives, and the model's leaves after it by name; none where the call does not tell them."""
+    before = named_leaves(model)
+    if isinstance(model, nnx.Module):
+        return output, before
+    if not (isinstance(output, tuple) and len(output) == 2):
+        return output, {}
+    given, updates = output
+    found: dict[str, Any] = {}
+    for path, leaf in named_leaves(updates).items():
+        names = [name for name in before if name == path or name.endswith(f".{path}")]
+        if len(names) == 1 and before[names[0]].shape == getattr(leaf, "shape", None):
+            found[names[0]] = leaf
+    arrays = arrays_in(given)
+    return (arrays[0], before | found) if found and len(arrays) == 1 else (output, {})
+
+
+def with_training(candidate: Candidate, reference: Reference) -> Candidate:
+    """The candidate in training mode: its draws and its running statistics are paired with torch's."""
+    tables = Tables(candidate.tables)
+    with jax_float64(tables), saying("jax in float64"):
+        model = ready(to_float64(candidate.like), training=False)
+        draws = draws_of(model, candidate.call, inputs_float64(reference.inputs))
+    stacks = numbered_stacks(each.path for each in draws)
+    parameters = parameter_pairs(candidate.like, candidate.family, stacks)
+    found = pair_draws(reference.draws or (), draws, parameters)
+    buffers = {site.path: record.output[0].shape for site, record in reference.calls.items() if is_statistic(site, reference)}
+    constants = candidate.family.constants
+    statistics = pair_statistics(buffers, candidate.like, constants, parameters)
+    return replace(candidate, call=InTraining(candidate.call, found, statistics), draws=found, statistics=statistics)
+
+
+def is_statistic(site: Site, reference: Reference) -> bool:
+    """Whether a call of torch's is none, but a buffer after the run."""
+    return site.path in reference.buffers and not reference.calls[site].inputs
+
+
+def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Draw]:
+    """All that the JAX model draws in training mode, in its order."""
+    found: list[Draw] = []
+
+    def run(model: PyTree, *inputs: Any) -> Any:
+        found.clear()
+        paths = _Paths()
+
+        def seen(kind: str, keep: float, value: Any, line: str) -> Any:
+            tap(DRAW, value)
+            path = paths.found[-1]
+            number = sum(each.path == path for each in found)
+            found.append(Draw(path, kind, tuple(value.shape), number, keep, line))
+            return jnp.ones_like(value) if kind == DROPOUT else jnp.zeros_like(value)
+
+        with watch_jax(ready(model, training=True), paths), written_out(), seen_draws(seen):
+            return arrays_in(call(model, *inputs))
+
+    try:
+        jax.eval_shape(run, model, *inputs)
+    except UNTRACEABLE:
+        run(jax.tree.map(lambda leaf: leaf, model), *inputs)
+    return found
+
+
+class _Paths:
+    """Notes in which modules draws are."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        if last(site.path) == DRAW:
+            self.found.append(parent(site.path))
+        return output

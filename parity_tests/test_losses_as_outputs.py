@@ -1,0 +1,120 @@
+"""A loss is one number: its cause has to give jax's gradients too."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.report.report import Report
+from parity_tests.helpers import noise
+
+B, T, D, V, IGNORED = 3, 4, 5, 7, -100
+X = noise(B, T, D)
+Y = np.random.default_rng(1).integers(0, V, (B, T))
+Y[0, :2] = Y[1, 0] = IGNORED
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+class Theirs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router, self.head = torch.nn.Linear(D, D), torch.nn.Linear(D, V)
+
+    def forward(self, x):
+        share = self.router(x).softmax(-1)
+        return self.head(torch.tanh(x) * share), share
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Theirs:
+    return excite(Theirs(), seed=1).eval()
+
+
+def torch_loss(*, balance: float = 0.0, **how: Any) -> Callable[..., Any]:
+    """Cross-entropy, and how unevenly the router shares."""
+
+    def call(model: Theirs, x: Any, y: Any) -> Any:
+        logits, share = model(x)
+        loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), **how)
+        return loss + balance * D * (share.mean((0, 1)) ** 2).sum()
+
+    return call
+
+
+def jax_loss(
+    *, over: str = "valid", smoothing: float = 0.0, others: bool = False, z: float = 0.0, balance: float = 0.0
+) -> Callable[..., Any]:
+    """The same of a flat dict; `over` says what the sum is divided by."""
+
+    def call(params: Any, x: Any, y: Any) -> Any:
+        share = jax.nn.softmax(x @ params["router.weight"].T + params["router.bias"], -1)
+        logits = (jnp.tanh(x) * share) @ params["head.weight"].T + params["head.bias"]
+        log_p, valid = jax.nn.log_softmax(logits, -1), y != IGNORED
+        own = -jnp.take_along_axis(log_p, jnp.maximum(y, 0)[..., None], -1)[..., 0]
+        rest = (-log_p.sum(-1) - own) / (V - 1) if others else -log_p.mean(-1)
+        losses = jnp.where(valid, (1 - smoothing) * own + smoothing * rest, 0)
+        means = {
+            "valid": losses.sum() / valid.sum(),
+            "all": losses.mean(),
+            "rows": (losses.sum(-1) / valid.sum(-1)).mean(),
+            "batch": losses.sum() / B,
+            "none": losses.sum(),
+        }
+        squares = jnp.where(valid, jax.nn.logsumexp(logits, -1) ** 2, 0).sum() / valid.sum()
+        return means[over] + z * squares + balance * D * (share.mean((0, 1)) ** 2).sum()
+
+    return call
+
+
+def report_of(theirs: Theirs, torch_options: dict[str, Any], jax_options: dict[str, Any], **options: Any) -> Report:
+    calls = {"call_torch": torch_loss(**torch_options), "call_jax": jax_loss(**jax_options)}
+    params = {name: parameter.detach().numpy() for name, parameter in theirs.named_parameters()}
+    given = {"tier": "A", "checks": ("forward", "gradients"), **calls, **options}
+    return compare(theirs, params, (X, Y), **given)
+
+
+SMOOTH = {"label_smoothing": 0.1}
+CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "ignored targets counted": ({}, {"over": "all"}, "jax divides by all 12 targets, torch by the 9 that are not -100"),
+    "rows first": ({}, {"over": "rows"}, "jax averages each of 3 rows first"),
+    "by rows": ({}, {"over": "batch"}, "jax divides by 3"),
+    "a sum": ({}, {"over": "none"}, "jax sums over the targets"),
+    "no smoothing": (SMOOTH, {}, "jax smooths no labels"),
+    "more smoothing": (SMOOTH, {"smoothing": 0.2}, "jax smooths labels by 0.2, torch by 0.1"),
+    "over the others": (SMOOTH, {"smoothing": 0.1, "others": True}, "jax smooths by 0.1 over the other classes alone"),
+    "a z-loss": ({}, {"z": 1e-3}, r"jax adds 0.001 = 1/1000 times the mean square of logsumexp \(z-loss\)"),
+    "another balance": ({"balance": 0.01}, {"balance": 0.02}, "`balance .* jax with 0.1 for 0.05 there"),
+}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_the_cause_gives_jaxs_gradients_too(theirs, case):
+    torch_options, jax_options, said = CAUSES[case]
+    report = report_of(theirs, torch_options, jax_options)
+    assert report.status == "different"
+    assert re.search(said, report.diverging[0].cause), report.verdict
+    assert "tanh" not in report.diverging[0].cause
+
+
+def test_a_right_loss_is_equal(theirs):
+    report = report_of(theirs, {**SMOOTH, "balance": 0.01}, {"smoothing": 0.1, "balance": 0.01})
+    assert report.status == "equal", str(report)
+
+
+@pytest.mark.slow
+def test_without_gradients_no_number_is_solved_for(theirs):
+    cause = report_of(theirs, {}, {"z": 1e-3}, checks=("forward",)).diverging[0].cause
+    assert cause == ""
