@@ -15,6 +15,7 @@ from jaxformer.parity.explain.evidence import SCORES, WEIGHTS, Difference, diffe
 from jaxformer.parity.explain.factor import explain_plainly
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
+from jaxformer.parity.explain.reordered import explain_order
 from jaxformer.parity.explain.scores_and_weights import explain_attention
 from jaxformer.parity.explain.sums import explain_sum
 from jaxformer.parity.explain.types_and_axes import explain_axes, explain_cast, explain_ids
@@ -54,7 +55,8 @@ def explain_rerun(difference: Difference) -> str:
         return ""
     from jaxformer.parity.explain.alterations.explain import explain_altered
 
-    return explain_altered(rerun, difference.torch, difference.jax, difference.hints)
+    torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
+    return explain_altered(rerun, torch, jax, difference.hints)
 
 
 EXPLAINERS = (
@@ -66,7 +68,8 @@ EXPLAINERS = (
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
-    Explainer("torch's code, altered", ("value",), "f", explain_rerun),
+    Explainer("another order along an axis", ("value",), "f", explain_order),
+    Explainer("torch's code, altered", ("value",), "fiu", explain_rerun),
 )
 """The first that finds a cause names it."""
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from typing import Any
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -19,6 +19,9 @@ from jaxformer.parity.capture.torch_hooks import without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.reference import Reference
+
+if TYPE_CHECKING:  # torch is imported where it is needed
+    from jaxformer.parity.explain.alterations.operations import Operation
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -48,6 +51,8 @@ class Rerun:
     inputs: dict[Site, Any] = field(default_factory=dict)
     """The first array that each border was given."""
     found: Any = None
+    behind: Callable[[Any], Any] | None = None
+    """What comes behind the array."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -61,6 +66,15 @@ class Rerun:
     def module(self) -> Any:
         """torch's, whose call it is."""
         return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
+
+    @cached_property
+    def operations(self) -> "list[Operation]":
+        """Of its code, in their order."""
+        from jaxformer.parity.explain.alterations.operations import Listing
+
+        listing = Listing()
+        self.array(listing)
+        return list(listing.operations.values())
 
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
@@ -78,6 +92,8 @@ class Rerun:
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
                 pass
+            if self.behind is not None and self.found is not None:
+                self.found = self.behind(self.found)
         return None if self.found is None else host(self.found)
 
     @contextmanager
@@ -90,8 +106,30 @@ class Rerun:
         finally:
             self.arguments = before
 
+    @contextmanager
+    def followed_by(self, function: Callable[[Any], Any]) -> Iterator[None]:
+        """Inside, a function comes behind the array."""
+        self.behind = function
+        try:
+            yield
+        finally:
+            self.behind = None
+
+    @contextmanager
+    def given_outputs(self, others: Mapping[Site, Any]) -> Iterator[None]:
+        """Inside, children give something else."""
+        before = dict(self.given)
+        self.given |= others
+        try:
+            yield
+        finally:
+            self.given = before
+
     def _own(self) -> Any:
-        args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
+        import torch
+
+        with torch._C.DisableTorchFunction():  # copies are no operations of its code
+            args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
         return self.module(*args, **kwargs)
 
     def _child(self, path: str, forward: Callable[..., Any], calls: Counter[str], *args: Any, **kwargs: Any) -> Any:
