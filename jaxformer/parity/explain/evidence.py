@@ -59,6 +59,8 @@ class Difference:
     """What explained other modules of the same run: layers repeat, and so do their bugs."""
     rerun: Callable[[], Any] = lambda: None
     """torch's call that made its array, to run again; None where torch is not at hand."""
+    normal: np.ndarray | None = None
+    """Of an output, jax's along the normal run, with its own axes."""
 
     @cached_property
     def made(self) -> Evidence:
@@ -76,7 +78,16 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, scores_of(mismatch.owner) in traced.valid)
     rerun = partial(rerun_of_mismatch, traced, mismatch)
-    return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints, rerun=rerun)
+    evidence, normal = evidence_of(traced, mismatch), normal_output(traced, mismatch)
+    return Difference(*both, "value", evidence, hints=traced.hints, rerun=rerun, normal=normal)
+
+
+def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
+    """jax's array along the normal run, if it is an output."""
+    if mismatch.place is None or mismatch.place.part != "output":
+        return None
+    arrays = traced.normal_run.outputs.get(mismatch.place.site, ())
+    return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
 def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:

@@ -16,6 +16,7 @@ from jaxformer.parity.explain.factor import explain_plainly
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
 from jaxformer.parity.explain.reordered import explain_order
+from jaxformer.parity.explain.rows import explain_rows
 from jaxformer.parity.explain.scores_and_weights import explain_attention
 from jaxformer.parity.explain.sums import explain_sum
 from jaxformer.parity.explain.types_and_axes import explain_axes, explain_cast, explain_ids
@@ -65,6 +66,7 @@ EXPLAINERS = (
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),
+    Explainer("other rows of a table", ("value",), "", explain_rows),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),

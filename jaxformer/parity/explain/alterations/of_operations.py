@@ -24,13 +24,13 @@ from jaxformer.parity.explain.alterations.other_functions import (
 REDUCTIONS = {"mean", "sum", "amax", "amin"}
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 OTHERWISE = {
-    "add": "mul",
-    "sub": "add",
-    "mul": "add",
-    "div": "mul",
-    "truediv": "mul",
-    "maximum": "minimum",
-    "minimum": "maximum",
+    "add": {"multiplies the two": torch.mul, "takes the one less the other": torch.sub},
+    "sub": {"adds the two": torch.add},
+    "mul": {"adds the two": torch.add, "divides the one by the other": torch.div},
+    "div": {"multiplies the two": torch.mul},
+    "truediv": {"multiplies the two": torch.mul},
+    "maximum": {"takes the smaller": torch.minimum},
+    "minimum": {"takes the larger": torch.maximum},
 }
 """Of two tensors, what may be taken for what."""
 CONTRARY = {"lt": torch.le, "le": torch.lt, "gt": torch.ge, "ge": torch.gt}
@@ -71,8 +71,8 @@ def others(operation: Operation) -> Iterator[Alteration]:
     if name in CONTRARY:
         yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, a, k, n: CONTRARY[name](*a))
     if name in OTHERWISE and sum(isinstance(each, torch.Tensor) for each in operation.args[:2]) == 2:
-        other = getattr(torch, OTHERWISE[name])
-        yield instead(operation, f"{OTHERWISE[name]} there", lambda f, a, k, n: other(*a[:2]))
+        for says, other in OTHERWISE[name].items():
+            yield instead(operation, says, lambda f, a, k, n, other=other: other(*a[:2]))
     for says, norm in NORMS.get(name, {}).items():
         yield instead(operation, says, lambda f, a, k, n, norm=norm: norm(*a, **k))
     yield from epsilons(operation)

@@ -52,7 +52,7 @@ class Rerun:
     """The first array that each border was given."""
     found: Any = None
     behind: Callable[[Any], Any] | None = None
-    """What comes behind the array."""
+    """What comes behind the array, in one run."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -78,7 +78,7 @@ class Rerun:
 
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
-        self.found = None
+        self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
             for path in {site.path for site in self.borders}:
@@ -92,9 +92,10 @@ class Rerun:
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
                 pass
-            if self.behind is not None and self.found is not None:
-                self.found = self.behind(self.found)
-        return None if self.found is None else host(self.found)
+        if self.found is None:
+            return None
+        with running():  # by then the children compute again
+            return host(self.behind(self.found) if self.behind else self.found)
 
     @contextmanager
     def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
@@ -110,10 +111,7 @@ class Rerun:
     def followed_by(self, function: Callable[[Any], Any]) -> Iterator[None]:
         """Inside, a function comes behind the array."""
         self.behind = function
-        try:
-            yield
-        finally:
-            self.behind = None
+        yield
 
     @contextmanager
     def given_outputs(self, others: Mapping[Site, Any]) -> Iterator[None]:
