@@ -20,10 +20,10 @@ from jaxformer.errors import InputError
 
 TABLE = Path(__file__).with_suffix(".txt")
 WORDS = {
-    "times": r"\btimes\b|factor|scale|jax with \S+ for \S+ there",
+    "times": r"\btimes\b|factor|scal(e|ing)|jax with \S+ for \S+ there",
     "activation": r"gelu|relu|silu|swish|tanh|sigmoid|identity|activation|act\w*\(.*leaves it out",
-    "sum": r"\badds\b|\btimes\b|residual (connection|input|of)|missing|without",
-    "epsilon": r"epsilon",
+    "sum": r"\badds\b|\btimes\b|residual (connection|input|of)|missing|without|operand alone",
+    "epsilon": r"epsilon|\beps\b",
     "keys": r"\bkeys?\b|mask|window",
     "rotary": r"rotat|rotar|rope|interleav|\bhal(f|ves)\b|pairs|position|\bbase\b|theta|frequenc|\bsign\b",
     "bias": r"bias|offset",
@@ -33,7 +33,7 @@ WORDS = {
     "pool": r"mean|first|last|pool|largest|maximum|\bmax\b|position|token",
     "heads": r"head|group|repeat|\btile|order|axes",
     "qkv": r"query|\bkey|value|exchanged|order|permut|packed|axes",
-    "conv": r"padd|stride|dilat|kernel|flip|transpos|axes|group|convolution|bias",
+    "conv": r"\bpad|stride|dilat|kernel|flip|transpos|axes|group|convolution|bias",
 }
 """What a cause of each kind may say."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from jaxformer.parity.explain.reordered import order_along
 from jaxformer.parity.numerics.metrics import distance
 from jaxformer.parity.report.summarize import part_of
 
@@ -13,7 +14,6 @@ FARTHEST = 3
 """Along an axis."""
 TYPES = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-25}
 """Half the distance of neighbouring numbers, as a part of them."""
-MOST_PERMUTED = 4096
 
 
 def appearance(ours: np.ndarray, theirs: np.ndarray) -> str:
@@ -50,7 +50,7 @@ def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
             if early.any() and distance(late, early) <= ALIKE:
                 yield f"torch's, {abs(steps)} {'later' if steps > 0 else 'earlier'} along axis {axis}"
     for axis in range(theirs.ndim):
-        if order := permuted(ours, theirs, axis):
+        if order := order_along(ours, theirs, axis, ALIKE):
             yield f"torch's, with axis {axis} in another order: {order}"
     for axis in range(theirs.ndim):
         others = tuple(other for other in range(theirs.ndim) if other != axis)
@@ -65,16 +65,3 @@ def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
     for name, half in TYPES.items():
         if half / 8 <= size <= 4 * half:
             yield f"the size of {name}'s rounding"
-
-
-def permuted(ours: np.ndarray, theirs: np.ndarray, axis: int) -> str:
-    """The order of torch's along an axis, if all of jax's are there."""
-    mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (ours, theirs))
-    if not 1 < len(other) <= MOST_PERMUTED or other.shape[1] < 2:
-        return ""
-    product = mine @ other.T
-    order = (np.square(mine).sum(1)[:, None] + np.square(other).sum(1) - 2 * product).argmin(1)
-    if len(set(order.tolist())) < len(order) or (order == np.arange(len(order))).all() or distance(other[order], mine) > ALIKE:
-        return ""
-    shown = ", ".join(map(str, order[:6].tolist()))
-    return shown + (", ..." if len(order) > 6 else "")

@@ -66,6 +66,8 @@ class Difference:
     """What explained other modules of the same run: layers repeat, and so do their bugs."""
     rerun: Callable[[], Any] = lambda: None
     """torch's call that made its array, to run again; None where torch is not at hand."""
+    normal: np.ndarray | None = None
+    """Of an output, jax's along the normal run, with its own axes."""
 
     @cached_property
     def made(self) -> Evidence:
@@ -87,7 +89,16 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
         before = {"input": as_float64(norm.inputs[0]), OLD: as_float64(traced.reference.buffers[owner.path])} if norm else {}
         return Difference(*both, STATISTIC, Evidence(before))
     rerun = partial(rerun_of_mismatch, traced, mismatch)
-    return Difference(*both, "value", evidence_of(traced, mismatch), hints=traced.hints, rerun=rerun)
+    evidence, normal = evidence_of(traced, mismatch), normal_output(traced, mismatch)
+    return Difference(*both, "value", evidence, hints=traced.hints, rerun=rerun, normal=normal)
+
+
+def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
+    """jax's array along the normal run, if it is an output."""
+    if mismatch.place is None or mismatch.place.part != "output":
+        return None
+    arrays = traced.normal_run.outputs.get(mismatch.place.site, ())
+    return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
 def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:

@@ -15,6 +15,8 @@ from jaxformer.parity.explain.evidence import SCORES, STATISTIC, WEIGHTS, Differ
 from jaxformer.parity.explain.factor import explain_plainly
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
+from jaxformer.parity.explain.reordered import explain_order
+from jaxformer.parity.explain.rows import explain_rows
 from jaxformer.parity.explain.running_statistics import explain_running
 from jaxformer.parity.explain.scores_and_weights import explain_attention
 from jaxformer.parity.explain.sums import explain_sum
@@ -55,7 +57,8 @@ def explain_rerun(difference: Difference) -> str:
         return ""
     from jaxformer.parity.explain.alterations.explain import explain_altered
 
-    return explain_altered(rerun, difference.torch, difference.jax, difference.hints)
+    torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
+    return explain_altered(rerun, torch, jax, difference.hints)
 
 
 EXPLAINERS = (
@@ -65,10 +68,12 @@ EXPLAINERS = (
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),
+    Explainer("other rows of a table", ("value",), "", explain_rows),
     *(Explainer(f"another {each.name}", ("value",), "f", partial(explain_by, each)) for each in HYPOTHESES),
     Explainer("other factors in a sum", ("value",), "biufc", explain_sum),
     Explainer("a factor, a number added, a smaller type", ("value",), "f", explain_plainly),
-    Explainer("torch's code, altered", ("value",), "f", explain_rerun),
+    Explainer("another order along an axis", ("value",), "f", explain_order),
+    Explainer("torch's code, altered", ("value",), "fiu", explain_rerun),
 )
 """The first that finds a cause names it."""
 

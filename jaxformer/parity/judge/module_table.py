@@ -13,6 +13,7 @@ from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.explainers import cause_of, looks_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
+from jaxformer.parity.judge.handed_on import is_handed_on
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
@@ -69,13 +70,15 @@ def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     """The largest difference that each module's own code makes; and whose makes none in the end.
 
     Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
-    other side of the call.
+    other side of the call. What a module only hands on is not its own either.
     """
     worst: Worst = {}
     shared = set(traced.divided)
+    wrong = {mismatch.owner for found, mismatch in traced.values if over(found, "activation")}
     for found, mismatch in traced.values:
         outcome = mismatch.place and traced.normal[mismatch.place.site]
-        if outcome and not over(outcome, "activation") and over(found, "activation"):
+        fine = outcome and not over(outcome, "activation")
+        if over(found, "activation") and (fine or is_handed_on(traced, mismatch, wrong)):
             shared.add(mismatch.owner)
         elif mismatch.owner not in worst or found.off("activation") > worst[mismatch.owner][0].off("activation"):
             worst[mismatch.owner] = found, mismatch

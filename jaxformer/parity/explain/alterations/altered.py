@@ -1,7 +1,7 @@
 """What may be otherwise in torch's code."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 Inside = AbstractContextManager[Any]
@@ -36,3 +36,12 @@ class Dial(NamedTuple):
     def at(self, value: float, said: str) -> Alteration:
         """With one number."""
         return Alteration(self.torch, self.jax.format(said), lambda: self.inside(value))
+
+
+@contextmanager
+def together(*altered: Inside) -> Iterator[None]:
+    """Inside, all of these are altered."""
+    with ExitStack() as stack:
+        for each in altered:
+            stack.enter_context(each)
+        yield

@@ -2,15 +2,24 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.alterations import losses, of_children, of_draws, of_inputs, of_modules, of_operations
+from jaxformer.parity.explain.alterations import (
+    losses,
+    of_children,
+    of_draws,
+    of_masks,
+    of_modules,
+    of_operations,
+    of_pairs,
+    of_rotations,
+)
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
-from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.constants import say
 from jaxformer.parity.numerics.metrics import EXPLAINED
@@ -30,8 +39,8 @@ REFUSED = (
     ValueError,
 )
 """How an alteration cannot be made."""
-MOST_OPERATIONS = 12
-"""Outputs of one shape, one of which may be taken for another."""
+MOST_RUNS = 4
+"""Of one operation, each of which may be altered alone."""
 
 
 def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any]) -> str:
@@ -74,9 +83,11 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (losses.alterations_of(rerun), 1),
         (of_draws.alterations_of(rerun), 1),
         (of_states(rerun), 1),
-        (of_inputs.alterations_of(rerun), 1),
+        (of_masks.alterations_of(rerun), 1),
+        (of_rotations.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
+        (in_runs(rerun), 1),
     )
 
 
@@ -149,17 +160,16 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
     names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
     if len(names) > 40:
         names = [name for name in names if name.count(".") < 2]
+    seen: set[int] = set()
     for name in names:
-        yield from of_modules.settings(own.get_submodule(name), name)
+        yield from of_modules.settings(own.get_submodule(name), name, seen)
     for name in names:
         yield from of_modules.readings(own.get_submodule(name), name)
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of each operation of its code, kind by kind; then one taken for another."""
-    listing = Listing()
-    rerun.array(listing)
-    operations = list(listing.operations.values())
+    operations = rerun.operations
     streams = [of_operations.alterations_of(operation) for operation in operations]
     dials: list[Dial] = []
     for stream in streams:
@@ -168,20 +178,12 @@ def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
                 dials.append(alteration)
             else:
                 yield alteration
-    yield from taken_for(operations)
+    yield from of_pairs.alterations_of(rerun)
     yield from dials
 
 
-def taken_for(operations: list[Operation]) -> Iterator[Alteration]:
-    """What one operation gave is taken for another's, or the two are exchanged."""
-    alike: dict[Any, list[Operation]] = {}
-    for each in operations:
-        if of_operations.is_real(each) and len(each.outputs) == 1:
-            alike.setdefault(tuple(each.output.shape), []).append(each)
-    for those in alike.values():
-        for one in those[:MOST_OPERATIONS]:
-            for other in those[:MOST_OPERATIONS]:
-                if one is not other:
-                    yield of_operations.instead(
-                        one, f"{other.source} in its place", lambda f, a, k, n, other=other: other.output.clone()
-                    )
+def in_runs(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of each operation of code that is called several times, in one of these calls alone."""
+    for operation in rerun.operations:
+        for only in range(len(operation.runs)) if 1 < len(operation.runs) <= MOST_RUNS else ():
+            yield from of_operations.alterations_of(replace(operation, only=only))

@@ -28,24 +28,19 @@ READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rounded to float16": lambda x: x.half().double(),
 }
 """How a tensor may be read."""
+USUAL_SIZES = tuple(2**n for n in range(1, 11))
+"""Of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
 """Of tensors in one module; a larger one is told by its operations."""
-SIBLINGS = 8
-"""Tensors of one shape that may be taken for one another."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 
 
-def alterations_of(module: Any, name: str) -> Iterator[Alteration | Dial]:
-    """Of one module, which is called so inside of what is looked at; '' is that itself."""
-    yield from settings(module, name)
-    yield from readings(module, name)
-
-
-def settings(module: Any, name: str) -> Iterator[Alteration | Dial]:
-    """Its plain attributes, and those of its configuration."""
+def settings(module: Any, name: str, seen: set[int]) -> Iterator[Alteration | Dial]:
+    """Its plain attributes, and those of its configuration, which is not `seen` yet."""
     for owner in (module, getattr(module, "config", None)):
-        if owner is None:
+        if owner is None or id(owner) in seen:
             continue
+        seen.add(id(owner))
         for attribute, value in list(vars(owner).items()):
             if not attribute.startswith("_") and attribute not in IGNORED:
                 yield from of_attribute(owner, attribute, value, name)
@@ -76,7 +71,8 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
     elif isinstance(value, bool):
         yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
     elif isinstance(value, int):
-        for other in (value - 1, value + 1, 1):
+        usual = USUAL_SIZES if value > 1 and isinstance(owner, torch.nn.Module) else ()
+        for other in dict.fromkeys((value - 1, value + 1, 1, *usual)):
             yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
     elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
         for more in (-1, 1):
@@ -96,18 +92,9 @@ def readings(module: Any, name: str) -> Iterator[Alteration]:
     for key, tensor in list(own.items())[:MOST_READINGS]:
         path = f"{name}.{key}" if name else key
         for says, read in READINGS.items():
-            if (says in ("left out", "taken for 1") and tensor.ndim > 2) or (other := read(tensor)) is tensor:
+            if (says in ("left out", "taken for 1") and tensor.squeeze().ndim > 2) or (other := read(tensor)) is tensor:
                 continue
             yield Alteration(f"{path} as it is", f"{path} {says}", lambda tensor=tensor, other=other: held(tensor, other))
-
-
-def siblings(module: Any) -> Iterator[Alteration]:
-    """Tensors of one shape inside of a module, one taken for another."""
-    tensors = [(key, tensor) for key, tensor in module.named_parameters() if tensor.is_floating_point()]
-    for i, (key, tensor) in enumerate(tensors):
-        alike = [(other, it) for other, it in tensors[:i] + tensors[i + 1 :] if it.shape == tensor.shape]
-        for other, it in alike if len(alike) <= SIBLINGS else []:
-            yield Alteration(f"{key} as it is", f"{key} taken for {other}", lambda t=tensor, it=it: held(t, it))
 
 
 @contextmanager

@@ -1,25 +1,38 @@
 """What may be otherwise in one operation of torch's code."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
-from jaxformer.parity.explain.alterations.operations import Altered, Compute, Operation
+from jaxformer.parity.explain.alterations.operations import Compute, Operation
 from jaxformer.parity.explain.alterations.other_functions import (
     ACTIVATIONS,
     ADDED,
+    EPSILON_BEHIND_ROOT,
     NORMS,
     PLAIN_NAMES,
     POOLINGS,
     WINDOWED,
-    padded_same,
+    of_windows,
+    padded,
 )
 
+REDUCTIONS = {"mean", "sum", "amax", "amin"}
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+OTHERWISE = {
+    "add": {"multiplies the two": torch.mul, "takes the one less the other": torch.sub},
+    "sub": {"adds the two": torch.add},
+    "mul": {"adds the two": torch.add, "divides the one by the other": torch.div},
+    "div": {"multiplies the two": torch.mul},
+    "truediv": {"multiplies the two": torch.mul},
+    "maximum": {"takes the smaller": torch.minimum},
+    "minimum": {"takes the larger": torch.maximum},
+}
+"""Of two tensors, what may be taken for what."""
 CONTRARY = {"lt": torch.le, "le": torch.lt, "gt": torch.ge, "ge": torch.gt}
 RESHAPES = {"reshape", "view", "flatten", "unflatten"}
 MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
@@ -34,7 +47,8 @@ MODES = ("nearest", "bilinear", "bicubic", "area")
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
-    for kind in (others, arguments, without, twice, exchanged, outputs, orders, poolings, roundings, additions, factors):
+    of_arguments = (others, poolings, arguments, without, twice, exchanged, operands)
+    for kind in (*of_arguments, outputs, orders, roundings, additions, factors):
         try:
             yield from kind(operation)
         except (IndexError, TypeError, ValueError, RuntimeError):
@@ -43,7 +57,7 @@ def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
 
 def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
     """Something else is computed there."""
-    return Alteration(f"computes {operation.source}", says, lambda: Altered({operation.place: compute}))
+    return Alteration(f"computes {operation.source}", says, lambda: operation.inside(compute))
 
 
 def others(operation: Operation) -> Iterator[Alteration]:
@@ -56,15 +70,38 @@ def others(operation: Operation) -> Iterator[Alteration]:
                 yield instead(operation, f"{other} there", lambda f, a, k, n, function=function: function(a[0]))
     if name in CONTRARY:
         yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, a, k, n: CONTRARY[name](*a))
+    if name in OTHERWISE and sum(isinstance(each, torch.Tensor) for each in operation.args[:2]) == 2:
+        for says, other in OTHERWISE[name].items():
+            yield instead(operation, says, lambda f, a, k, n, other=other: other(*a[:2]))
     for says, norm in NORMS.get(name, {}).items():
         yield instead(operation, says, lambda f, a, k, n, norm=norm: norm(*a, **k))
+    yield from epsilons(operation)
     if name in WINDOWED:
         says = "counts what it pads" if name.startswith("avg") else "pads less before than behind, as 'SAME' does"
-        yield instead(operation, says, lambda f, a, k, n: padded_same(f, a, k))
+        yield instead(operation, says, lambda f, a, k, n: padded(f, a, k, "same"))
+        for where in ("behind", "before"):
+            yield instead(operation, f"pads {where} alone", lambda f, a, k, n, where=where: padded(f, a, k, where))
+    for says, other in of_windows(name).items():
+        yield instead(operation, says, lambda f, a, k, n, other=other: other(*a, **k))
+    for other in REDUCTIONS - {name} if name in REDUCTIONS else ():
+        yield instead(operation, f"{other} there", lambda f, a, k, n, other=other: getattr(torch, other)(*a, **k))
     for correction, says in ((0, "the biased one"), (1, "the unbiased one")) if name in VARIANCES else ():
         yield instead(operation, says, partial(corrected, correction))
     if name == "interpolate":
         yield from resizings(operation)
+
+
+def epsilons(operation: Operation) -> Iterator[Dial]:
+    """Of a norm, behind the root."""
+    if function := EPSILON_BEHIND_ROOT.get(operation.name):
+        start = next((each for each in (*operation.args, *operation.kwargs.values()) if type(each) is float), 1e-5)
+        yield Dial(
+            f"epsilon {start:g} under the root",
+            "epsilon {} behind the root",
+            start,
+            lambda epsilon: operation.inside(lambda f, a, k, n: function(*a, **(k | {"eps": epsilon}))),
+            sure=True,
+        )
 
 
 def resizings(operation: Operation) -> Iterator[Alteration]:
@@ -112,6 +149,7 @@ def other_values(value: Any, operation: Operation) -> list[Any]:
     if isinstance(value, slice):
         ends = [(value.start, value.stop)]
         ends += [(each, value.stop) for each in moved(value.start)] + [(value.start, each) for each in moved(value.stop)]
+        ends += from_other_end(value)
         return [slice(*each, value.step) for each in ends[1:]]
     if type(value) in (tuple, list) and 0 < len(value) <= 4:
         items = list(value)
@@ -120,6 +158,13 @@ def other_values(value: Any, operation: Operation) -> list[Any]:
         all_of_them = [[other] * len(items) for other in other_values(items[0], operation)] if alike else []
         return [type(value)(each) for each in all_of_them + one]
     return []
+
+
+def from_other_end(part: slice) -> list[tuple[Any, Any]]:
+    """As many, left out at the other end."""
+    if part.start is None and isinstance(part.stop, int) and part.stop < 0:
+        return [(-part.stop, None)]
+    return [(None, -part.start)] if part.stop is None and isinstance(part.start, int) and part.start > 0 else []
 
 
 def moved(end: Any) -> list[int]:
@@ -142,7 +187,7 @@ def number(operation: Operation, at: int | str, value: float) -> Dial:
         f"computes {operation.source}",
         f"with {{}} for {value:.9g} there",
         value,
-        lambda other: Altered({operation.place: with_argument(at, other)}),
+        lambda other: operation.inside(with_argument(at, other)),
     )
 
 
@@ -193,6 +238,23 @@ def exchanged(operation: Operation) -> Iterator[Alteration]:
         yield instead(operation, "exchanges the two", lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k))
     if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
         yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
+
+
+def operands(operation: Operation) -> Iterator[Alteration]:
+    """One of its operands with its mean taken off."""
+    if not is_real(operation) or operation.name in ACTIVATIONS:
+        return
+    for i, x in enumerate(operation.args[:2]):
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
+            says = "takes the mean off " + (
+                "it" if len(operation.args) == 1 else "its operand" if not i else "its second operand"
+            )
+            yield instead(operation, says, partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True)))
+
+
+def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same function of another operand."""
+    return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
 
 
 def outputs(operation: Operation) -> Iterator[Alteration]:
@@ -279,6 +341,4 @@ def factors(operation: Operation) -> Iterator[Dial]:
     """A multiple of it."""
     if is_real(operation):
         says = "{} times that"
-        yield Dial(
-            f"computes {operation.source}", says, 1.0, lambda c: Altered({operation.place: lambda f, a, k, n: f(*a, **k) * c})
-        )
+        yield Dial(f"computes {operation.source}", says, 1.0, lambda c: operation.inside(lambda f, a, k, n: f(*a, **k) * c))

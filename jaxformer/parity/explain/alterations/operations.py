@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-Place = tuple[tuple[CodeType, int], ...]
+Frame = tuple[CodeType, int]
+"""Code, and where in it."""
+Place = tuple[Frame, ...]
 """Where an operation stands in the code: of torch's own functions, and of the first that is not torch's."""
 Compute = Callable[..., Any]
 """compute(function, args, kwargs) -> the output."""
@@ -22,17 +24,28 @@ LONGEST = 60
 """Characters of the source that are shown."""
 
 
+@dataclass(frozen=True)
+class Run:
+    """Of an operation, once."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    around: Frame | None
+    """Where the code stands that calls what the operation stands in."""
+    number: int
+    """Of all runs of all operations, which it is."""
+
+
 @dataclass
 class Operation:
     """A place in the code, and what was computed there."""
 
     place: Place
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    """Of its first run, as are the others."""
-    kwargs: dict[str, Any]
-    outputs: list[Any] = field(default_factory=list)
-    """Of every run."""
+    runs: list[Run] = field(default_factory=list)
+    only: int | None = None
+    """The run that is altered; None: all."""
 
     @property
     def name(self) -> str:
@@ -40,28 +53,56 @@ class Operation:
         return getattr(self.function, "__name__", "").strip("_")
 
     @property
+    def run(self) -> Run:
+        """The one that is altered, or the first."""
+        return self.runs[self.only or 0]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Of that run, as are the others."""
+        return self.run.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.run.kwargs
+
+    @property
     def output(self) -> Any:
-        """Of its first run."""
-        return self.outputs[0]
+        return self.run.output
+
+    def inside(self, compute: Compute) -> "Altered":
+        """Inside, it computes something else."""
+        if self.only is None:
+            return Altered({self.place: compute})
+        return Altered({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
 
     @property
     def source(self) -> str:
         """'`q * cos` (modeling_llama.py:131)'"""
-        code, at = self.place[-1]
-        if is_ours(code.co_filename):
+        if is_ours(self.place[-1][0].co_filename):
             return self.name  # of a module of torch's that is run by itself
-        first, last, start, end = [*code.co_positions()][at // 2]
-        lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
-        text = lines[0][start:end] if len(lines) == 1 else "".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
-        text = " ".join(text.split())
-        where = f"{os.path.basename(code.co_filename)}:{first}"
-        if not text:
-            return f"{self.name} ({where})"
-        return f"`{text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}` ({where})"
+        text, where = text_of(self.place[-1])
+        says = f"`{text}` ({where})" if text else f"{self.name} ({where})"
+        if self.only is None:
+            return says
+        around = text_of(self.run.around)[0] if self.run.around else ""
+        others = [text_of(run.around)[0] for run in self.runs if run.around]
+        return f"{says} in `{around}`" if others.count(around) == 1 else f"{says}, time {self.only + 1} of {len(self.runs)}"
 
 
-def place_of() -> Place:
-    """Of the operation that runs."""
+def text_of(frame: Frame) -> tuple[str, str]:
+    """'q * cos', 'modeling_llama.py:131'"""
+    code, at = frame
+    first, last, start, end = [*code.co_positions()][at // 2]
+    lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
+    text = lines[0][start:end] if len(lines) == 1 else "".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
+    text = " ".join(text.split())
+    where = f"{os.path.basename(code.co_filename)}:{first}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "...", where
+
+
+def place_of() -> tuple[Place, Frame | None]:
+    """Of the operation that runs; and where the code around stands."""
     frame, found = sys._getframe(1), []
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -70,7 +111,8 @@ def place_of() -> Place:
         if not frame.f_code.co_filename.startswith(LIBRARY):
             break
         frame = frame.f_back
-    return tuple(found)
+    around = frame.f_back if frame is not None else None
+    return tuple(found), around and (around.f_code, around.f_lasti)
 
 
 def is_ours(file: str) -> bool:
@@ -84,14 +126,16 @@ class Listing(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: dict[Place, Operation] = {}
+        self.count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        place, held = place_of(), tuple(kept(each) for each in args)
+        (place, around), held = place_of(), tuple(kept(each) for each in args)
         output = func(*args, **kwargs)
         if holds_tensors(output):
-            found = self.operations.setdefault(place, Operation(place, func, held, kwargs))
-            found.outputs.append(kept(output))
+            found = self.operations.setdefault(place, Operation(place, func))
+            found.runs.append(Run(held, kwargs, kept(output), around, self.count))
+            self.count += 1
         return output
 
 
@@ -104,7 +148,8 @@ class Altered(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        compute = self.altered.get(place := place_of())
+        place, _ = place_of()
+        compute = self.altered.get(place)
         if compute is None:
             return func(*args, **kwargs)
         self.runs[place] += 1

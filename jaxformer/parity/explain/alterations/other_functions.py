@@ -58,9 +58,9 @@ def layer_norm(kind: str, x: Any, shape: Any, *affine: Any, eps: float | None = 
     """torch's, but for its `kind`. `affine` may have weight, bias and epsilon."""
     held = dict(zip(("weight", "bias", "eps"), affine, strict=False)) | named
     epsilon = next((each for each in (eps, held.get("eps")) if each is not None), 1e-5)
-    y = x if kind == "rms" else x - x.mean(-1, keepdim=True)
+    y = x if kind.startswith("rms") else x - x.mean(-1, keepdim=True)
     size = y.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
-    y = y / (size.sqrt() + epsilon if kind == "outside" else (size + epsilon).sqrt())
+    y = y / (size.sqrt() + epsilon if kind.endswith("root") else (size + epsilon).sqrt())
     weight, bias = held.get("weight"), held.get("bias")
     return y * (1 if weight is None else weight) + (0 if bias is None else bias)
 
@@ -68,6 +68,11 @@ def layer_norm(kind: str, x: Any, shape: Any, *affine: Any, eps: float | None = 
 def rms_as_layer_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """With its mean subtracted."""
     return functional.layer_norm(x, shape, weight, None, torch.finfo(torch.float32).eps if eps is None else eps)
+
+
+def rms_behind_root(x: Any, shape: Any, weight: Any = None, eps: float = 0.0) -> Any:
+    """Divided by the root plus epsilon."""
+    return layer_norm("rms behind root", x, shape, weight, eps=eps)
 
 
 def of_batch(x: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Any:
@@ -85,8 +90,9 @@ def strided_groups(x: Any, groups: int, *others: Any, **named: Any) -> Any:
     return functional.group_norm(x[:, order], groups, **held)[:, torch.argsort(order)]
 
 
-def padded_same(function: Function, args: Any, kwargs: Any) -> Any:
-    """A convolution or pooling that pads as XLA's 'SAME' does: what is odd, behind."""
+def padded(function: Function, args: Any, kwargs: Any, where: str) -> Any:
+    """A convolution or pooling that pads as XLA's 'SAME' does, with what is odd behind; or as much as torch, but 'before' or
+    'behind' alone."""
     name, x = function.__name__, args[0]
     n, conv = WINDOWED[name], name.startswith("conv")
     names = ("bias", "stride", "padding", "dilation", "groups") if conv else ("stride", "padding", "dilation")
@@ -94,11 +100,39 @@ def padded_same(function: Function, args: Any, kwargs: Any) -> Any:
     sizes = tuple(args[1].shape[2:]) if conv else spread(args[1] if len(args) > 1 else how.pop("kernel_size"), n)
     strides, steps = spread(how.get("stride") or (1 if conv else sizes), n), spread(how.get("dilation", 1), n)
     pads: list[int] = []
-    for length, size, stride, step in zip(x.shape[2:], sizes, strides, steps, strict=True):
+    for length, size, stride, step, pad in zip(
+        x.shape[2:], sizes, strides, steps, spread(how.get("padding", 0), n), strict=True
+    ):
         total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
-        pads = [total // 2, total - total // 2, *pads]
+        both = {"same": (total // 2, total - total // 2), "behind": (0, 2 * pad), "before": (2 * pad, 0)}[where]
+        pads = [*both, *pads]
     filled = functional.pad(x, pads, value=-torch.inf if name.startswith("max") else 0.0)
     return function(filled, args[1] if conv else sizes, **(how | {"padding": 0}))
+
+
+def of_windows(name: str) -> dict[str, Function]:
+    """Other poolings of the same windows, in words."""
+    n, kind = name[-2:], name[:-2]
+    plain = {"adaptive_avg_pool": "adaptive_max_pool", "adaptive_max_pool": "adaptive_avg_pool"}
+    if kind in plain:
+        return {f"takes the {'largest' if 'avg' in kind else 'mean'} there": getattr(functional, plain[kind] + n)}
+    if kind == "max_pool":
+        counts = {"": True, ", without what it pads": False}
+        return {f"takes the mean{says} there": partial(mean_pool, n, counted) for says, counted in counts.items()}
+    return {"takes the largest there": partial(max_pool, n)} if kind == "avg_pool" else {}
+
+
+def mean_pool(
+    n: str, counted: bool, x: Any, size: Any, stride: Any = None, padding: Any = 0, *others: Any, **named: Any
+) -> Any:
+    """Of a largest pooling's windows; those with dilation are left out."""
+    how = {"ceil_mode": named.get("ceil_mode", False), "count_include_pad": counted}
+    return getattr(functional, f"avg_pool{n}")(x, size, stride, padding, **how)
+
+
+def max_pool(n: str, x: Any, size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, *others: Any) -> Any:
+    """Of a mean pooling's windows."""
+    return getattr(functional, f"max_pool{n}")(x, size, stride, padding, ceil_mode=ceil_mode)
 
 
 def spread(value: Any, n: int) -> tuple[int, ...]:
@@ -110,10 +144,10 @@ NORMS: dict[str, dict[str, Function]] = {
     "layer_norm": {
         "without its mean subtracted": partial(layer_norm, "rms"),
         "by the unbiased variance": partial(layer_norm, "unbiased"),
-        "with epsilon outside the root": partial(layer_norm, "outside"),
     },
     "rms_norm": {"with its mean subtracted": rms_as_layer_norm},
     "batch_norm": {"by the statistics of the batch": of_batch},
     "group_norm": {"with groups of every nth channel": strided_groups},
 }
 """Other norms than torch's, in words."""
+EPSILON_BEHIND_ROOT: dict[str, Function] = {"layer_norm": partial(layer_norm, "behind root"), "rms_norm": rms_behind_root}

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from typing import Any
+from functools import cached_property, partial, wraps
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -19,6 +19,9 @@ from jaxformer.parity.capture.torch_hooks import without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.reference import Reference
+
+if TYPE_CHECKING:  # torch is imported where it is needed
+    from jaxformer.parity.explain.alterations.operations import Operation
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -54,6 +57,8 @@ class Rerun:
     """Of the user's call."""
     jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's, of torch's parameters by name, where the array is what the user's call gives."""
+    behind: Callable[[Any], Any] | None = None
+    """What comes behind the array, in one run."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -68,9 +73,18 @@ class Rerun:
         """torch's, whose call it is."""
         return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
 
+    @cached_property
+    def operations(self) -> "list[Operation]":
+        """Of its code, in their order."""
+        from jaxformer.parity.explain.alterations.operations import Listing
+
+        listing = Listing()
+        self.array(listing)
+        return list(listing.operations.values())
+
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
-        self.found = None
+        self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
             for path in {site.path for site in self.borders}:
@@ -84,7 +98,10 @@ class Rerun:
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
                 pass
-        return None if self.found is None else host(self.found)
+        if self.found is None:
+            return None
+        with running():  # by then the children compute again
+            return host(self.behind(self.found) if self.behind else self.found)
 
     @contextmanager
     def given_inputs(self, others: Mapping[int, Any]) -> Iterator[None]:
@@ -96,8 +113,27 @@ class Rerun:
         finally:
             self.arguments = before
 
+    @contextmanager
+    def followed_by(self, function: Callable[[Any], Any]) -> Iterator[None]:
+        """Inside, a function comes behind the array."""
+        self.behind = function
+        yield
+
+    @contextmanager
+    def given_outputs(self, others: Mapping[Site, Any]) -> Iterator[None]:
+        """Inside, children give something else."""
+        before = dict(self.given)
+        self.given |= others
+        try:
+            yield
+        finally:
+            self.given = before
+
     def _own(self) -> Any:
-        args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
+        import torch
+
+        with torch._C.DisableTorchFunction():  # copies are no operations of its code
+            args, kwargs = copy.deepcopy(self.arguments)  # a cache among them grows with every call
         with self.inside(self.model):
             return self.module(*args, **kwargs)
 

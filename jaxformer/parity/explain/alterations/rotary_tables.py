@@ -1,24 +1,32 @@
-"""The cosines and sines of rotary positions that a call is given: their rates, and tables of other ones."""
+"""The cosines and sines of rotary positions that a call is given, or makes: their rates, and tables of other ones."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.capture.call_records import arrays_in, replaced
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.explain.alterations.altered import Inside
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
-Tables = dict[int, torch.Tensor]
-"""Two arrays of a call's arguments, by their numbers."""
+Tables = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines."""
+Placed = Callable[[Tables], Inside]
+"""Inside, the call has these tables."""
+LAYOUTS = ("halves", "neighbours")
+MOST = 60
+"""Arrays of one shape, two of which may be the tables."""
 
 
 @dataclass(frozen=True)
 class Rotary:
     """Tables `... T H` or `... T H/2`, of positions times rates."""
 
-    places: tuple[int, int]
-    """Of cosines and sines among the arguments."""
+    given: Placed
     cos: torch.Tensor
     sin: torch.Tensor
     rates: torch.Tensor
@@ -53,19 +61,23 @@ class Rotary:
         """In words."""
         return "rotary pairs interleaved" if self.layout == "neighbours" else "rotary pairs half and half"
 
-    def with_angles(self, angles: torch.Tensor, size: float | None = None) -> Tables:
+    def with_angles(self, angles: torch.Tensor, size: float | None = None, layout: str = "") -> Tables:
         """Other tables, of angles `T H/2`."""
         both = {"halves": torch.cat([angles, angles], -1), "neighbours": angles.repeat_interleave(2, -1)}
-        full, size = both.get(self.layout, angles), self.size if size is None else size
-        i, j = self.places
-        return {i: (full.cos() * size).expand_as(self.cos), j: (full.sin() * size).expand_as(self.sin)}
+        full, size = both.get(layout or self.layout, angles), self.size if size is None else size
+        return (full.cos() * size).expand_as(self.cos), (full.sin() * size).expand_as(self.sin)
 
     def with_base(self, base: float) -> Tables:
         """Of plain rates."""
         return self.with_angles(self.positions[:, None] * plain_rates(self.width, base))
 
-    def pairings(self) -> Iterator[tuple[str, torch.Tensor, Tables]]:
-        """In words; the order of a head's units in which torch's pairs are those; and the tables.
+    def laid_otherwise(self) -> Tables:
+        """With the same angles, as the other pairs have them."""
+        other = LAYOUTS[self.layout == LAYOUTS[0]]
+        return self.with_angles(self.positions[:, None] * self.rates, layout=other)
+
+    def pairings(self) -> Iterator[tuple[str, torch.Tensor, Tables | None]]:
+        """In words; the order of a head's units in which torch's pairs are those; and the tables, where they are others.
 
         Scores do not change where queries and keys both have their units in another order.
         """
@@ -75,7 +87,7 @@ class Rotary:
         yield (
             ("rotary pairs half and half" if neighbours else "rotary pairs interleaved"),
             (torch.argsort(apart) if neighbours else apart),
-            {},
+            None,
         )
         for part in (2, 4):
             few = half // part
@@ -107,30 +119,84 @@ def plain_rates(width: int, base: float) -> torch.Tensor:
 
 
 def rotary_of(rerun: Rerun) -> Rotary | None:
-    """The tables among the arguments of a call, if there are any."""
+    """The first tables among what a call is given, what its children give it, and what it computes."""
     arrays: list[Any] = arrays_in(rerun.arguments)
-    pairs = [(i, j) for i, a in enumerate(arrays) for j, b in enumerate(arrays) if i != j and is_rotation(a, b)]
-    for i, j in (pair for pair in pairs if begins(arrays[pair[0]], arrays[pair[1]])):
-        cos, sin = arrays[i], arrays[j]
-        n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])[0]
-        rates = turned[1] - turned[0]
-        if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
-            return Rotary((i, j), cos, sin, rates[: n // 2], "halves")
-        if torch.equal(cos[..., ::2], cos[..., 1::2]):
-            return Rotary((i, j), cos, sin, rates[::2], "neighbours")
-        return Rotary((i, j), cos, sin, rates, "once")
+    for i, j in pairs_in(arrays):
+        return rotary(arrays[i], arrays[j], lambda both, i=i, j=j: rerun.given_inputs({i: both[0], j: both[1]}))
+    for site, value in rerun.given.items():
+        arrays = arrays_in(value)
+        for i, j in pairs_in(arrays):
+            return rotary(arrays[i], arrays[j], partial(given_by, rerun, site, value, i, j))
+    made = [(each, number, array) for each in rerun.operations for number, array in enumerate(parts(each.output))]
+    for i, j in pairs_in([array for _, _, array in made]):
+        (one, m, cos), (other, n, sin) = made[i], made[j]
+        return rotary(cos, sin, partial(computed, (one, m), (other, n)))
     return None
 
 
-def is_rotation(cos: Any, sin: Any) -> bool:
+def parts(output: Any) -> list[torch.Tensor]:
+    """The tensors that an operation gives."""
+    return [output] if isinstance(output, torch.Tensor) else list(output)
+
+
+def put(value: Any, others: dict[int, torch.Tensor]) -> Any:
+    """The same with some of its arrays replaced."""
+    arrays = arrays_in(value)
+    return replaced(value, arrays, [others.get(i, array) for i, array in enumerate(arrays)])
+
+
+def given_by(rerun: Rerun, site: Site, value: Any, i: int, j: int, both: Tables) -> Inside:
+    """Inside, two of the arrays that a child gives are these tables."""
+    return rerun.given_outputs({site: put(value, {i: both[0], j: both[1]})})
+
+
+def computed(one: tuple[Operation, int], other: tuple[Operation, int], both: Tables) -> Inside:
+    """Inside, two operations, or parts of what they give, are these tables."""
+    found: dict[Any, dict[int, torch.Tensor]] = {}
+    for (operation, number), table in zip((one, other), both, strict=True):
+        found.setdefault(operation.place, {})[number] = table
+    return Altered({place: partial(with_parts, tables) for place, tables in found.items()})
+
+
+def with_parts(tables: dict[int, torch.Tensor], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What an operation gives, with these parts."""
+    return put(function(*args, **kwargs), tables)
+
+
+def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
+    """Which two arrays are cosines and sines of positions along their axis before the last."""
+    alike: dict[Any, list[int]] = {}
+    for j, array in enumerate(arrays):
+        if array.is_floating_point() and array.ndim > 1 and array.shape[-2] > 1:
+            before = alike.setdefault(tuple(array.shape), [])
+            for i in before:
+                for cos, sin in ((i, j), (j, i)):
+                    if is_rotation(arrays[cos], arrays[sin]) and begins(arrays[cos], arrays[sin]):
+                        yield cos, sin
+            before[:] = [*before, j][-MOST:]
+
+
+def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed) -> Rotary:
+    """Of two tables."""
+    cos, sin = cos.double(), sin.double()
+    n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])[0]
+    rates = turned[1] - turned[0]
+    if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
+        return Rotary(given, cos, sin, rates[: n // 2], "halves")
+    if torch.equal(cos[..., ::2], cos[..., 1::2]):
+        return Rotary(given, cos, sin, rates[::2], "neighbours")
+    return Rotary(given, cos, sin, rates, "once")
+
+
+def is_rotation(cos: torch.Tensor, sin: torch.Tensor) -> bool:
     """Whether two arrays are cosines and sines, up to a factor."""
-    floats = cos.shape == sin.shape and cos.is_floating_point() and sin.is_floating_point()
-    if not floats or cos.ndim < 2 or cos.shape[-2] < 2:
+    few = cos.flatten()[:3].square() + sin.flatten()[:3].square()
+    if not few.min() > 0 or not torch.allclose(few, few[:1], rtol=1e-5):
         return False
     size = cos.square() + sin.square()
-    return bool(size.min() > 0 and torch.allclose(size, size.flatten()[0].expand_as(size), rtol=1e-5))
+    return torch.allclose(size, size.flatten()[:1].expand_as(size), rtol=1e-5) and bool(sin.any())
 
 
-def begins(cos: Any, sin: Any) -> bool:
+def begins(cos: torch.Tensor, sin: torch.Tensor) -> bool:
     """Whether the first is the cosines: one of position 0 is 1, and its sine is 0."""
     return bool(sin[..., 0, :].abs().max() < 1e-9 < cos[..., 0, :].abs().min()) or bool(cos[..., -1].min() > 0.5)

@@ -1,0 +1,135 @@
+"""What may be otherwise in masks: those that a call is given, those that it makes, and none where there could be one."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.explain.alterations.altered import Alteration
+from jaxformer.parity.explain.alterations.of_operations import instead, with_argument
+from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.numerics.float_masks import allowed, kind_of
+
+MOST_KEYS = 33
+"""Of windows that are tried where torch has none."""
+FUSED = "scaled_dot_product_attention"
+
+
+def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
+    """Of each mask once, where it comes first."""
+    seen: list[torch.Tensor] = []
+    for i, array in enumerate(arrays_in(rerun.arguments)):
+        if is_new_mask(array, seen):
+            for says, other in other_masks(kept_keys(array)):
+                filled = as_mask(array, other)
+                yield Alteration("mask as given", f"mask {says}", lambda i=i, m=filled: rerun.given_inputs({i: m}))
+    for operation in rerun.operations:
+        if is_new_mask(operation.output, seen):
+            for says, other in other_masks(kept_keys(operation.output)):
+                yield instead(operation, f"mask {says}", partial(constant, as_mask(operation.output, other)))
+    for operation in rerun.operations:
+        yield from within(operation)
+
+
+def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
+    """Whether it hides keys, and none of `seen` does the same; it is seen then."""
+    if not isinstance(array, torch.Tensor) or array.ndim < 2 or array.shape[-1] < 2:
+        return False
+    if array.dtype != torch.bool and not (array.is_floating_point() and kind_of(array.numpy()) in ("added", "zeros")):
+        return False
+    keys = kept_keys(array).squeeze()
+    if any(keys.shape == other.shape and torch.equal(keys, other) for other in seen):
+        return False
+    seen.append(keys)
+    return True
+
+
+def kept_keys(mask: torch.Tensor) -> torch.Tensor:
+    """True where a mask keeps."""
+    return torch.from_numpy(np.asarray(allowed(mask.numpy()) if mask.is_floating_point() else mask.numpy()))
+
+
+def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """A mask of the same type and shape, where that fits."""
+    if not like.is_floating_point():
+        return keep
+    lowest = like.min() if like.min() < 0 else torch.tensor(-torch.inf, dtype=torch.float64)
+    return torch.where(keep, 0.0, lowest).to(like.dtype)
+
+
+def constant(value: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Whatever was computed."""
+    return value
+
+
+def within(operation: Operation) -> Iterator[Alteration]:
+    """Of attention without a mask, or with one that its kernel makes."""
+    if operation.name == FUSED and operation.kwargs.get("attn_mask") is None and len(operation.args) < 4:
+        rows, keys = operation.args[0].shape[-2], operation.args[1].shape[-2]
+        causal = torch.ones(rows, keys, dtype=torch.bool).tril()
+        if not operation.kwargs.get("is_causal"):
+            yield instead(operation, "mask causal", with_argument("attn_mask", causal))
+            return
+        for says, other in windows(causal):
+            how = {"attn_mask": other, "is_causal": False}
+            yield instead(operation, f"mask {says}", lambda f, a, k, n, how=how: f(*a, **(k | how)))
+    elif operation.name == "softmax" and operation.output.ndim > 2 and operation.output.shape[-2] > 1:
+        causal = torch.ones(operation.output.shape[-2:], dtype=torch.bool).tril()
+        yield instead(operation, "mask causal", lambda f, a, k, n: f(a[0].masked_fill(~causal, -torch.inf), *a[1:], **k))
+
+
+def other_masks(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The ways in which masks go wrong, of a mask that is True where a key is seen."""
+    yield "left out", torch.ones_like(keep)
+    yield "inverted", ~keep
+    if keep.ndim < 2 or keep.shape[-1] < 2:
+        return
+    if keep.shape[-1] == keep.shape[-2]:
+        yield "of queries for that of keys", keep.transpose(-1, -2)
+    if keep.shape[-2] > 1:
+        yield from windows(keep)
+    if len(keep) > 1:
+        yield "of the row before", keep.roll(1, 0)
+        yield "of the row behind", keep.roll(-1, 0)
+        yield "of the first row", keep[:1].expand_as(keep)
+    if keep.shape[-2] == 1:
+        yield "one key longer", keep | keep.roll(1, -1)
+        yield "one key shorter", keep & keep.roll(1, -1)
+
+
+def windows(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of a mask of valid keys in a window around each query: other windows, and other keys."""
+    (rows, length), keys = keep.shape[-2:], keep.any(-2, keepdim=True)
+    apart = torch.arange(rows)[:, None] - torch.arange(length)
+    seen = apart[keep.reshape(-1, rows, length).any(0)]
+    if not len(seen):
+        return
+    back, ahead = int(seen.max()), -int(seen.min())
+
+    def window(back: int, ahead: int, keys: torch.Tensor = keys) -> torch.Tensor:
+        near = (apart <= back) & (apart >= -ahead)
+        return (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
+
+    if not torch.equal(window(back, ahead), keep):
+        return
+    if back == length - 1:
+        for n in range(1, min(length, MOST_KEYS)):
+            yield f"with a window of {n} keys for none", window(n - 1, ahead)
+    if back < length - 1:
+        yield f"with a window of {back + 2} keys for {back + 1}", window(back + 1, ahead)
+        yield f"with a window of {back} keys for {back + 1}", window(back - 1, ahead)
+        yield "without its window", window(length, ahead)
+        yield "without its window and its causal part", window(length, length)
+    if ahead < length - 1:
+        yield "with one key more ahead", window(back, ahead + 1)
+        fewer = window(back, ahead - 1)
+        yield "with one key fewer ahead", fewer
+        yield "with one key fewer ahead, where there is another", fewer | (keep & ~fewer.any(-1, keepdim=True))
+        yield "without its causal part", window(back, length)
+    if not keys.all():
+        yield "without its padding", window(back, ahead, torch.ones_like(keys))
+        yield "with its padding inverted", window(back, ahead, ~keys)

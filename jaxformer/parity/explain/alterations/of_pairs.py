@@ -1,0 +1,118 @@
+"""What may be otherwise in two operations at once: one taken for the other, or done before it; an epsilon behind the root."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations, pairwise, permutations
+from typing import Any
+
+import torch
+
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial, together
+from jaxformer.parity.explain.alterations.of_operations import instead, is_real
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+
+MOST_OPERATIONS = 12
+"""Outputs of one shape, one of which may be taken for another."""
+LARGEST_EPSILON = 0.1
+ROOTS = ("rsqrt", "sqrt")
+
+
+def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Those that are exchanged first."""
+    operations = rerun.operations
+    once = [each for each in operations if len(each.runs) == 1 and is_real(each)]
+    yield from exchanged(once)
+    yield from exchanged_with_children(rerun, once)
+    yield from epsilons(operations)
+    yield from in_turn(once)
+    yield from taken_for(once)
+
+
+def alike(operations: list[Operation]) -> list[list[Operation]]:
+    """Those that give arrays of one shape."""
+    found: dict[Any, list[Operation]] = {}
+    for each in operations:
+        found.setdefault(tuple(each.output.shape), []).append(each)
+    return [those[:MOST_OPERATIONS] for those in found.values()]
+
+
+def exchanged(operations: list[Operation]) -> Iterator[Alteration]:
+    """What two of them gave."""
+    for those in alike(operations):
+        for one, other in combinations(those, 2):
+            altered = {a.place: partial(output_of, b) for a, b in ((one, other), (other, one))}
+            yield Alteration(
+                f"computes {one.source} and {other.source}", "the two exchanged", lambda altered=altered: Altered(altered)
+            )
+
+
+def exchanged_with_children(rerun: Rerun, operations: list[Operation]) -> Iterator[Alteration]:
+    """What one of them gave and what a child that jax calls too."""
+    for site, x in rerun.given.items():
+        name = str(site).removeprefix(f"{rerun.owner.path}.")
+        same = [each for each in operations if isinstance(x, torch.Tensor) and each.output.shape == x.shape]
+        for each in same[:MOST_OPERATIONS]:
+            yield Alteration(
+                f"computes {each.source} and {name}",
+                "the two exchanged",
+                lambda each=each, site=site, x=x: together(
+                    rerun.given_outputs({site: each.output}), each.inside(lambda f, a, k, n: x.clone())
+                ),
+            )
+
+
+def taken_for(operations: list[Operation]) -> Iterator[Alteration]:
+    """What one operation gave is taken for another's."""
+    for those in alike(operations):
+        for one, other in permutations(those, 2):
+            yield instead(one, f"{other.source} in its place", partial(output_of, other))
+
+
+def output_of(operation: Operation, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """What it gave."""
+    return operation.output.clone()
+
+
+def in_turn(operations: list[Operation]) -> Iterator[Alteration]:
+    """Of two, each of which goes on with the other's, the second one first."""
+    for one, other in pairwise(operations):
+        first, second = (next(iter(each.args), None) for each in (one, other))
+        if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor) or first.shape != second.shape:
+            continue
+        if torch.equal(second, one.output):
+            altered = {a.place: partial(done_by, b) for a, b in ((one, other), (other, one))}
+            says = f"computes {one.source}, then {other.source}", "the second first"
+            yield Alteration(*says, lambda altered=altered: Altered(altered))
+
+
+def done_by(operation: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What another operation makes of the first argument."""
+    return operation.function(args[0], *operation.args[1:], **operation.kwargs)
+
+
+def epsilons(operations: list[Operation]) -> Iterator[Alteration | Dial]:
+    """What is added under a root comes behind it, or is the least."""
+    for one, root in pairwise(operations):
+        if one.name != "add" or root.name not in ROOTS or not torch.equal(root.args[0], one.output):
+            continue
+        if epsilon := next((each for each in one.args[1:] if type(each) is float and 0 < each < LARGEST_EPSILON), 0.0):
+            said = f"epsilon {epsilon:g} under the root"
+            yield Dial(said, "epsilon {} behind the root", epsilon, partial(behind_root, one, root), sure=True)
+            least = partial(at_least, epsilon)
+            yield instead(one, f"takes {epsilon:g} as the least", least)
+
+
+def behind_root(one: Operation, root: Operation, epsilon: float) -> Altered:
+    """Inside, the epsilon is added to the root."""
+
+    def rooted(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+        y = args[0].sqrt() + epsilon
+        return 1 / y if root.name == "rsqrt" else y
+
+    return Altered({one.place: lambda f, a, k, n: a[0], root.place: rooted})
+
+
+def at_least(epsilon: float, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """The larger of both."""
+    return args[0].clamp(min=epsilon)

@@ -1,0 +1,229 @@
+"""What may be otherwise in rotary positions: rates and positions of the tables, which units are pairs, what is rotated."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import torch
+
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Inside, together
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.alterations.rotary_tables import (
+    LAYOUTS,
+    Rotary,
+    Tables,
+    begins,
+    is_rotation,
+    plain_rates,
+    rotary_of,
+)
+
+BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
+WHOLE = 1e-6
+STEPS = {"one position later": 1, "one position earlier": -1}
+
+
+def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of the tables, of the pairs, and of what is rotated."""
+    if rotary := rotary_of(rerun):
+        yield from tables(rotary)
+        yield from turns(rerun.operations, rotary)
+        yield from children(rerun, rotary)
+        yield from uses(rerun.operations)
+
+
+def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
+    """Other rates, positions or signs."""
+    positions, rates, size = rotary.positions, rotary.rates, rotary.size
+    plain = torch.allclose(rates, plain_rates(rotary.width, rotary.base), rtol=1e-5)
+    said = f"rotary base {rotary.base:.6g}" if plain else "rotary rates as they are"
+
+    def angles(positions: torch.Tensor) -> Inside:
+        return rotary.given(rotary.with_angles(positions[:, None] * rates))
+
+    for base in BASES:
+        yield Alteration(said, f"rotary base {base:g}", lambda base=base: rotary.given(rotary.with_base(base)))
+    none = rotary.with_angles(0 * positions[:, None] * rates, 1.0)
+    yield Alteration("rotary positions", "none", lambda: rotary.given(none))
+    yield Alteration("rotated forwards", "rotated backwards", lambda: rotary.given((rotary.cos, -rotary.sin)))
+    yield Alteration("rotary cosines and sines", "the two exchanged", lambda: rotary.given((rotary.sin, rotary.cos)))
+    if abs(size - 1) > WHOLE:
+        amplitude = rotary.with_angles(positions[:, None] * rates, 1.0)
+        yield Alteration(f"rotary amplitude {size:.6g}", "rotary amplitude 1", lambda: rotary.given(amplitude))
+    half = positions % (len(positions) // 2)
+    yield Alteration("positions as they are", "positions that begin again in the middle", lambda: angles(half))
+    yield Dial("rotary positions as they are", "rotary positions times {}", 1.0, lambda c: angles(positions * c), sure=True)
+    yield Dial(said, "rotary base {}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
+
+
+def turns(operations: list[Operation], rotary: Rotary) -> Iterator[Alteration]:
+    """Other pairs where a pair's units are exchanged, or in the tables, or both."""
+    exchanges = [operation for operation in operations if joins_pairs(operation)]
+    neighbours = rotary.layout == LAYOUTS[1] or any(operation.name == "stack" for operation in exchanges)
+    now, other = ("interleaved", "half and half")[:: 1 if neighbours else -1]
+    said, turned = f"rotary pairs {now}", Altered({operation.place: other_pairs for operation in exchanges})
+    if exchanges:
+        yield Alteration(said, f"rotary pairs {other} where they are turned, {now} in the tables", lambda: turned)
+    if rotary.layout in LAYOUTS:
+        laid = rotary.laid_otherwise()
+        says = f"rotary pairs {now} where they are turned, {other} in the tables"
+        yield Alteration(said, says, lambda: rotary.given(laid))
+        if exchanges:
+            yield Alteration(said, f"rotary pairs {other}", lambda: together(rotary.given(laid), turned))
+
+
+def joins_pairs(operation: Operation) -> bool:
+    """Whether it may be the last of `rotate_half(x)`: two arrays of one shape, one after the other or in turns."""
+    first = next(iter(operation.args), None)
+    if operation.name not in ("cat", "concat", "stack") or not isinstance(first, (tuple, list)) or len(first) != 2:
+        return False
+    one, other = first
+    floats = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.is_floating_point()
+    alike = floats and one.shape == other.shape and one.shape[-1] > 1 and one.ndim > 2
+    return bool(alike) and not torch.equal(one, other)  # tables are of one array twice
+
+
+def other_pairs(function: object, args: tuple[tuple[torch.Tensor, torch.Tensor]], kwargs: object, n: int) -> torch.Tensor:
+    """(-b, a) of pairs of neighbours, where those were of halves, or the other way round."""
+    minus, plus = args[0]
+    if "stack" in getattr(function, "__name__", ""):
+        x = torch.stack([plus, -minus], -1).flatten(-2)
+        a, b = x.chunk(2, -1)
+        return torch.cat([-b, a], -1).reshape(*minus.shape, 2)
+    x = torch.cat([plus, -minus], -1)
+    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+
+
+def children(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration]:
+    """Of those that jax calls too: queries and keys as other pairs have them, and each at other positions."""
+    width = rotary.width
+    given = {site: x for site, x in rerun.given.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    length = len(rotary.positions)
+    heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
+    names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in heads}
+    for says, order, both in rotary.pairings():
+        for those in [*combinations(heads, 2)][::-1]:
+            others = {site: by_head(heads[site], width)[..., order].reshape(heads[site].shape) for site in those}
+            yield Alteration(rotary.pairs, says, lambda o=others, b=both: with_tables(rerun, o, rotary, b))
+    for site, x in heads.items():
+        for says, steps in STEPS.items():
+            other = rotary.turned(x, torch.full((x.shape[1],), float(steps), dtype=x.dtype))
+            yield child(rerun, site, f"{names[site]} at its positions", f"{names[site]} {says}", other)
+        forth, back = (rotary.turned(x, sense * rotary.positions) for sense in (1, -1))
+        yield child(rerun, site, f"{names[site]} not rotated", f"{names[site]} rotated too", forth)
+        yield child(rerun, site, f"{names[site]} rotated", f"{names[site]} not rotated", back)
+
+
+def child(rerun: Rerun, site: Site, torch_says: str, jax_says: str, other: torch.Tensor) -> Alteration:
+    """A child gives something else."""
+    return Alteration(torch_says, jax_says, lambda: rerun.given_outputs({site: other}))
+
+
+def by_head(x: torch.Tensor, width: int) -> torch.Tensor:
+    """`... D` as `... N H`."""
+    return x.reshape(*x.shape[:-1], -1, width)
+
+
+def with_tables(rerun: Rerun, others: dict[Site, torch.Tensor], rotary: Rotary, both: Tables | None) -> Inside:
+    """Inside, children give something else, and the tables may be others."""
+    altered = rerun.given_outputs(others)
+    return together(altered, rotary.given(both)) if both else altered
+
+
+class Use(NamedTuple):
+    """A product with a table."""
+
+    operation: Operation
+    run: int
+    at: int
+    """Which of its factors is the table."""
+
+    @property
+    def table(self) -> torch.Tensor:
+        """As it is there."""
+        return self.operation.runs[self.run].args[self.at]
+
+
+def uses(operations: list[Operation]) -> Iterator[Alteration]:
+    """What is rotated, queries first and then keys or the other way round: each at other positions, or not at all."""
+    found = products(operations)
+    half = len(found) // 2
+    if len(found) not in (2, 4):
+        return
+    for those in (found[:half], found[half:]):
+        operation = those[0][0].operation
+        only = those[0][0].run if len(operation.runs) > 1 else None
+        name = Operation(operation.place, operation.function, operation.runs, only).source
+        for says, other in other_angles(those[0]).items():
+            yield Alteration(f"rotates in {name}", says, lambda those=those, other=other: at_uses(those, other))
+
+
+def products(operations: list[Operation]) -> list[tuple[Use, Use]]:
+    """Those with cosines and with sines, pair by pair in their order."""
+    every = [
+        (run.number, Use(operation, i, at))
+        for operation in operations
+        if operation.name == "mul"
+        for i, run in enumerate(operation.runs)
+        for at, x in enumerate(run.args)
+        if isinstance(x, torch.Tensor) and x.ndim > 2 and x.is_floating_point() and x.shape[-1] > 1
+    ]
+    in_order = [use for _, use in sorted(every, key=lambda each: each[0])]
+    found: list[tuple[Use, Use]] = []
+    taken: set[int] = set()
+    for i, one in enumerate(in_order):
+        for j in range(i + 1, min(i + 5, len(in_order))):
+            other = in_order[j]
+            if i in taken or j in taken or one.table.shape != other.table.shape:
+                continue
+            for cos, sin in ((one, other), (other, one)):
+                if is_rotation(cos.table, sin.table) and at_zero(cos.table, sin.table):
+                    found.append((cos, sin))
+                    taken |= {i, j}
+                    break
+    return found
+
+
+def at_zero(cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    """Whether they begin as tables do, along whichever axis the positions are."""
+    axis = positions_axis(cos)
+    return axis is not None and begins(cos.movedim(axis, -2), sin.movedim(axis, -2))
+
+
+def positions_axis(table: torch.Tensor) -> int | None:
+    """Along which a table changes, but for its last."""
+    axes = (axis for axis in range(table.ndim - 2, -1, -1) if table.shape[axis] > 1)
+    return next((axis for axis in axes if not torch.equal(table.narrow(axis, 0, 1), table.narrow(axis, 1, 1))), None)
+
+
+def other_angles(use: tuple[Use, Use]) -> dict[str, Tables]:
+    """In words."""
+    cos, sin = (each.table for each in use)
+    axis = positions_axis(cos)
+    if axis is None:
+        return {}
+    angles, size = torch.atan2(sin, cos), (cos.square() + sin.square()).sqrt()
+    step = angles.narrow(axis, 1, 1) - angles.narrow(axis, 0, 1)
+    found = {"not rotated": (torch.ones_like(cos), torch.zeros_like(sin)), "rotated backwards": (cos, -sin)}
+    for says, n in STEPS.items():
+        later, edge = angles + n * step, "the last comes first" if n < 0 else "the first comes last"
+        found[f"rotated {says}"] = later.cos() * size, later.sin() * size
+        found[f"rotated {says}, where {edge}"] = cos.roll(-n, axis), sin.roll(-n, axis)
+    return found
+
+
+def at_uses(those: list[tuple[Use, Use]], other: Tables) -> Altered:
+    """Inside, these products are with other tables."""
+    found: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
+    for pair in those:
+        for use, table in zip(pair, other, strict=True):
+            found.setdefault(use.operation.place, {}).setdefault(use.run, {})[use.at] = table
+    return Altered({place: partial(with_factors, runs) for place, runs in found.items()})
+
+
+def with_factors(runs: dict[int, dict[int, torch.Tensor]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A product with other factors in some of its runs."""
+    return function(*(runs.get(n, {}).get(i, each) for i, each in enumerate(args)), **kwargs)
