@@ -157,7 +157,7 @@ REFUSED = {
     "training": (
         lambda: TorchNet().train(),
         {},
-        "the torch model is in training mode and drop drops units (p = 0.1); call .eval() on it, or compare training",
+        "the torch model is in training mode and drop drops units (p = 0.1); call .eval() on it, or compare with mode='train'",
     ),
     "no array": (
         TorchNet,

@@ -58,15 +58,14 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     weights, rest = parted(model)
     order: list[Site] = []
     taps: list[Site] = []
-    draws: list[str] = []
-    closed: list[str] = []
+    noted: dict[str, Any] = {}
 
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
         with watch_jax(model, probing), written_out(), jax_draws() as drawn, unopened() as used:
             output = one_array(call(model, *arrays), "call_jax", call)
-        draws[:], closed[:] = drawn, used
+        noted.update(draws=drawn, unopened=used)
         found = probing.found | {CALL: [output]}  # its gradient is the cotangent
         order[:], taps[:] = found, probing.taps
         weight = 0.0 if cotangent is None else _like(output, cotangent, call)
@@ -77,7 +76,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
 
     if cotangent is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return NormalRun(outputs(found), taps=taps, untraced=untraced, draws=draws, unopened=closed)
+        return NormalRun(outputs(found), taps=taps, untraced=untraced, **noted)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
@@ -91,8 +90,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         jax.tree.map(np.asarray, back[2]),
         taps,
         untraced,
-        draws,
-        closed,
+        **noted,
     )
 
 
