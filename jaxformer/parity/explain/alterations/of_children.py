@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration
+from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """Of the children that jax calls too."""
+    """Of the children that jax calls too, and of the others."""
+    yield from left_out(rerun)
     tensors = {site: it for site, it in rerun.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
     names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in tensors}
     for site, tensor in tensors.items():
@@ -34,6 +38,24 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     yield from behind(rerun)
 
 
+def left_out(rerun: Rerun) -> Iterator[Alteration]:
+    """One of those that jax does not call."""
+    own, inner = path_of(rerun), {site.path for site in rerun.given}
+    for name, module in rerun.module.named_children():
+        if (f"{own}.{name}" if own else name) not in inner:
+            yield Alteration(f"{name} as it is", f"{name} left out", lambda module=module: replaced(module, "forward", first))
+
+
+def path_of(rerun: Rerun) -> str:
+    """Of the module that runs again; '' is the model."""
+    return "" if rerun.owner == CALL else rerun.owner.path
+
+
+def first(x: Any, *others: Any, **named: Any) -> Any:
+    """Its first argument."""
+    return x
+
+
 def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iterator[Alteration]:
     """Of a table, whose rows a child looks up."""
     table, ids = getattr(rerun.model.get_submodule(site.path), "weight", None), rerun.inputs.get(site)
@@ -54,6 +76,8 @@ def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iter
 
 def behind(rerun: Rerun) -> Iterator[Alteration]:
     """What one of the modules inside makes of the array itself."""
-    for name, module in rerun.module.named_modules():
-        if name and name.count(".") < 2:
-            yield Alteration("the array as it is", f"{name} of it", lambda module=module: rerun.followed_by(module))
+    beside, own = parent(rerun.place.site.path), path_of(rerun)
+    for name, module in rerun.model.named_modules():
+        if name and parent(name) in (beside, own):
+            says = name.removeprefix(f"{own}.")
+            yield Alteration("the array as it is", f"{says} of it", lambda module=module: rerun.followed_by(module))

@@ -22,6 +22,7 @@ from jaxformer.parity.explain.alterations.other_functions import (
 )
 
 REDUCTIONS = {"mean", "sum", "amax", "amin"}
+Kind = Callable[[Operation], Iterator[Alteration | Dial]]
 ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 OTHERWISE = {
     "add": {"multiplies the two": torch.mul, "takes the one less the other": torch.sub},
@@ -47,12 +48,21 @@ MODES = ("nearest", "bilinear", "bicubic", "area")
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
-    of_arguments = (others, poolings, arguments, without, twice, exchanged, operands)
-    for kind in (*of_arguments, outputs, orders, roundings, additions, factors):
+    yield from of_kinds(operation, (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders))
+
+
+def further_alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
+    """Of what it gives: rounded, something behind it, a multiple."""
+    yield from of_kinds(operation, (roundings, additions, factors))
+
+
+def of_kinds(operation: Operation, kinds: tuple[Kind, ...]) -> Iterator[Alteration | Dial]:
+    """One after the other; an operation may have other arguments than most."""
+    for kind in kinds:
         try:
             yield from kind(operation)
         except (IndexError, TypeError, ValueError, RuntimeError):
-            continue  # an operation with other arguments than most
+            continue
 
 
 def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
@@ -60,7 +70,7 @@ def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
     return Alteration(f"computes {operation.source}", says, lambda: operation.inside(compute))
 
 
-def others(operation: Operation) -> Iterator[Alteration]:
+def others(operation: Operation) -> Iterator[Alteration | Dial]:
     """Another function of the same kind."""
     name = operation.name
     known = PLAIN_NAMES.get(name, name)
@@ -246,9 +256,7 @@ def operands(operation: Operation) -> Iterator[Alteration]:
         return
     for i, x in enumerate(operation.args[:2]):
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
-            says = "takes the mean off " + (
-                "it" if len(operation.args) == 1 else "its operand" if not i else "its second operand"
-            )
+            says = f"takes the mean off its {('first', 'second')[i]} operand"
             yield instead(operation, says, partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True)))
 
 
