@@ -171,7 +171,7 @@ SEQUENCE_TO_SEQUENCE = [
         "embedding norm dropped": (
             patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
             "embed|source_embed",
-            "jax norm left out",
+            "jax norm left out|0 times norm",
         ),
         "embedding norm before the position": (
             patch(embeddings.InputEmbedding, __call__=norm_before_position),
@@ -207,7 +207,13 @@ SEQUENCE_TO_SEQUENCE = [
 ]
 
 ENCODERS = [
-    Mutant("token types ignored", patch(embeddings.InputEmbedding, __call__=of_one_type), "encoder", "embed"),
+    Mutant(
+        "token types ignored",
+        patch(embeddings.InputEmbedding, __call__=of_one_type),
+        "encoder",
+        "embed",
+        "jax token_type of rows 0 everywhere",
+    ),
     Mutant(
         "pooler without its tanh",
         instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])),

@@ -43,7 +43,9 @@ def left_out(rerun: Rerun) -> Iterator[Alteration]:
     own, inner = path_of(rerun), {site.path for site in rerun.given}
     for name, module in rerun.module.named_children():
         if (f"{own}.{name}" if own else name) not in inner:
-            yield Alteration(f"{name} as it is", f"{name} left out", lambda module=module: replaced(module, "forward", first))
+            yield Alteration(
+                f"{name} as it is", f"{name} left out", lambda module=module: replaced(module, "forward", its_input)
+            )
 
 
 def path_of(rerun: Rerun) -> str:
@@ -51,7 +53,7 @@ def path_of(rerun: Rerun) -> str:
     return "" if rerun.owner == CALL else rerun.owner.path
 
 
-def first(x: Any, *others: Any, **named: Any) -> Any:
+def its_input(x: Any, *others: Any, **named: Any) -> Any:
     """Its first argument."""
     return x
 
@@ -59,14 +61,16 @@ def first(x: Any, *others: Any, **named: Any) -> Any:
 def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iterator[Alteration]:
     """Of a table, whose rows a child looks up."""
     table, ids = getattr(rerun.model.get_submodule(site.path), "weight", None), rerun.inputs.get(site)
-    if table is None or table.ndim != 2 or ids is None or given.shape != (*ids.shape, table.shape[1]):
+    if table is None or table.ndim != 2 or ids is None or ids.is_floating_point() or not ids.numel():
         return
-    own = (table[:, None] == given.reshape(-1, table.shape[1])).all(-1).to(torch.int8)
-    if not own.any(0).all():
+    if given.shape != (*ids.shape, table.shape[1]):
         return
-    rows, last = own.argmax(0).reshape(ids.shape), len(table) - 1
-    others = {f"{more:+d}": (rows + more).clamp(0, last) for more in (1, -1, 2, -2)}
-    others |= {"0 everywhere": 0 * rows, "1 everywhere": 0 * rows + 1}
+    first = (table == given.reshape(-1, table.shape[1])[0]).all(-1).nonzero().flatten()
+    rows, last = ids + (first[0] - ids.flatten()[0] if len(first) else 0), len(table) - 1
+    if rows.min() < 0 or rows.max() > last or not torch.equal(table[rows], given):
+        return
+    others = {"0 everywhere": 0 * rows, "1 everywhere": 0 * rows + 1}
+    others |= {f"{more:+d}": rows + more for more in (1, -1, 2, -2) if rows.min() + more >= 0 and rows.max() + more <= last}
     others |= {"0 for 1 and 1 for 0": 1 - rows} if rows.max() == 1 else {}
     others |= {"that begin with 0": rows - rows.min()} if rows.min() > 0 else {}
     for says, other in others.items():
