@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.alterations import of_children, of_masks, of_modules, of_operations, of_pairs, of_rotations
+from jaxformer.parity.explain.alterations import (
+    of_children,
+    of_masks,
+    of_modules,
+    of_operations,
+    of_pairs,
+    of_results,
+    of_rotations,
+)
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -168,7 +176,7 @@ def behind_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of what each operation gives; a multiple of it comes last."""
     dials: list[Dial] = []
     for operation in rerun.operations:
-        for alteration in of_operations.further_alterations_of(operation):
+        for alteration in of_results.alterations_of(operation):
             if isinstance(alteration, Dial):
                 dials.append(alteration)
             else:

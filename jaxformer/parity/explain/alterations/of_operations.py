@@ -11,7 +11,6 @@ from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Compute, Operation
 from jaxformer.parity.explain.alterations.other_functions import (
     ACTIVATIONS,
-    ADDED,
     EPSILON_BEHIND_ROOT,
     NORMS,
     PLAIN_NAMES,
@@ -23,7 +22,6 @@ from jaxformer.parity.explain.alterations.other_functions import (
 
 REDUCTIONS = {"mean", "sum", "amax", "amin"}
 Kind = Callable[[Operation], Iterator[Alteration | Dial]]
-ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 OTHERWISE = {
     "add": {"multiplies the two": torch.mul, "takes the one less the other": torch.sub},
     "sub": {"adds the two": torch.add},
@@ -49,11 +47,6 @@ MODES = ("nearest", "bilinear", "bicubic", "area")
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
     yield from of_kinds(operation, (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders))
-
-
-def further_alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
-    """Of what it gives: rounded, something behind it, a multiple."""
-    yield from of_kinds(operation, (roundings, additions, factors))
 
 
 def of_kinds(operation: Operation, kinds: tuple[Kind, ...]) -> Iterator[Alteration | Dial]:
@@ -329,24 +322,3 @@ def is_real(operation: Operation) -> bool:
     """Whether it gives one tensor of floats, and computes it."""
     x = operation.output
     return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
-
-
-def roundings(operation: Operation) -> Iterator[Alteration]:
-    """Its output in a smaller type."""
-    if is_real(operation):
-        for name, kind in ROUNDED.items():
-            yield instead(operation, f"rounds it to {name}", lambda f, a, k, n, kind=kind: f(*a, **k).to(kind).double())
-
-
-def additions(operation: Operation) -> Iterator[Alteration]:
-    """Something comes behind it."""
-    if is_real(operation) and operation.output.ndim > 1:
-        for name, function in ADDED.items():
-            yield instead(operation, f"has {name} behind it", lambda f, a, k, n, function=function: function(f(*a, **k)))
-
-
-def factors(operation: Operation) -> Iterator[Dial]:
-    """A multiple of it."""
-    if is_real(operation):
-        says = "{} times that"
-        yield Dial(f"computes {operation.source}", says, 1.0, lambda c: operation.inside(lambda f, a, k, n: f(*a, **k) * c))
