@@ -161,7 +161,11 @@ BLOCKS = [
         "jax adds 1 times attention, 0 times attention_output_norm",
     ),
     Mutant(
-        "norm behind a sub-layer behind the sum", patch(blocks.Block, _after=output_norm_behind_the_sum), "gemma", r"blocks\.\d"
+        "norm behind a sub-layer behind the sum",
+        patch(blocks.Block, _after=output_norm_behind_the_sum),
+        "gemma",
+        r"blocks\.\d",
+        "jax adds 1 times (attention_output_norm|input)",
     ),
     Mutant(
         "parallel residual one after the other",
