@@ -47,20 +47,28 @@ class Rows(nnx.Module):
 
 
 class Size(nnx.Module):
-    def __init__(self, theirs):
-        self.s = nnx.Param(jnp.asarray(theirs.weight.detach().numpy()))
+    def __init__(self, theirs, bug):
+        self.s, self.bug = nnx.Param(jnp.asarray(theirs.weight.detach().numpy())), bug
 
     def __call__(self, x):
-        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * self.s[...]
+        around = x - x.mean(-1, keepdims=True) if self.bug.get("around") else x
+        square, behind = (around**2).mean(-1, keepdims=True), self.bug.get("behind")
+        size = jnp.sqrt(square) + behind if behind else jnp.sqrt(square + self.bug.get("eps", 1e-6))
+        return x / size * (1 + self.s[...])
 
 
-def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, part=1, slower=1.0, by=jnp):
-    """`B T N H`. Tables by numpy are rounded to float32."""
+def rotated(x, *, base=1e4, first=0, sense=1, neighbours=False, mixed=False, around=False, part=1, slower=1.0, by=jnp):
+    """`B T N H`. Tables by numpy are rounded to float32; `mixed` ones are of halves, where neighbours are turned."""
     n = x.shape[-1] // part
     angles = (by.arange(x.shape[1]) + first)[:, None] / slower * base ** (-by.arange(0, n, 2) / n)
     cos, sin = by.cos(angles)[:, None], sense * by.sin(angles)[:, None]
     if by is np:
         cos, sin = np.float32(cos), np.float32(sin)
+    if around:
+        cos, sin = jnp.roll(cos, 1, 0), jnp.roll(sin, 1, 0)
+    if mixed:
+        turned = jnp.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+        return x * jnp.concatenate([cos, cos], -1) + turned * jnp.concatenate([sin, sin], -1)
     a, b = (x[..., :n:2], x[..., 1:n:2]) if neighbours else jnp.split(x[..., :n], 2, -1)
     turned = a * cos - b * sin, b * cos + a * sin
     both = jnp.stack(turned, -1).reshape(*x.shape[:-1], n) if neighbours else jnp.concatenate(turned, -1)
@@ -77,15 +85,20 @@ class Heads(nnx.Module):
         q, k, v = (f(x).reshape(*x.shape[:2], -1, H) for f in (self.a, self.b, self.v))
         if bug.get("swapped"):
             k, v = v, k
-        q, k = rotated(q, **bug.get("queries", {}), **bug.get("rotary", {})), rotated(k, **bug.get("rotary", {}))
-        k, v = ((jnp.tile(z, (1, 1, N // K, 1)) if bug.get("tiled") else jnp.repeat(z, N // K, 2)) for z in (k, v))
+        q = rotated(q, **bug.get("queries", {}), **bug.get("rotary", {}))
+        k = rotated(k, **bug.get("keys", {}), **bug.get("rotary", {}))
+        k, v = (
+            jnp.tile(z, (1, 1, N // K, 1)) if i in bug.get("tiled", ()) else jnp.repeat(z, N // K, 2)
+            for i, z in ((0, k), (1, v))
+        )
         scores = jnp.einsum("btnh,bsnh->bnts", q, k) * bug.get("scale", H**-0.5)
         if cap := bug.get("cap", 5.0):
             scores = cap * jnp.tanh(scores / cap)
         far = jnp.arange(length)[:, None] - jnp.arange(length)
         weights = jax.nn.softmax(jnp.where((far >= -bug.get("ahead", 0)) & (far < bug.get("window", 5)), scores, -jnp.inf), -1)
         weights = weights.astype(bug.get("type", x.dtype)).astype(x.dtype)
-        return self.o(jnp.einsum("bnts,bsnh->btnh", weights, v).reshape(*x.shape[:2], -1))
+        gathered = jnp.einsum("bnts,bsnh->btnh", weights, v)[:, :, :: bug.get("heads", 1)]
+        return self.o(gathered.reshape(*x.shape[:2], -1))
 
 
 class Gated(nnx.Module):
@@ -94,7 +107,9 @@ class Gated(nnx.Module):
 
     def __call__(self, x):
         gate, up = self.g(x), self.u(x)
-        gate, up = (up, gate) if self.bug.get("gates") else (gate, up)
+        gate, up = (up, self.g(x)) if self.bug.get("gates") else (gate, up)
+        if self.bug.get("sum"):
+            return self.d(jax.nn.gelu(gate, approximate=True) + up)
         inner = self.bug.get("act", lambda x: jax.nn.gelu(x, approximate=True))(gate) * up * self.bug.get("times", 1.0)
         return self.d(self.bug.get("capped inside", lambda x: x)(inner))
 
@@ -107,7 +122,7 @@ class Decoder(nnx.Module):
         (layer,) = theirs.model.layers
         self.heads, self.gated = Heads(layer.self_attn, bug), Gated(layer.mlp, bug)
         self.norms = nnx.List(
-            Size(each)
+            Size(each, bug)
             for each in (
                 layer.input_layernorm,
                 layer.post_attention_layernorm,
@@ -118,13 +133,11 @@ class Decoder(nnx.Module):
         )
 
     def __call__(self, ids):
-        def norm(i, x):
-            return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + self.bug.get("eps", 1e-6)) * (1 + self.norms[i].s[...])
-
         x = self.rows(ids) * self.bug.get("rows", D**0.5)
-        x = x + norm(1, self.heads(norm(0, x)))
-        x = x + norm(3, self.gated(norm(2, x)))
-        logits = self.head(norm(4, x))
+        norms, x0 = self.norms, x
+        x = x + norms[1](self.heads(norms[0](norms[0](x0) if self.bug.get("twice") else x0)))
+        x = x + norms[3](self.gated(norms[2](x)))
+        logits = self.head(norms[4](x))
         return 7.0 * jnp.tanh(logits / 7.0) if self.bug.get("capped", True) else logits
 
 
@@ -165,10 +178,27 @@ BUGS = {
     "no cap": ({"cap": None}, "heads", "jax attn_logit_softcapping left out"),
     "wide": ({"window": 6}, "heads", "jax mask with a window of 6 keys for 5"),
     "leak": ({"ahead": 1}, "heads", "jax mask with one key more ahead"),
-    "tiled": ({"tiled": True}, "heads", "jax merges the axes in the order 0, 2, 1, 3, 4"),
+    "mixed pairs": (
+        {"rotary": {"mixed": True}},
+        "heads",
+        "torch rotary pairs half and half; jax rotary pairs interleaved where they are turned, half and half in the tables",
+    ),
+    "keys around": ({"keys": {"around": True}}, "heads", "jax rotated one position earlier, where the last comes first"),
+    "keys not rotated": ({"keys": {"slower": 1e30}}, "heads", "torch k_proj rotated; jax k_proj not rotated"),
+    "one tiled": (
+        {"tiled": (1,)},
+        "heads",
+        "in `repeat_kv(value, module.num_key_value_groups)`; jax merges the axes in the order 0, 2, 1",
+    ),
+    "heads": ({"heads": -1}, "heads", "jax has torch's along axis 2 in another order, in 4 blocks of 6: 3, 2, 1, 0"),
+    "sum": ({"sum": True}, "gated", "jax adds the two"),
+    "tiled": ({"tiled": (0, 1)}, "heads", "jax merges the axes in the order 0, 2, 1, 3, 4"),
     "swapped": ({"swapped": True}, "heads", "torch k_proj and v_proj as they are; jax the two exchanged"),
     "rounded": ({"type": jnp.bfloat16}, "heads", "jax rounds it to bfloat16"),
-    "gates": ({"gates": True}, "gated", "torch gate_proj and up_proj as they are; jax the two exchanged"),
+    "gates": ({"gates": True}, "gated", "and up_proj; jax the two exchanged"),
+    "behind": ({"behind": 0.01}, "norms.0", "torch epsilon 1e-06 under the root; jax epsilon 0.01 behind the root"),
+    "around": ({"around": True}, "norms.0", "jax takes the mean off its first operand"),
+    "twice": ({"twice": True}, "", "torch the array as it is; jax input_layernorm of it"),
     "act": ({"act": jax.nn.silu}, "gated", "torch act_fn GELUTanh; jax act_fn silu"),
     "times": ({"times": 1.7}, "gated", "jax gives 1.7 times torch's"),
     "capped": (
@@ -294,7 +324,8 @@ def seen(weights, x, bug):
     w, x = weights, conv("stem", x.transpose(0, 2, 3, 1), 2)
     mean, variance = (x.mean((0, 1, 2)), x.var((0, 1, 2))) if bug.get("batch") else (w["batch"]["m"], w["batch"]["v"])
     x = (x - mean) / jnp.sqrt(variance + bug.get("eps", 1e-5)) * w["batch"]["p"] + w["batch"]["q"]
-    x = window(jax.nn.relu(jaxformer.tap("batch", x)), -jnp.inf, jax.lax.max, 3, bug.get("pool", [(1, 1)] * 2))
+    x, pads = jax.nn.relu(jaxformer.tap("batch", x)), bug.get("pool", [(1, 1)] * 2)
+    x = window(x, 0.0, jax.lax.add, 3, pads) / 9 if bug.get("mean") else window(x, -jnp.inf, jax.lax.max, 3, pads)
     x = conv("body", x, groups=4)
     n = bug.get("groups", 3)
     y = x.reshape(*x.shape[:3], n, -1)
@@ -320,6 +351,8 @@ PICTURES = {
     "activation": ({"act": jax.nn.relu}, "mix", "relu there"),
     "layer scale": ({"no scale": True}, "head", "jax gamma taken for 1"),
     "count": ({"count": True}, "head", "counts what it pads"),
+    "behind": ({"body pads": [(0, 2)] * 2}, "body", "pads behind alone"),
+    "mean": ({"mean": True}, "body", "takes the mean there"),
     "flat": ({"flat": True}, "head", "merges the axes in the order 0, 2, 3, 1"),
 }
 
@@ -335,3 +368,68 @@ def test_causes_in_a_vision_model_of_functions(picture, name):
     report = compare(picture, weights_of(picture), (PIXELS,), call_jax=lambda w, x: seen(w, x, bug), checks=CHECKS, tier="A")
     assert report.diverging[0].name == module, str(report)
     assert all(cause in each.cause for each in report.diverging), str(report)
+
+
+class Reader(torch.nn.Module):
+    """A mask that is made inside, positions for all rows at once, and a first token."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.place = torch.nn.Embedding(V, D), torch.nn.Embedding(31, D)
+        self.query, self.key, self.value = (torch.nn.Linear(D, D) for _ in range(3))
+        self.norm, self.head = torch.nn.LayerNorm(D), torch.nn.Linear(D, 7)
+        self.register_buffer("past", torch.ones(31, 31).tril().bool()[None])
+
+    def forward(self, ids):
+        x = self.norm(self.token(ids) + self.place(torch.arange(ids.shape[1])[None]))
+        scores = self.query(x) @ self.key(x).mT * D**-0.5
+        seen = self.past[:, : ids.shape[1], : ids.shape[1]]
+        x = x + scores.masked_fill(~seen, -torch.inf).softmax(-1) @ self.value(x)
+        return self.head(x[:, 1])
+
+
+def read(weights, ids, bug):
+    """A plain function with taps."""
+
+    def linear(name, x):
+        return jaxformer.tap(name, x @ weights[name]["w"] + weights[name]["b"])
+
+    length = ids.shape[1]
+    positions = jnp.broadcast_to(jnp.arange(length) + bug.get("first", 0), ids.shape)
+    x = jaxformer.tap("token", weights["token"]["w"][ids]) + jaxformer.tap("place", weights["place"]["w"][positions])
+    for _ in range(bug.get("norms", 1)):
+        x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5) * weights["norm"]["w"] + weights[
+            "norm"
+        ]["b"]
+    q, k, v = (linear(name, x) for name in ("query", "key", "value"))
+    away = jnp.arange(length)[:, None] - jnp.arange(length)
+    scores = jnp.where(away >= -bug.get("ahead", 0), q @ k.mT * D**-0.5, -jnp.inf)
+    x = x + jax.nn.softmax(scores, -1) @ v
+    return linear("head", x.max(1) if bug.get("largest") else x[:, bug.get("token", 1)])
+
+
+READINGS = {
+    "positions": ({"first": 2}, "rows +2"),
+    "leak": ({"ahead": 1}, "jax mask with one key more ahead"),
+    "last": ({"token": -1}, "takes the last of axis 1"),
+    "largest": ({"largest": True}, "takes the largest of axis 1"),
+    "no norm": ({"norms": 0}, "jax norm left out"),
+    "norm twice": ({"norms": 2}, "jax does it twice"),
+}
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return excite(Reader().eval(), seed=5)
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_causes_in_a_reader_of_functions(reader, name):
+    bug, cause = READINGS[name]
+    weights = {each: {"w": array(module.weight)} for each, module in reader.named_children()}
+    for each in ("query", "key", "value", "norm", "head"):
+        module = reader.get_submodule(each)
+        weight = module.weight.T if module.weight.ndim > 1 else module.weight
+        weights[each] = {"w": array(weight), "b": array(module.bias)}
+    report = compare(reader, weights, (IDS,), call_jax=lambda w, ids: read(w, ids, bug), checks=CHECKS, tier="A")
+    assert any(cause in each.cause for each in report.diverging), str(report)

@@ -19,9 +19,9 @@ def explain_order(difference: Difference) -> str:
     for axis in range(last):
         if order := order_along(ours, theirs, axis, EXPLAINED):
             return f"jax has torch's along axis {axis} in another order: {order}"
-    for n in (n for n in [*range(2, MOST_BLOCKS), width] if n and width % n == 0):
-        split = (array.reshape(*array.shape[:-1], n, -1) for array in (ours, theirs))
-        if order := order_along(*split, last, EXPLAINED):
+    for n in (n for n in [*range(2, MOST_BLOCKS), width] if 1 < n <= width and width % n == 0):
+        mine, other = (array.reshape(*array.shape[:-1], n, -1) for array in (ours, theirs))
+        if order := order_along(mine, other, last, EXPLAINED):
             blocks = f", in {n} blocks of {width // n}" if n < width else ""
             return f"jax has torch's along axis {last} in another order{blocks}: {order}"
     return ""

@@ -12,8 +12,8 @@ from jaxformer.parity.run.trace import Traced
 
 
 def is_handed_on(traced: Traced, mismatch: Mismatch, wrong: Collection[Site]) -> bool:
-    """Whether jax's array is what another call gave along the normal run, in which one of the `wrong` ones is, the owners of
-    all differences; and torch's too, or it is a mask, which torch hands to every block."""
+    """Whether jax's array is what another call gave along the normal run, in which one of the `wrong` ones is: they own the
+    differences. torch's is so too, or it is a mask, which torch hands to every block."""
     if mismatch.child is None or not mismatch.torch.ndim:
         return False
     is_mask = mismatch.torch.dtype == bool or bool(kind_of(mismatch.torch))

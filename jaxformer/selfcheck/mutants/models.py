@@ -171,17 +171,23 @@ SEQUENCE_TO_SEQUENCE = [
         "embedding norm dropped": (
             patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
             "embed|source_embed",
+            "jax norm left out|0 times norm",
         ),
         "embedding norm before the position": (
             patch(embeddings.InputEmbedding, __call__=norm_before_position),
             "embed|source_embed",
+            "jax adds 1 times position",
         ),
         "the source's embedding norm for the target": (
             read_as("embed.norm.scale", "source_embed.norm.scale"),
             r"embed\.norm",
             r"jax gain of source_embed\.norm",
         ),
-        "shared table scaled twice": (patch(embeddings.InputEmbedding, __call__=shared_scaled_twice), "source_embed"),
+        "shared table scaled twice": (
+            patch(embeddings.InputEmbedding, __call__=shared_scaled_twice),
+            "source_embed",
+            "jax scale 24",
+        ),
         "head bias dropped": (reads_as(0.0, "head.bias"), "head", "jax bias left out"),
     }.items()
 ] + [
@@ -201,7 +207,13 @@ SEQUENCE_TO_SEQUENCE = [
 ]
 
 ENCODERS = [
-    Mutant("token types ignored", patch(embeddings.InputEmbedding, __call__=of_one_type), "encoder", "embed"),
+    Mutant(
+        "token types ignored",
+        patch(embeddings.InputEmbedding, __call__=of_one_type),
+        "encoder",
+        "embed",
+        "jax token_type of rows 0 everywhere",
+    ),
     Mutant(
         "pooler without its tanh",
         instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])),

@@ -131,8 +131,8 @@ WINDOWS = [
 ]
 
 LOGITS = [
-    Mutant("soft cap on logits missing", config(logits_softcap=None), "gemma", "head"),
-    Mutant("sinks ignored", patch(attention.Sinks, __call__=without_sinks), "slopes", "sinks"),
+    Mutant("soft cap on logits missing", config(logits_softcap=None), "gemma", "head", "jax softcap left out"),
+    Mutant("sinks ignored", patch(attention.Sinks, __call__=without_sinks), "slopes", "sinks", "jax with False for True"),
 ]
 
 BIASES = [
@@ -142,9 +142,12 @@ BIASES = [
         buckets(lambda f, away, both: f(away, False)),
         "t5",
         r"encoder\.relative_bias",
+        "causal False; jax relative_bias.causal True",
     ),
     Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
-    Mutant("farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias"),
+    Mutant(
+        "farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias", "jax relative_bias.farthest 128"
+    ),
     Mutant("slopes as if heads were a power of two", instead(relative_bias, alibi_slopes=evenly_spread), "slopes", "stack"),
 ]
 
@@ -158,7 +161,11 @@ BLOCKS = [
         "jax adds 1 times attention, 0 times attention_output_norm",
     ),
     Mutant(
-        "norm behind a sub-layer behind the sum", patch(blocks.Block, _after=output_norm_behind_the_sum), "gemma", r"blocks\.\d"
+        "norm behind a sub-layer behind the sum",
+        patch(blocks.Block, _after=output_norm_behind_the_sum),
+        "gemma",
+        r"blocks\.\d",
+        "jax adds 1 times (attention_output_norm|input)",
     ),
     Mutant(
         "parallel residual one after the other",

@@ -15,6 +15,7 @@ from jaxformer.parity.explain.alterations import (
     of_modules,
     of_operations,
     of_pairs,
+    of_results,
     of_rotations,
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
@@ -26,7 +27,7 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
-SECONDS = 10.0
+SECONDS = 15.0
 """Of this process, at most, for one difference: other processes change nothing."""
 REFUSED = (
     ArithmeticError,
@@ -87,6 +88,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (of_rotations.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
+        (behind_operations(rerun), 3),
         (in_runs(rerun), 1),
     )
 
@@ -168,18 +170,10 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of each operation of its code, kind by kind; then one taken for another."""
-    operations = rerun.operations
-    streams = [of_operations.alterations_of(operation) for operation in operations]
-    dials: list[Dial] = []
-    for stream in streams:
-        for alteration in stream:
-            if isinstance(alteration, Dial) and alteration.start == 1.0:
-                dials.append(alteration)
-            else:
-                yield alteration
+    """Of each operation of its code, kind by kind; of two; and of one in one call alone of the code around it."""
+    for operation in rerun.operations:
+        yield from of_operations.alterations_of(operation)
     yield from of_pairs.alterations_of(rerun)
-    yield from dials
 
 
 def in_runs(rerun: Rerun) -> Iterator[Alteration | Dial]:
@@ -187,3 +181,15 @@ def in_runs(rerun: Rerun) -> Iterator[Alteration | Dial]:
     for operation in rerun.operations:
         for only in range(len(operation.runs)) if 1 < len(operation.runs) <= MOST_RUNS else ():
             yield from of_operations.alterations_of(replace(operation, only=only))
+
+
+def behind_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """Of what each operation gives; a multiple of it comes last."""
+    dials: list[Dial] = []
+    for operation in rerun.operations:
+        for alteration in of_results.alterations_of(operation):
+            if isinstance(alteration, Dial):
+                dials.append(alteration)
+            else:
+                yield alteration
+    yield from dials

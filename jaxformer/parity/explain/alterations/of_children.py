@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration
+from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """Of the children that jax calls too."""
+    """Of the children that jax calls too, and of the others."""
+    yield from left_out(rerun)
     tensors = {site: it for site, it in rerun.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
     names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in tensors}
     for site, tensor in tensors.items():
@@ -34,17 +38,39 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     yield from behind(rerun)
 
 
+def left_out(rerun: Rerun) -> Iterator[Alteration]:
+    """One of those that jax does not call."""
+    own, inner = path_of(rerun), {site.path for site in rerun.given}
+    for name, module in rerun.module.named_children():
+        if (f"{own}.{name}" if own else name) not in inner:
+            yield Alteration(
+                f"{name} as it is", f"{name} left out", lambda module=module: replaced(module, "forward", its_input)
+            )
+
+
+def path_of(rerun: Rerun) -> str:
+    """Of the module that runs again; '' is the model."""
+    return "" if rerun.owner == CALL else rerun.owner.path
+
+
+def its_input(x: Any, *others: Any, **named: Any) -> Any:
+    """Its first argument."""
+    return x
+
+
 def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iterator[Alteration]:
     """Of a table, whose rows a child looks up."""
     table, ids = getattr(rerun.model.get_submodule(site.path), "weight", None), rerun.inputs.get(site)
-    if table is None or table.ndim != 2 or ids is None or given.shape != (*ids.shape, table.shape[1]):
+    if table is None or table.ndim != 2 or ids is None or ids.is_floating_point() or not ids.numel():
         return
-    own = (table[:, None] == given.reshape(-1, table.shape[1])).all(-1).to(torch.int8)
-    if not own.any(0).all():
+    if given.shape != (*ids.shape, table.shape[1]):
         return
-    rows, last = own.argmax(0).reshape(ids.shape), len(table) - 1
-    others = {f"{more:+d}": (rows + more).clamp(0, last) for more in (1, -1, 2, -2)}
-    others |= {"0 everywhere": 0 * rows, "1 everywhere": 0 * rows + 1}
+    first = (table == given.reshape(-1, table.shape[1])[0]).all(-1).nonzero().flatten()
+    rows, last = ids + (first[0] - ids.flatten()[0] if len(first) else 0), len(table) - 1
+    if rows.min() < 0 or rows.max() > last or not torch.equal(table[rows], given):
+        return
+    others = {"0 everywhere": 0 * rows, "1 everywhere": 0 * rows + 1}
+    others |= {f"{more:+d}": rows + more for more in (1, -1, 2, -2) if rows.min() + more >= 0 and rows.max() + more <= last}
     others |= {"0 for 1 and 1 for 0": 1 - rows} if rows.max() == 1 else {}
     others |= {"that begin with 0": rows - rows.min()} if rows.min() > 0 else {}
     for says, other in others.items():
@@ -54,6 +80,8 @@ def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iter
 
 def behind(rerun: Rerun) -> Iterator[Alteration]:
     """What one of the modules inside makes of the array itself."""
-    for name, module in rerun.module.named_modules():
-        if name and name.count(".") < 2:
-            yield Alteration("the array as it is", f"{name} of it", lambda module=module: rerun.followed_by(module))
+    beside, own = parent(rerun.place.site.path), path_of(rerun)
+    for name, module in rerun.model.named_modules():
+        if name and parent(name) in (beside, own):
+            says = name.removeprefix(f"{own}.")
+            yield Alteration("the array as it is", f"{says} of it", lambda module=module: rerun.followed_by(module))

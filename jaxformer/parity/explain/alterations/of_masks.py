@@ -69,7 +69,7 @@ def constant(value: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
 def within(operation: Operation) -> Iterator[Alteration]:
     """Of attention without a mask, or with one that its kernel makes."""
     if operation.name == FUSED and operation.kwargs.get("attn_mask") is None and len(operation.args) < 4:
-        rows, keys = operation.args[0].shape[-2], operation.args[1].shape[-2]
+        rows, keys = (each.shape[-2] for each in operation.args[:2])
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
         if not operation.kwargs.get("is_causal"):
             yield instead(operation, "mask causal", with_argument("attn_mask", causal))

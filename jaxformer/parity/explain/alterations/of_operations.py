@@ -11,7 +11,6 @@ from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Compute, Operation
 from jaxformer.parity.explain.alterations.other_functions import (
     ACTIVATIONS,
-    ADDED,
     EPSILON_BEHIND_ROOT,
     NORMS,
     PLAIN_NAMES,
@@ -22,7 +21,7 @@ from jaxformer.parity.explain.alterations.other_functions import (
 )
 
 REDUCTIONS = {"mean", "sum", "amax", "amin"}
-ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+Kind = Callable[[Operation], Iterator[Alteration | Dial]]
 OTHERWISE = {
     "add": {"multiplies the two": torch.mul, "takes the one less the other": torch.sub},
     "sub": {"adds the two": torch.add},
@@ -47,12 +46,16 @@ MODES = ("nearest", "bilinear", "bicubic", "area")
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
-    of_arguments = (others, poolings, arguments, without, twice, exchanged, operands)
-    for kind in (*of_arguments, outputs, orders, roundings, additions, factors):
+    yield from of_kinds(operation, (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders))
+
+
+def of_kinds(operation: Operation, kinds: tuple[Kind, ...]) -> Iterator[Alteration | Dial]:
+    """One after the other; an operation may have other arguments than most."""
+    for kind in kinds:
         try:
             yield from kind(operation)
         except (IndexError, TypeError, ValueError, RuntimeError):
-            continue  # an operation with other arguments than most
+            continue
 
 
 def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
@@ -60,7 +63,7 @@ def instead(operation: Operation, says: str, compute: Compute) -> Alteration:
     return Alteration(f"computes {operation.source}", says, lambda: operation.inside(compute))
 
 
-def others(operation: Operation) -> Iterator[Alteration]:
+def others(operation: Operation) -> Iterator[Alteration | Dial]:
     """Another function of the same kind."""
     name = operation.name
     known = PLAIN_NAMES.get(name, name)
@@ -246,9 +249,7 @@ def operands(operation: Operation) -> Iterator[Alteration]:
         return
     for i, x in enumerate(operation.args[:2]):
         if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
-            says = "takes the mean off " + (
-                "it" if len(operation.args) == 1 else "its operand" if not i else "its second operand"
-            )
+            says = f"takes the mean off its {('first', 'second')[i]} operand"
             yield instead(operation, says, partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True)))
 
 
@@ -321,24 +322,3 @@ def is_real(operation: Operation) -> bool:
     """Whether it gives one tensor of floats, and computes it."""
     x = operation.output
     return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
-
-
-def roundings(operation: Operation) -> Iterator[Alteration]:
-    """Its output in a smaller type."""
-    if is_real(operation):
-        for name, kind in ROUNDED.items():
-            yield instead(operation, f"rounds it to {name}", lambda f, a, k, n, kind=kind: f(*a, **k).to(kind).double())
-
-
-def additions(operation: Operation) -> Iterator[Alteration]:
-    """Something comes behind it."""
-    if is_real(operation) and operation.output.ndim > 1:
-        for name, function in ADDED.items():
-            yield instead(operation, f"has {name} behind it", lambda f, a, k, n, function=function: function(f(*a, **k)))
-
-
-def factors(operation: Operation) -> Iterator[Dial]:
-    """A multiple of it."""
-    if is_real(operation):
-        says = "{} times that"
-        yield Dial(f"computes {operation.source}", says, 1.0, lambda c: operation.inside(lambda f, a, k, n: f(*a, **k) * c))

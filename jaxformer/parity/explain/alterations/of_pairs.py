@@ -19,14 +19,14 @@ ROOTS = ("rsqrt", "sqrt")
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Those that are exchanged first."""
+    """The plain ones first."""
     operations = rerun.operations
     once = [each for each in operations if len(each.runs) == 1 and is_real(each)]
-    yield from exchanged(once)
-    yield from exchanged_with_children(rerun, once)
     yield from epsilons(operations)
     yield from in_turn(once)
     yield from taken_for(once)
+    yield from exchanged(once)
+    yield from exchanged_with_children(rerun, once)
 
 
 def alike(operations: list[Operation]) -> list[list[Operation]]:
