@@ -57,7 +57,8 @@ class Manifest:
     def enter_length(self, path: Path, size: int) -> None:
         """Enter how many bytes a file has at least that only grows; nothing where the folder has no manifest."""
         if entries := self.entries:
-            self._write(entries | {path.relative_to(self.folder).as_posix(): [{"size": size}]})
+            grown: Entries = {path.relative_to(self.folder).as_posix(): [{"size": size}]}
+            self._write(entries | grown)
 
     def least_length(self, name: str) -> int:
         """The bytes that such a file has at least; 0 where it has no entry."""
