@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,10 +95,15 @@ def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
 
 
 def deaths(times: int, folder: Path) -> list[str]:
-    """Every fault once, or as many as are asked for, each in a run of its own, which then goes on on the same mesh: it leaves
-    what one leaves that nothing happened to."""
+    """As many faults as are asked for."""
+    return deaths_of([*FAULTS][:times], folder)
+
+
+def deaths_of(names: Sequence[str], folder: Path) -> list[str]:
+    """Each in a run of its own, which then goes on on the same mesh: it leaves what one leaves that nothing happened to."""
     wrong = []
-    for name, fault in [*FAULTS.items()][:times]:
+    for name in names:
+        fault = FAULTS[name]
         (place := folder / name.replace(" ", "-")).mkdir()
         out = place / "run"
         wrong += [f"{name}: {each}" for each in suffers(fault, out)]
