@@ -2,7 +2,8 @@
 
 `python -m benchmarks.sharding_memory [MESH:ROWS ...]`, each in a process of its own, with simulated devices (Linux, glibc).
 Measured is what a step adds at most to what the process holds before it, and what the state takes: not what Python, jax and
-the compiler take. Freed memory is given back at once, or the allocator's habits would be measured; and YNNPACK is off, as in the prediction.
+the compiler take. Freed memory is given back at once, or the allocator's habits would be measured; YNNPACK is off, as in the
+prediction.
 """
 
 import os
