@@ -2,7 +2,8 @@
 
 `python -m benchmarks.sharding_memory [MESH:ROWS ...]`, each in a process of its own, with simulated devices (Linux, glibc).
 Measured is what a step adds at most to what the process holds before it, and what the state takes: not what Python, jax and
-the compiler take. Freed memory is given back at once, or the allocator's habits would be measured.
+the compiler take. Freed memory is given back at once, or the allocator's habits would be measured; YNNPACK is off, as in the
+prediction.
 """
 
 import os
@@ -16,7 +17,11 @@ from jaxformer.config.mesh import MeshConfig
 
 MESHES = ("data=1:32", "data=8:32", "fsdp=8:32", "tensor=4:16", "data=2,fsdp=2,tensor=2:32")
 """A mesh, and the rows of a batch."""
-ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "JAXFORMER_BENCHMARK": "child"}
+ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "JAXFORMER_BENCHMARK": "child",
+    "XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type=",
+}
 
 
 def held(what: str) -> int:

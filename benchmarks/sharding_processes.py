@@ -61,7 +61,7 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 3:
+    if "".join(sys.argv[1:2]).isdecimal():
         child(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
     else:
         main(sys.argv[1:] or [*RUNS])

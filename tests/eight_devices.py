@@ -5,17 +5,21 @@ import os
 import tempfile
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
 import numpy as np
+import optax
 
 import jaxformer as jf
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.distributed.mutants import MUTANTS
+from jaxformer.distributed.step_inputs import OPTIMIZER, next_token_loss
 from jaxformer.distributed.try_mutants import try_mutant
 from jaxformer.errors import JaxformerError
 from jaxformer.nn import in_parts
@@ -23,6 +27,9 @@ from jaxformer.sharding.mesh import make_mesh, on_mesh
 from jaxformer.sharding.placement import init, put
 from jaxformer.training import chunked_loss
 from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.size import held_bytes
+from jaxformer.training.step import train_state, train_step
 
 TRIED = (
     "the sum of a product's parts left out",
@@ -72,6 +79,28 @@ def stays() -> dict:
     return {"same init": digest(cut) == digest(alone), "largest": part, "resumed": said, "same ids": bool(same)}
 
 
+def own_steps() -> list[str]:
+    """What is said of a user's own step on a mesh, and of one that forgets half of the rows."""
+    config, optimizer = small(GPT_CONFIG, n_kv_heads=2), make_optimizer(*OPTIMIZER)
+    right = jax.jit(partial(train_step, loss=next_token_loss, optimizer=optimizer))
+
+    def wrong(state, batch, key):
+        return right(state, jax.tree.map(lambda rows: np.asarray(rows)[::2], batch), key)
+
+    return [jf.compare_sharded(config, "data=2", step=step).verdict for step in (right, wrong)]
+
+
+def sizes() -> list[int]:
+    """Bytes of a state that are asked of this process, and of an accelerator, before it is made."""
+    state = train_state(jf.abstract(small(GPT_CONFIG)), optax.sgd(0.1))
+    found = [held_bytes(state.model)]
+    with on_mesh(MeshConfig(fsdp=8)):
+        found.append(held_bytes(state.model))
+        with patch("jaxformer.training.size.memories", lambda mesh: mesh.size):
+            found.append(held_bytes(state.model))
+    return found
+
+
 def refused() -> list[str]:
     """One line each."""
     said = []
@@ -91,6 +120,7 @@ def main() -> None:
     found = {"refused": refused(), "stays": stays()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
+    found |= {"own steps": own_steps(), "sizes": sizes()}
     found["pairs"] = str(jf.compare_sharded(small(PAIR_CONFIG), PRODUCT))
     print(json.dumps(found | {"training": training()}))
 

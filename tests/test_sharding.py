@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import jaxformer
+from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
+from jaxformer.distributed.predict import flops_of
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
@@ -41,6 +43,18 @@ def test_training_on_a_mesh_is_training_on_one_device(eight):
 
 def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(eight):
     assert eight["pairs"].endswith("EQUAL: activations, loss, gradients, updates (tier A)"), eight["pairs"]
+
+
+def test_a_step_of_the_users_own(eight):
+    right, wrong = eight["own steps"]
+    assert right == "EQUAL: loss, updates (tier A)", right
+    assert wrong.startswith("DIFFERENT: loss: first loss"), wrong
+
+
+def test_what_a_mesh_needs_is_asked_of_the_devices_that_share_a_memory(eight):
+    one, simulated, accelerator = eight["sizes"]
+    assert one / 8 < accelerator < one / 6
+    assert simulated == 8 * accelerator
 
 
 def test_init_checkpoints_and_generation(eight):
@@ -85,6 +99,26 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
 def test_a_mesh_is_read_or_refused(text, said):
     with pytest.raises(ConfigError, match=said):
         MeshConfig.read(text)
+
+
+def test_info_of_a_mesh_by_shapes_alone(capsys, refusal):
+    assert dispatch(["info", "gpt.tiny", "--mesh", "fsdp=8,tensor=4"]) is None
+    said = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
+    assert list(said) == ["mesh", "parameters", "a device", "largest leaf"]
+    assert said["mesh"] == "fsdp=8,tensor=4: 32 devices"
+    assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "tensor=3"]).startswith("mesh = tensor=3: tensor = 3 does not")
+    assert refusal(dispatch, ["info", "gpt.tiny", "--batch", "8"]).startswith("--batch is of a training on a mesh")
+    assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
+
+
+def test_info_of_a_step(capsys):
+    assert dispatch(["info", "qa", "--mesh", "data=1", "--batch", "4", "--device-flops", "1e6", "--link", "1e6"]) is None
+    said = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
+    flops = flops_of(PRESETS["qa"], 4, PRESETS["qa"].context)
+    assert said["a step"] == f"{flops:.3g} operations in matrix products, {flops:.3g} a device"
+    assert "a device as XLA's CPU compiler lays it out" in said["peak"]
+    assert said["collectives"].startswith("none; ")
+    assert said["on paper"].startswith(f"{flops / 1e3:.3g} ms at 1e+06 operations/s, 0 ms at")
 
 
 def test_a_mesh_is_written_as_it_is_read():

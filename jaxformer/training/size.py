@@ -7,6 +7,7 @@ import math
 
 import jax
 import optax
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
@@ -22,7 +23,7 @@ def begin_training(config: ModelConfig, optimizer: optax.GradientTransformation,
     """The state before the first step, all of which is there; InputError where a step of so many tokens cannot fit."""
     model = abstract(config)
     state = jax.eval_shape(lambda model: train_state(model, optimizer), model)
-    held, tokens = held_bytes(state) + held_bytes(state.model), tokens // on_one_of()
+    held, tokens = held_bytes(state) + held_bytes(state.model), tokens // memories(current())
     free = free_on_device()
     remedy = "take a smaller --batch" if free is None or held <= free else "take smaller --model sizes"
     check_fits("training this model", held + least_activations(config, tokens), free, remedy)
@@ -32,16 +33,16 @@ def begin_training(config: ModelConfig, optimizer: optax.GradientTransformation,
 
 def held_bytes(tree: PyTree) -> int:
     """Bytes of those devices whose memory is one: all simulated ones of a process, or an accelerator by itself."""
-    if (mesh := current()) is None:
+    mesh = current()
+    if mesh is None:
         return n_bytes(tree)
     shards = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings(tree)), strict=True)
     parts = sum(math.prod(where.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, where in shards)
-    return parts * (mesh.size // on_one_of())
+    return parts * (mesh.size // memories(mesh))
 
 
-def on_one_of() -> int:
-    """Into how many memories the mesh is cut."""
-    mesh = current()
+def memories(mesh: Mesh | None) -> int:
+    """How many memories the devices have: each its own, but all simulated ones of a process one."""
     if mesh is None:
         return 1
     return jax.process_count() if mesh.devices.flat[0].platform == "cpu" else mesh.size

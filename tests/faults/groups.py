@@ -6,10 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.recipes import BIG, FLAGS, TEXT, begun, left
+from tests.faults.kills import left, newest
+from tests.faults.processes import BIG, TEXT
+
+FLAGS = (
+    *("--batch=2", "--evaluate-every=400", "--save-every=20", "--sample=0", "--model.context=16"),
+    *("--model.d-model=8", "--model.n-heads=2", "--model.n-layers=2", "--model.d-ff=16"),
+)
 
 LONGEST = 60
 """Seconds in which all processes have to be gone."""
@@ -47,6 +54,12 @@ if "--process=1" in sys.orig_argv:
     step.TrainSteps.__call__ = faulty
 """
 """A sitecustomize.py: process 1 does something behind 40 steps."""
+
+
+def begun(process: subprocess.Popen[str], out: Path) -> None:
+    """Until the run has a checkpoint, or has ended."""
+    while process.poll() is None and newest(out) < 0:
+        time.sleep(0.01)
 
 
 def start(out: Path, *more: str, path: Path | None = None) -> subprocess.Popen[str]:
@@ -94,10 +107,15 @@ def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
 
 
 def deaths(times: int, folder: Path) -> list[str]:
-    """Every fault once, or as many as are asked for, each in a run of its own, which then goes on on the same mesh: it leaves
-    what one leaves that nothing happened to."""
+    """As many faults as are asked for."""
+    return deaths_of([*FAULTS][:times], folder)
+
+
+def deaths_of(names: Sequence[str], folder: Path) -> list[str]:
+    """Each in a run of its own, which then goes on on the same mesh: it leaves what one leaves that nothing happened to."""
     wrong = []
-    for name, fault in [*FAULTS.items()][:times]:
+    for name in names:
+        fault = FAULTS[name]
         (place := folder / name.replace(" ", "-")).mkdir()
         out = place / "run"
         wrong += [f"{name}: {each}" for each in suffers(fault, out)]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.faults.processes import BIG, Start, forked_toy, recipe
 
@@ -33,12 +34,14 @@ def killed(process: subprocess.Popen[str], moment: Callable[[], bool], delay: fl
 
 
 def finished(start: Start, out: Path, steps: int) -> object:
-    """What a run of so many steps leaves that does not depend on the clock: its state, its weights, its lines, and no litter.
-    What it said, where it did not come to its end."""
+    """What a run of so many steps leaves; what it said, where it did not come to its end."""
     process = start(out, steps)
     said = process.communicate()[1]
-    if process.returncode or newest(out) != steps:
-        return said[-200:]
+    return said[-200:] if process.returncode or newest(out) != steps else left(out, steps)
+
+
+def left(out: Path, steps: int) -> tuple[Any, ...]:
+    """What does not depend on the clock: the state, the weights, the lines, and no litter."""
     state = json.loads((out / f"checkpoints/{steps}/_CHECKPOINT_METADATA").read_text())["custom_metadata"]["sha256"]
     weights = [path.read_bytes() for path in out.glob("weights.safetensors")]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

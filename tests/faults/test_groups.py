@@ -1,0 +1,80 @@
+"""A recipe in two processes. The short form stops one that was started by a launcher; the long ones are marked slow."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults import groups
+from tests.faults.kills import left
+
+REVERSE = (
+    *("--batch=4", "--evaluate-every=100000", "--save-every=50", "--model.d-model=8", "--model.n-heads=2", "--model.d-ff=16"),
+    *("--model.n-layers=1", "--mesh=data=2"),
+)
+LAUNCH = [sys.executable, "-m", "jaxformer", "launch", "--processes=2", "--devices=1", "--"]
+
+
+def run(*command: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
+    return subprocess.Popen([*LAUNCH, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def test_a_launcher_that_is_stopped_stops_all_behind_one_step_saved_once(tmp_path):
+    process = run("train", "reverse", f"--out={tmp_path / 'run'}", "--steps=1000000", *REVERSE)
+    groups.begun(process, tmp_path / "run")
+    process.send_signal(signal.SIGTERM)
+    printed, said = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    assert printed.count("reverse · encoder-decoder") == 1
+    assert "Gloo" not in printed + said
+    told = re.findall(
+        r"^process (\d) of 2: (?:process \d of 2 \(.*\) ended: )?stopped at step (\d+), saved", said, re.MULTILINE
+    )
+    assert len(told) == 2, said
+    assert told[0][1] == told[1][1] in {path.name for path in (tmp_path / "run/checkpoints").iterdir()}
+    assert re.search(r"^launcher: process \d of 2 \(pid \d+\) ended with 143; all 2 are gone$", said, re.MULTILINE)
+    assert json.loads((tmp_path / "run/config.json").read_text())["environment"]["processes"] == "2"
+    assert not (tmp_path / "run/run.lock").exists()
+
+
+@pytest.mark.slow
+def test_processes_that_have_other_data_are_all_refused(tmp_path):
+    """Process 1 finds another text under the same name."""
+    other = tmp_path / "sitecustomize.py"
+    other.write_text(
+        "import sys\nif '--process=1' in sys.orig_argv:\n    from jaxformer.data import corpora\n    import jaxformer.recipes."
+        "shakespeare as recipe\n    recipe.read_corpus = lambda name: corpora.read_corpus(name) * 2\n"
+    )
+    process = groups.start(tmp_path / "run", "--steps=20", path=tmp_path)
+    said = process.communicate(timeout=200)[1]
+    assert process.returncode == 2
+    line = "process 1 has recipe and data = "
+    assert [words for words in said.splitlines() if line in words], said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", groups.FAULTS)
+def test_a_death_of_one(name, tmp_path):
+    assert groups.deaths_of([name], tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_goes_on_in_one(tmp_path):
+    """And says that it is close to the same, which it is."""
+    runs = [tmp_path / name / "run" for name in ("two", "one")]
+    for out in runs:
+        out.parent.mkdir()
+    groups.start(runs[0], "--steps=20").communicate()
+    alone = [sys.executable, "-W", "always", "-m", "jaxformer", "train", "shakespeare"]
+    on_one = [*alone, "--resume", f"--out={runs[0]}", "--steps=40", "--mesh=None"]
+    done = subprocess.run(on_one, capture_output=True, text=True, check=True)
+    assert "step 20 was written on mesh data=2 and goes on on data=1: close, not bit-identical" in done.stderr
+    (text := runs[1].parent / "text.txt").write_text(groups.TEXT)
+    subprocess.run([*alone, "--data", str(text), *groups.FLAGS, "--steps=40", f"--out={runs[1]}"], check=True)
+    (_, _, [(_, loss)], _), (_, _, [(_, wanted)], _) = (left(out, 40) for out in runs)
+    assert loss == pytest.approx(wanted, rel=1e-5)
