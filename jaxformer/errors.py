@@ -39,7 +39,7 @@ class NonFiniteError(JaxformerError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of its message."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
@@ -104,8 +105,8 @@ def peek(arguments: Sequence[str], flag: str) -> str | None:
 def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     """Call main with the command line and exit with the code it returns, None for 0.
 
-    A JaxformerError is one line on stderr and exit code 2, and so is what the system refuses; `-v` before the command adds
-    the traceback.
+    A JaxformerError is one line on stderr and exit code 2, and so is what the system refuses; `-v` before the command shows
+    the traceback in its place. A bug of ours is a traceback and code 2 too: 1 is a command's own answer, as "different".
     """
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -123,10 +124,11 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     except SystemExit as stop:  # rich ends the process where nobody reads any more
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except Exception as error:
-        if verbose or (refused := refusal(error)) is None:
-            raise
-        said, code = refused
-        if said:
+        refused = refusal(error)
+        said, code = refused or ("", 2)
+        if verbose or refused is None:
+            traceback.print_exc()
+        elif said:
             print(said, file=sys.stderr)
         if isinstance(error, OSError):
             _drop_output()

@@ -235,10 +235,20 @@ def test_version(printed):
     assert printed("--version") == f"jaxformer {__version__}\n"
 
 
-def test_v_shows_the_traceback(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["jaxformer", "-v", "genrate"])
-    with pytest.raises(ValueError, match="command = 'genrate' is not known"):
-        run(dispatch)
+def broken(_: list[str]) -> None:
+    raise AssertionError("a bug")
+
+
+@pytest.mark.parametrize(("main", "says"), [(dispatch, "command = 'genrate' is not known"), (broken, "AssertionError: a bug")])
+def test_a_traceback_ends_with_code_2(monkeypatch, capsys, main, says):
+    """Of what is refused with -v, and of a bug of ours: 1 would mean that two models differ."""
+    monkeypatch.setattr("sys.argv", ["jaxformer", *["-v"] * (main is dispatch), "genrate"])
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert says in said
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (BrokenPipeError(), 141)])
@@ -264,7 +274,7 @@ def test_the_console_script():
     assert outcome(script, "--version") == (0, f"jaxformer {__version__}\n", "")
     assert outcome(script, "genrate") == (2, "", "command = 'genrate' is not known; did you mean 'generate'?\n")
     code, _, error = outcome(script, "-v", "genrate")
-    assert code == 1
+    assert code == 2
     assert "Traceback" in error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from jaxformer.cli.parity import explain
-from jaxformer.errors import CheckpointError, JaxformerError
+from jaxformer.cli.parity.names import no_exit
+from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.flags import run
 from jaxformer.folders.certificate import certificate_of
 from jaxformer.recipes.prepare import recipe_of
@@ -37,6 +39,18 @@ def test_an_exit_of_its_own_keeps_its_code(monkeypatch):
     with pytest.raises(SystemExit) as stop:
         run(lambda _: sys.exit(3))
     assert stop.value.code == 3
+
+
+class Odd(BaseException):
+    """Nothing that `except Exception` takes."""
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(SystemExit(0), "ends the process with sys.exit(0); take that out"), (Odd("no"), "fails: Odd: no")]
+)
+def test_a_users_model_never_ends_a_comparison_as_equal(error, says):
+    with pytest.raises(InputError, match=re.escape(f"mine:model {says}")), no_exit("mine:model"):
+        raise error
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe"])

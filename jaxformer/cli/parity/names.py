@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jaxformer.errors import InputError, JaxformerError
+from jaxformer.errors import InputError, JaxformerError, first_line
 
 
 def load(name: str) -> Any:
@@ -33,6 +33,10 @@ def no_exit(name: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise InputError(f"{name} ends the process with sys.exit({error.code!r:.40}); take that out") from None
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"{name} fails: {type(error).__name__}: {first_line(error)}") from error
 
 
 def call(name: str) -> Any:
