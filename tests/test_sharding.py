@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -109,14 +110,18 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal):
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "tensor=3"]).startswith("mesh = tensor=3: tensor = 3 does not")
     assert refusal(dispatch, ["info", "gpt.tiny", "--batch", "8"]).startswith("--batch is of a training on a mesh")
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
+    refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
+    assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
 
 
 def test_info_of_a_step(capsys):
-    assert dispatch(["info", "qa", "--mesh", "data=1", "--batch", "4", "--device-flops", "1e6", "--link", "1e6"]) is None
+    command = ["info", "qa", "--mesh", "data=1", "--batch", "4", "--parts", "2", "--device-flops", "1e6", "--link", "1e6"]
+    assert dispatch(command) is None
     said = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
     flops = flops_of(PRESETS["qa"], 4, PRESETS["qa"].context)
     assert said["a step"] == f"{flops:.3g} operations in matrix products, {flops:.3g} a device"
     assert "a device as XLA's CPU compiler lays it out" in said["peak"]
+    assert re.fullmatch(r"-?[\d.]+ MB by 2 parts: [\d.]+ MB on the way without", said["saved"])
     assert said["collectives"].startswith("none; ")
     assert said["on paper"].startswith(f"{flops / 1e3:.3g} ms at 1e+06 operations/s, 0 ms at")
 

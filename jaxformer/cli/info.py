@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from jaxformer.config.mesh import MeshConfig
+from jaxformer.config.mesh import MeshConfig, check_batch
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
@@ -23,6 +23,8 @@ class Info:
     """Devices by axes, as fsdp=64 or data=8,tensor=8: what training on them takes, with nothing allocated."""
     batch: int | None = None
     """Sequences a step, of full length. With --mesh: the step is compiled for simulated devices, and its buffers counted."""
+    parts: int = 1
+    """Parts of a batch whose gradients are added up, for less memory (gradient accumulation)."""
     device_flops: float = 1e15
     """Operations a second of one device, for the time on paper (an H100 in bfloat16: 1e15)."""
     link: float = 4e11
@@ -48,16 +50,25 @@ def main(arguments: list[str]) -> None:
         print(line)
 
 
+def check_parts(batch: int, parts: int, mesh: MeshConfig) -> None:
+    """ConfigError, or an InputError, for a batch that cannot be cut into so many parts, each of them by the mesh."""
+    check_size("parts", parts)
+    if batch % parts:
+        raise InputError(f"--parts {parts} does not divide --batch {batch}; give a divisor of {batch}")
+    check_batch(batch // parts, mesh)
+
+
 def predict(flags: Info) -> None:
     """What a training takes of each device."""
     mesh = MeshConfig.read(flags.mesh or "")
     if flags.batch is not None:
         check_size("batch", flags.batch)
+        check_parts(flags.batch, flags.parts, mesh)
     from jaxformer.sharding.mesh import simulate
 
     simulate(mesh.devices)
     from jaxformer.distributed.predict import lines_of, read_config
 
     config = read_config(flags.path)
-    for word, said in lines_of(config, mesh, flags.batch, flags.device_flops, flags.link):
+    for word, said in lines_of(config, mesh, (flags.batch, flags.parts), flags.device_flops, flags.link):
         print(f"{word:14}{said}", flush=True)

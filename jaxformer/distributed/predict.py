@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -112,8 +112,9 @@ class Program:
         return self.arguments + self.temporary
 
 
-def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int) -> Program:
-    """The step compiled for the mesh's devices, which may be simulated; nothing is allocated."""
+def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int, parts: int = 1) -> Program:
+    """The step compiled for the mesh's devices, which may be simulated; nothing is allocated. The gradients of so many parts
+    of a batch are added up."""
     check_batch(rows, mesh)
     check_model(config, mesh)
     model, optimizer, state = abstract(config), make_optimizer(*OPTIMIZER), abstract_state(config)
@@ -121,7 +122,7 @@ def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int)
         assert devices is not None
         where = shardings(state)
         placed = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), state, where)
-        step = partial(train_step, loss=default_loss(model), optimizer=optimizer)
+        step = partial(train_step, loss=default_loss(model), optimizer=optimizer, parts=parts)
         run = jax.jit(step, donate_argnums=0, out_shardings=(where, None))
         lowered = run.lower(placed, abstract_batch(model, rows, length), jax.random.key(0))
         compiled = lowered.compile(compiler_options=COUNTED)
@@ -206,9 +207,10 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def lines_of(
-    config: ModelConfig, mesh: MeshConfig, rows: int | None, device_flops: float, link: float
+    config: ModelConfig, mesh: MeshConfig, batch: tuple[int | None, int], device_flops: float, link: float
 ) -> Iterator[tuple[str, str]]:
-    """What `jaxformer info --mesh` prints: a word, and what there is to say."""
+    """What `jaxformer info --mesh` prints: a word, and what there is to say. A batch is its rows and its parts."""
+    rows, n_parts = batch
     share, n = share_of(config, mesh), count_parameters(abstract(config))
     yield "mesh", f"{mesh}: {mesh.devices} devices"
     yield "parameters", f"{n:,}"
@@ -221,9 +223,14 @@ def lines_of(
         return
     flops = flops_of(config, rows, config.context)
     yield "a step", f"{flops:.3g} operations in matrix products, {flops / mesh.devices:.3g} a device"
-    program = compiled_step(config, mesh, rows, config.context)
+    program = compiled_step(config, mesh, rows, config.context, n_parts)
     parts = f"{megabytes(program.arguments)} state and batch, {megabytes(program.temporary)} on the way"
     yield "peak", f"{megabytes(program.peak)} a device as XLA's CPU compiler lays it out: {parts}"
+    if config.remat or n_parts > 1:
+        plain = compiled_step(replace(config, remat=False), mesh, rows, config.context)
+        how = " and ".join([*["rematerialisation"] * config.remat, *[f"{n_parts} parts"] * (n_parts > 1)])
+        saved = plain.temporary - program.temporary
+        yield "saved", f"{megabytes(saved)} by {how}: {megabytes(plain.temporary)} on the way without"
     counts = ", ".join(f"{count} {kind}" for kind, count in program.collectives.items()) or "none"
     yield "collectives", f"{counts}; {megabytes(program.moved)} a device"
     compute, linked = flops / mesh.devices / device_flops, program.moved / link
