@@ -15,7 +15,7 @@ from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.explain.alterations import explain
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
-from parity_tests.helpers import noise
+from parity_tests.helpers import noise, usually
 
 B, T, V, D, N, K, H = 3, 13, 19, 20, 4, 2, 6
 CHECKS = ("weights", "forward", "local")
@@ -213,11 +213,7 @@ def ported(decoder, bug):
     return Decoder(decoder, bug), {"call_torch": lambda model, ids: model(input_ids=ids.long()).logits, "tier": "A"}
 
 
-QUICKLY = ("rounded base", "scale", "leak", "gates", "capped")
-"""A number that is solved for, a mask, children, and a plain difference: each way of searching once."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICKLY else pytest.mark.slow) for name in BUGS])
+@pytest.mark.parametrize("name", usually(BUGS, "scale", "leak", "gates"))  # a number that is solved for, a mask, children
 def test_causes_in_a_decoder(decoder, name):
     bug, module, cause = BUGS[name]
     ours, how = ported(decoder, bug)
@@ -362,7 +358,7 @@ def picture():
     return excite(Picture().eval(), seed=1)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", usually(PICTURES, "count", "pooling", "flat"))
 def test_causes_in_a_vision_model_of_functions(picture, name):
     bug, module, cause = PICTURES[name]
     report = compare(picture, weights_of(picture), (PIXELS,), call_jax=lambda w, x: seen(w, x, bug), checks=CHECKS, tier="A")
@@ -423,7 +419,7 @@ def reader():
     return excite(Reader().eval(), seed=5)
 
 
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("name", usually(READINGS, "no norm", "positions", "last"))
 def test_causes_in_a_reader_of_functions(reader, name):
     bug, cause = READINGS[name]
     weights = {each: {"w": array(module.weight)} for each, module in reader.named_children()}

@@ -142,6 +142,7 @@ def test_a_cast_to_bfloat16_is_the_ports_own(llama):
     assert [module.jax for module in report.diverging] == [f"model.layers.{i}.input_layernorm" for i in range(LAYERS)]
 
 
+@pytest.mark.slow
 def test_rotations_twice_as_fast_are_the_cause(llama, monkeypatch):
     """Keys and values are fewer than queries here, which no formula of attention may stumble over."""
     other = 2 * np.asarray(turns())

@@ -12,6 +12,7 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from parity_tests.helpers import usually
 
 B, T, D, N = 4, 5, 6, 2
 X = np.random.default_rng(0).standard_normal((B, T, D)).astype(np.float32)
@@ -132,14 +133,17 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize(("jax_way", "bug"), [("lowest", "leaks"), ("switches", "inverted"), ("switches", "of another row")])
+@pytest.mark.parametrize(
+    ("jax_way", "bug"),
+    [("lowest", "leaks"), pytest.param("switches", "inverted", marks=pytest.mark.slow), ("switches", "of another row")],
+)
 def test_another_mask_is_different(jax_way, bug):
     report = report_of("lowest", jax_way, hidden=BUGS[bug])
     assert report.status == "different"
     assert report.diverging[0].jax == ("" if jax_way == "lowest" else "layers.0"), str(report)
 
 
-@pytest.mark.parametrize("jax_way", ["-1e9", "switches of what is hidden"])
+@pytest.mark.parametrize("jax_way", usually(["-1e9", "switches of what is hidden"], "-1e9"))
 def test_a_bug_beside_is_named_alone(jax_way):
     report = report_of("lowest", jax_way, factors=(1.0, 0.5))
     assert [module.jax for module in report.diverging] == ["layers.1"], str(report)

@@ -103,6 +103,7 @@ def test_scores_are_not_kept_for_the_backward_pass(monkeypatch):
     assert few < scores < bytes_of_a_step(LONG) / 2
 
 
+@pytest.mark.slow
 def test_a_rematerialised_stack_keeps_one_layers_activations():
     deep = replace(LONG, context=64, n_layers=8, d_ff=256)
     assert bytes_of_a_step(replace(deep, remat=True)) < bytes_of_a_step(deep) / 3

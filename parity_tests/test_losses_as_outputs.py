@@ -14,7 +14,7 @@ from torch.nn import functional
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
-from parity_tests.helpers import noise
+from parity_tests.helpers import noise, usually
 
 B, T, D, V, IGNORED = 3, 4, 5, 7, -100
 X = noise(B, T, D)
@@ -100,7 +100,7 @@ CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CAUSES)
+@pytest.mark.parametrize("case", usually(CAUSES, "a sum", "no smoothing", "a z-loss", "rows first"))
 def test_the_cause_gives_jaxs_gradients_too(theirs, case):
     torch_options, jax_options, said = CAUSES[case]
     report = report_of(theirs, torch_options, jax_options)
