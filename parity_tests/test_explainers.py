@@ -90,6 +90,14 @@ def test_one_array_for_all_rows(alone):
     assert cause(ours, theirs, **arrays).startswith("torch scale 1/sqrt(head width); jax scale 1 (residual ")
 
 
+def test_as_many_factors_as_numbers_fit_whatever_there_is():
+    """Three heads of one number each, joined by a square on one side."""
+    heads = {name: noise(3, 1, seed=seed).astype(np.float64) for seed, name in enumerate("abc")}
+    joined = heads["b"] + heads["c"] / 2
+    assert "adds" not in cause(joined + heads["a"] ** 2, joined, **heads)
+    assert "adds" not in cause(np.array(1.5), np.array(1.4), a=np.array(2.0))
+
+
 def test_a_term_of_a_sum_for_all_rows():
     x, places = noise(B, T, D, seed=1).astype(np.float64), noise(1, T, D, seed=2).astype(np.float64)
     assert cause(x + 2 * places, x + places, x=x, places=places).startswith(

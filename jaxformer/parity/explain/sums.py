@@ -7,6 +7,9 @@ import numpy as np
 from jaxformer.parity.explain.evidence import Difference
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
+MANY = 1000
+"""Entries that are enough to tell whether factors fit by chance."""
+
 
 def explain_sum(difference: Difference) -> str:
     """In which factors both sides' sums differ. torch's array counts among the terms only if the others do not tell: torch may
@@ -24,6 +27,8 @@ def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> s
         return ""
     matrix = np.stack([np.broadcast_to(array, arrays[0].shape).ravel() for array in terms.values()], -1)
     wanted = np.stack([array.ravel() for array in arrays], -1)
+    if len(np.unique(np.concatenate([matrix, wanted], -1)[:MANY], axis=0)) <= len(terms) + 1:
+        return ""  # so many factors fit whatever there is
     factors = np.linalg.lstsq(matrix, wanted, rcond=None)[0]
     residual = max(map(distance, (matrix @ factors).T, wanted.T))
     differing = [(name, t, j) for name, (t, j) in zip(terms, np.round(factors, 9) + 0.0, strict=True) if t != j]
