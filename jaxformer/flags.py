@@ -119,7 +119,8 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
             sys.stdout.flush()
         if line := stated():
             print(line, file=sys.stderr)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # of Python's own, or raised by the user's code: a signal ends the process otherwise
+        print("stopped by KeyboardInterrupt", file=sys.stderr)
         code = 130
     except SystemExit as stop:  # rich ends the process where nobody reads any more
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code

@@ -88,6 +88,8 @@ def test_generate_writes_the_target(folder, capsys):
     said = capsys.readouterr().out
     assert said.endswith("\n")
     assert set(said.strip()) <= set("0123456789<SOPAD>")
+    with pytest.warns(UserWarning, match="^prompt: 4 symbols; the model was trained on 5 to 12$"):
+        cli.dispatch(["generate", str(folder), "--prompt", "3141"])
 
 
 @pytest.mark.parametrize(

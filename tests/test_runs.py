@@ -244,7 +244,7 @@ def listed(folder: Path, capsys) -> tuple[int | None, list[str]]:
 def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, (name, older, newer) = listed(copy.parent, capsys)
     assert code == 0
-    assert name == f"{copy}: whole"
+    assert name == f"{copy}: files whole"
     losses = [f"{line['val_loss']:.4f}" for line in RunFolder.open(copy).metrics]
     assert re.fullmatch(rf"  step +4  loss +{losses[0]}  +0\.\d MB  whole", older)
     assert re.fullmatch(rf"  step +6  loss +{losses[1]}  +0\.\d MB  whole", newer)

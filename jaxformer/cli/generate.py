@@ -1,5 +1,6 @@
 """`jaxformer generate`: continue a text with a trained model, or write the target of a source."""
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,9 @@ def write_target(flags: Generate, model: Any, task: "Task") -> str:
     if flags.prompt is None:
         raise InputError(f"{flags.folder} holds a model that needs a source; give it with --prompt")
     source, n_tokens = task.encode(flags.prompt)[None], min(flags.tokens, model.config.context)
-    key = jax.random.key(flags.seed)
-    (written,) = translate(model, source, n_tokens, flags.sampling(0.0), start=SOS, eos=EOS, key=key)
+    sampling, key = flags.sampling(0.0), jax.random.key(flags.seed)
+    if len(flags.prompt) < task.shortest:
+        said = f"prompt: {len(flags.prompt)} symbols; the model was trained on {task.shortest} to {task.longest}"
+        warnings.warn(said, stacklevel=1)
+    (written,) = translate(model, source, n_tokens, sampling, start=SOS, eos=EOS, key=key)
     return task.decode(written)

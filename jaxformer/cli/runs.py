@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
             lines = run.metrics
             run.check_kept()
             run.manifest.check(WEIGHTS)
-            kept = "whole"
+            kept = "files whole" if run.manifest.entries else "files not checked: there is no manifest.json"
         except JaxformerError as error:
             kept = f"damaged: {error}"
         verdicts.append(kept)

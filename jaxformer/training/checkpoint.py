@@ -141,6 +141,8 @@ def verdict(folder: Path, step: int) -> str:
         try:
             meta = orbax().metadata(path := _path(folder, step))
             described = meta.custom_metadata or {}
+            if meta.metadata is None:
+                return "damaged: its description is not readable"
             if not {"sha256", "names"} <= {*described}:
                 return "not checked"
             here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on

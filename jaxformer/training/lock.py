@@ -53,7 +53,8 @@ def only_writer(folder: Path) -> Iterator[None]:
             file.close()
             raise
     except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
+        reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+        raise InputError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
     with file, cleaned_up(leave):
         try:
             yield
