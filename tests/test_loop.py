@@ -91,7 +91,7 @@ def test_a_second_signal_is_not_held_back(run):
     def twice(step: int) -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.05)  # two at one instant are one
+            time.sleep(0.5)  # two at one instant are one
 
     with pytest.raises(KeyboardInterrupt):
         loop(run, during=twice)

@@ -305,6 +305,7 @@ def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
         shakespeare.main(["--resume", "--out", str(copy), "--steps", "7"])
 
 
+@pytest.mark.filterwarnings("ignore:.*metrics.jsonl is cut")  # the manifest is that of a run that wrote some
 @pytest.mark.parametrize("left", [["config.json"], ["manifest.json"], ["config.json", "manifest.json", "checkpoints"]])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, text_file, tmp_path, left):
     """Both ways: as a new one, and resumed."""

@@ -60,6 +60,8 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
     "jaxformer/parity/compare.py:compare": COMPARISON,
     "jaxformer/parity/compare.py:dump": COMPARISON,
+    "jaxformer/parity/explain/alterations/other_functions.py:max_pool": TORCHS,
+    "jaxformer/parity/explain/alterations/other_functions.py:mean_pool": TORCHS,
     "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,
     "torch_ref/decoding/choose.py:choose": DECODING,

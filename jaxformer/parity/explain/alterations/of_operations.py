@@ -16,8 +16,13 @@ from jaxformer.parity.explain.alterations.other_functions import (
     PLAIN_NAMES,
     POOLINGS,
     WINDOWED,
+    corrected,
+    in_order,
+    merged,
     of_windows,
     padded,
+    split_otherwise,
+    with_operand,
 )
 
 REDUCTIONS = {"mean", "sum", "amax", "amin"}
@@ -113,14 +118,6 @@ def resizings(operation: Operation) -> Iterator[Alteration]:
         how = {"mode": mode, "align_corners": None, "antialias": False} | more
         says = f"{mode}{''.join(f', {each}' for each in more)} there"
         yield instead(operation, says, lambda f, a, k, n, how=how: f(*a, **(k | how)))
-
-
-def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A variance, biased or not."""
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
-    kept = tuple(each for each in args if not isinstance(each, bool))
-    keepdim = {"keepdim": True} if True in args[2:] else {}
-    return function(*kept, **kwargs, **keepdim, correction=correction)
 
 
 def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
@@ -253,11 +250,6 @@ def operands(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, says, partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True)))
 
 
-def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The same function of another operand."""
-    return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
-
-
 def outputs(operation: Operation) -> Iterator[Alteration]:
     """Integers moved, booleans inverted, parts in another order, rows later or earlier."""
     x = operation.output
@@ -275,12 +267,6 @@ def outputs(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, f"has it {says} along axis 1", lambda f, a, k, n, more=more: f(*a, **k).roll(more, 1))
 
 
-def in_order(parts: Any, order: tuple[int, ...]) -> Any:
-    """The parts of a tuple, of named ones without their names."""
-    found = [parts[i] for i in order]
-    return found if type(parts) is list else tuple(found)
-
-
 def orders(operation: Operation) -> Iterator[Alteration]:
     """Axes in another order where they are merged or split."""
     if operation.name not in RESHAPES or not isinstance(operation.output, torch.Tensor):
@@ -292,18 +278,6 @@ def orders(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, says, partial(merged, (0, *order)))
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
         yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
-
-
-def merged(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """Axes in another order, merged."""
-    return function(args[0].permute(order).contiguous(), *args[1:], **kwargs)
-
-
-def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The first of two axes taken for the second."""
-    sizes = [*function(*args, **kwargs).shape]
-    sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
-    return args[0].reshape(sizes).transpose(axis, axis + 1)
 
 
 def poolings(operation: Operation) -> Iterator[Alteration]:

@@ -140,6 +140,37 @@ def spread(value: Any, n: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
 
 
+def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same function of another operand."""
+    return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
+
+
+def in_order(parts: Any, order: tuple[int, ...]) -> Any:
+    """The parts of a tuple, of named ones without their names."""
+    found = [parts[i] for i in order]
+    return found if type(parts) is list else tuple(found)
+
+
+def merged(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Axes in another order, merged."""
+    return function(args[0].permute(order).contiguous(), *args[1:], **kwargs)
+
+
+def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The first of two axes taken for the second."""
+    sizes = [*function(*args, **kwargs).shape]
+    sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
+    return args[0].reshape(sizes).transpose(axis, axis + 1)
+
+
+def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A variance, biased or not."""
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
+    kept = tuple(each for each in args if not isinstance(each, bool))
+    keepdim = {"keepdim": True} if True in args[2:] else {}
+    return function(*kept, **kwargs, **keepdim, correction=correction)
+
+
 NORMS: dict[str, dict[str, Function]] = {
     "layer_norm": {
         "without its mean subtracted": partial(layer_norm, "rms"),
