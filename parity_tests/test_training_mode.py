@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from jaxformer.parity.capture.draws import DROPOUT, UNIFORM, Draw, numbers_of
 from jaxformer.parity.compare import check, compare, record_torch
-from jaxformer.parity.match.draw_pairs import fitting
+from jaxformer.parity.match.draw_pairs import fitting, pair_draws
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.report.report import Report
@@ -293,7 +293,6 @@ DROPS = {
     ),
     "units together": ({"drop": by_columns}, r"jax drops whole axes of it together, \[1, 7\]"),
     "not scaled": ({"drop": unscaled}, "^torch has dropout of 0.3 in drop.*; jax does not divide by the part that is kept"),
-    "not tied": ({"drop": otherwise}, "jax has none there"),
 }
 
 
@@ -305,7 +304,6 @@ def test_what_is_dropped_is_compared(theirs, case):
     assert found.keys() == {"(call)"}, str(report)
     assert re.search(said, found["(call)"]), found
     stages = {stage.name: stage for stage in report.stages}
-    assert ("jax draws random numbers (at parity" in stages["forward"].says) == (case == "not tied")
     assert stages["dropout"].status == ("equal" if case in ("another place", "not scaled") else "different")
 
 
@@ -379,6 +377,32 @@ ONE_LAW: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
 def test_draws_of_one_law_are_equal(case):
     report = drawing(*ONE_LAW[case])
     assert report.status == "equal", str(report)
+
+
+def test_what_cannot_be_tied_is_not_judged(theirs):
+    report = report_of(theirs, arrays(theirs), plain(drop=otherwise), checks=("forward", "local"))
+    assert report.exit_code == 2, str(report)
+    assert re.search(
+        f"^COULD NOT COMPARE: dropout: torch draws dropout of 0.3 in drop{HERE}, jax draws at parity", report.verdict
+    )
+    assert report.verdict.endswith("give them to both models as inputs, or compare with mode='eval'")
+    assert "none there" not in str(report)
+    assert "torch has not" not in str(report)
+
+
+def test_what_one_side_alone_draws_is_a_difference():
+    integers, numbers, mask = Draw("a", "randint", (5,)), Draw("b", UNIFORM, (7,)), Draw("c", DROPOUT, (9,))
+    for torch_draws, jax_draws, lines, judged in (
+        ([integers], [], [], True),
+        ([integers], [numbers], [], False),
+        ([integers], [], ["model.py:1"], False),
+        ([numbers], [mask], [], True),
+        ([mask], [mask], ["model.py:1"], True),
+        ([integers, mask], [mask], [], True),
+    ):
+        found = pair_draws(torch_draws, jax_draws, {}, lines)
+        assert (found.untied() == "") == judged
+        assert not found.differences() or judged
 
 
 def test_uniform_numbers_do_not_hide_another_rate():

@@ -52,16 +52,33 @@ class DrawPairs:
         for turned in itertools.islice(itertools.product((False, True), repeat=len(lines)), MOST_READINGS):
             yield replace(self, turned=frozenset().union(*itertools.compress(lines.values(), turned)))
 
+    def left(self) -> tuple[list[int], list[int]]:
+        """The numbers of torch's draws and of jax's that are not paired."""
+        theirs = [i for i in range(len(self.torch)) if i not in self.pairs.values()]
+        return theirs, [j for j in range(len(self.jax)) if j not in self.pairs]
+
+    def untied(self) -> str:
+        """What both sides draw without the other's numbers, one of them in a way that cannot be tied; '' where it can be told
+        what one side alone draws."""
+        theirs, ours = ([side[k] for k in left] for side, left in zip((self.torch, self.jax), self.left(), strict=True))
+        free = [each for each in theirs if each.kind not in SHARED]
+        if not (theirs and self.unseen) and not (free and ours):
+            return ""
+        lines = [f"at {line}" for line in self.unseen] or [each.says for each in ours]
+        says = f"torch draws {(free or theirs)[0].says}, jax draws {lines[0]}, and neither can be given the other's numbers"
+        return f"{says}: draw them outside and give them to both models as inputs, or compare with mode='eval'"
+
     def differences(self) -> list[tuple[str, str, str]]:
         """(side, path, what is said) of each draw that one side alone has, and of rates that differ."""
         found = []
+        theirs, ours = ([], []) if self.untied() else self.left()
         for i, each in enumerate(self.torch):
-            if i not in self.pairs.values():
+            if i in theirs:
                 shares = [other for j, other in enumerate(self.jax) if j not in self.pairs and in_groups(other, each)]
                 less = f"jax drops whole axes of it together, {list(shares[0].shape)}" if shares else "jax has none there"
                 found.append(("torch", each.path, f"torch has {each.says} of {list(each.shape)}; {less}"))
         for j, each in enumerate(self.jax):
-            if j not in self.pairs and not any(in_groups(each, other) for other in self.torch):
+            if j in ours and not any(in_groups(each, other) for other in self.torch):
                 found.append(("jax", each.path, f"jax has {each.says} of {list(each.shape)}; torch has none there"))
             elif j in self.pairs and each.kind == (other := self.torch[self.pairs[j]]).kind and not same_rate(each, other):
                 found.append(("jax", each.path, f"torch has {other.says}; jax {each.says}"))
