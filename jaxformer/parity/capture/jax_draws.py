@@ -1,5 +1,6 @@
 """JAX's draws in training mode: each one is noted with its module, and may be given torch's numbers."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -61,7 +62,8 @@ def _keep_mask(key: Any, rate: float, *_: Any, **__: Any) -> tuple[str, float, C
 
 
 def _bernoulli(key: Any, p: Any = 0.5, *_: Any, **__: Any) -> tuple[str, float, Callable[[Any], Any]]:
-    return DROPOUT, _plain(p), lambda numbers: numbers
+    keep = _plain(p)
+    return (UNIFORM, 1.0, lambda numbers: numbers < p) if math.isnan(keep) else (DROPOUT, keep, lambda numbers: numbers)
 
 
 def _uniform(

@@ -33,8 +33,9 @@ def altered_draws(changes: Mapping[tuple[str, int], Change], noted: list[Draw] |
 def repeatable_draws(model: Any) -> Iterator[list[Draw]]:
     """Inside, whatever `model` draws is decided by its place alone: its module, and how many draws came before it there.
 
-    nn.Dropout and its kin, F.dropout, nn.MultiheadAttention, scaled_dot_product_attention, torch.rand and torch.randn on the
-    CPU get `numbers_of` their place; other operations draw from one seed. torch's own generator stays as it was.
+    nn.Dropout and its kin, F.dropout, nn.MultiheadAttention, scaled_dot_product_attention, torch.rand, torch.randn,
+    torch.bernoulli and torch.normal on the CPU get `numbers_of` their place; other operations draw from one seed. torch's own
+    generator stays as it was.
     """
     import torch
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -66,18 +67,18 @@ class _Notes:
         self.found: list[Draw] = []
 
     def numbers(self, kind: str, shape: Any, keep: float = 1.0) -> Any:
-        """Those of the next draw."""
+        """Those of the next draw, in float64: what is made of them may be so too."""
         import torch
 
         path = self.running[-1]
         draw = Draw(path, kind, tuple(shape), self.calls[path], keep, line_here())
         self.calls[path] += 1
         self.found.append(draw)
-        numbers = torch.from_numpy(numbers_of(draw))
+        numbers = torch.from_numpy(numbers_of(draw)).double()
         for changes, noted in _altered:
             noted.append(draw)
             if change := changes.get((draw.path, draw.number)):
-                numbers = change(numbers.double(), keep)
+                numbers = change(numbers, keep)
         return numbers
 
 
@@ -87,17 +88,26 @@ def _repeating(numbers: Callable[..., Any]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
+    bernoulli = aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.bernoulli.p, aten.bernoulli.default
     plain = {aten.rand: UNIFORM, aten.rand_like: UNIFORM, aten.randn: NORMAL, aten.randn_like: NORMAL}
+
+    def kept(shape: Any, p: Any) -> Any:
+        """Which units are kept. `p` may be a tensor: of several probabilities, they are those above uniform numbers."""
+        if isinstance(p, torch.Tensor) and p.numel() and bool((p == p.flatten()[0]).all()):
+            p = p.flatten()[0].item()
+        return numbers(UNIFORM, shape) < p if isinstance(p, torch.Tensor) else numbers(DROPOUT, shape, p)
 
     class Repeating(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
 
-            def given(i: int, name: str, usual: float) -> Any:
+            def given(i: int, name: str, usual: Any) -> Any:
                 return args[i] if len(args) > i else kwargs.get(name, usual)
 
-            if operation is aten.bernoulli_.float:
-                return args[0].copy_(numbers(DROPOUT, args[0].shape, given(1, "p", 0.5)))
+            if operation in bernoulli:
+                place = args[0] if operation.overloadpacket is aten.bernoulli_ else torch.empty_like(args[0])
+                p = given(1, "p", 0.5 if operation is aten.bernoulli_.float else args[0])
+                return place.copy_(kept(place.shape, p))
             output = operation(*args, **kwargs)
             if torch.Tag.nondeterministic_seeded not in operation.tags or not isinstance(output, torch.Tensor):
                 return output
@@ -105,6 +115,8 @@ def _repeating(numbers: Callable[..., Any]) -> Any:
                 return output.copy_(numbers(kind, output.shape))
             if operation is aten.uniform_.default:
                 return output.copy_(in_range(numbers(UNIFORM, output.shape), given(1, "from", 0.0), given(2, "to", 1.0)))
+            if operation.overloadpacket is aten.normal:
+                return output.copy_(given(0, "mean", 0.0) + given(1, "std", 1.0) * numbers(NORMAL, output.shape))
             if operation is aten.normal_.default:
                 return output.copy_(given(1, "mean", 0.0) + given(2, "std", 1.0) * numbers(NORMAL, output.shape))
             if "attention" not in str(operation):

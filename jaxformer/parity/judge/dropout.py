@@ -9,6 +9,9 @@ def dropout(comparison: Comparison) -> Result | None:
     draws = comparison.candidate.draws
     if draws is None or not (draws.torch or draws.jax):
         return None
+    diverging = any(row.diverging for row in comparison.rows)
+    if diverging and (untied := draws.untied()):
+        return Result(Stage("dropout", "failed", untied))
     said = [says for _, _, says in draws.differences()]
-    different = bool(said) and any(row.diverging for row in comparison.rows)
+    different = bool(said) and diverging
     return Result(Stage("dropout", "different" if different else "equal", "; ".join([*said, draws.says()])))

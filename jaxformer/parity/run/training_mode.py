@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
@@ -16,14 +17,16 @@ from jaxformer.parity.capture.draws import DROPOUT, Draw
 from jaxformer.parity.capture.jax_draws import fed_draws, seen_draws
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, tap, watch_jax
 from jaxformer.parity.capture.module_paths import last, parent
+from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.match.draw_pairs import DrawPairs, pair_draws
 from jaxformer.parity.match.statistics import pair_statistics, path_of
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
+from jaxformer.parity.numerics.metrics import TOLERANCES, distance
 from jaxformer.parity.record.reference import Call, Reference, saying
 from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.run.load_weights import ready
+from jaxformer.parity.run.load_weights import float64_run, ready
 from jaxformer.parity.run.pair_modules import numbered_stacks, parameter_pairs
 from jaxformer.pytree import named_leaves
 
@@ -74,14 +77,32 @@ def with_training(candidate: Candidate, reference: Reference) -> Candidate:
     tables = Tables(candidate.tables)
     with jax_float64(tables), saying("jax in float64"):
         model = ready(to_float64(candidate.like), training=False)
-        draws = draws_of(model, candidate.call, inputs_float64(reference.inputs))
+        draws, unseen = draws_of(model, candidate.call, inputs_float64(reference.inputs))
     stacks = numbered_stacks(each.path for each in draws)
     parameters = parameter_pairs(candidate.like, candidate.family, stacks)
-    found = pair_draws(reference.draws or (), draws, parameters)
+    found = as_output_tells(pair_draws(reference.draws or (), draws, parameters, unseen), candidate, reference)
     buffers = {site.path: record.output[0].shape for site, record in reference.calls.items() if is_statistic(site, reference)}
     constants = candidate.family.constants
     statistics = pair_statistics(buffers, candidate.like, constants, parameters)
     return replace(candidate, call=InTraining(candidate.call, found, statistics), draws=found, statistics=statistics)
+
+
+def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference) -> DrawPairs:
+    """The reading of uniform numbers under which jax's output is torch's, or nearest to it."""
+    readings = list(draws.readings())
+    if len(readings) == 1:
+        return draws
+    gaps = []
+    with jax_float64(Tables(candidate.tables)):
+        for each in readings:
+            model, run = float64_run(candidate.like, candidate.family, reference, InTraining(candidate.call, each))
+            try:
+                gaps.append(distance(run(model), reference.output))
+            except Exception:  # the run itself will tell why
+                return draws
+            if gaps[-1] <= TOLERANCES["activation"][0]:
+                break
+    return readings[int(np.argmin(gaps))]
 
 
 def is_statistic(site: Site, reference: Reference) -> bool:
@@ -89,9 +110,10 @@ def is_statistic(site: Site, reference: Reference) -> bool:
     return site.path in reference.buffers and not reference.calls[site].inputs
 
 
-def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -> list[Draw]:
-    """All that the JAX model draws in training mode, in its order."""
+def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[list[Draw], list[str]]:
+    """All that the JAX model draws in training mode, in its order; and the lines that draw otherwise."""
     found: list[Draw] = []
+    lines: list[str] = []
 
     def run(model: PyTree, *inputs: Any) -> Any:
         found.clear()
@@ -104,14 +126,16 @@ def draws_of(model: PyTree, call: Callable[..., Any], inputs: tuple[Any, ...]) -
             found.append(Draw(path, kind, tuple(value.shape), number, keep, line))
             return jnp.ones_like(value) if kind == DROPOUT else jnp.zeros_like(value)
 
-        with watch_jax(ready(model, training=True), paths), written_out(), seen_draws(seen):
-            return arrays_in(call(model, *inputs))
+        with watch_jax(ready(model, training=True), paths), written_out(), seen_draws(seen), jax_draws() as places:
+            output = arrays_in(call(model, *inputs))
+        lines[:] = places
+        return output
 
     try:
         jax.eval_shape(run, model, *inputs)
     except UNTRACEABLE:
         run(jax.tree.map(lambda leaf: leaf, model), *inputs)
-    return found
+    return found, list(dict.fromkeys(line for line in lines if line not in {draw.line for draw in found}))
 
 
 class _Paths:
