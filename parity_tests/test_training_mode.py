@@ -375,6 +375,7 @@ def test_draws_of_one_law_are_equal(case):
     assert report.status == "equal", str(report)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_tied_is_not_judged():
     report = drawing(
         lambda x: x + torch.randint(0, 5, (len(x), 1)), lambda x, keys: x + jax.random.randint(keys[0], (len(x), 1), 0, 5)

@@ -82,6 +82,15 @@ class _Notes:
         return numbers
 
 
+def _kept(numbers: Callable[..., Any], shape: Any, p: Any) -> Any:
+    """Which units are kept. `p` may be a tensor: of several probabilities, they are those above uniform numbers."""
+    import torch
+
+    if isinstance(p, torch.Tensor) and p.numel() and bool((p == p.flatten()[0]).all()):
+        p = p.flatten()[0].item()
+    return numbers(UNIFORM, shape) < p if isinstance(p, torch.Tensor) else numbers(DROPOUT, shape, p)
+
+
 def _repeating(numbers: Callable[..., Any]) -> Any:
     """Inside, torch's operations draw these numbers."""
     import torch
@@ -90,12 +99,6 @@ def _repeating(numbers: Callable[..., Any]) -> Any:
     aten = torch.ops.aten
     bernoulli = aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.bernoulli.p, aten.bernoulli.default
     plain = {aten.rand: UNIFORM, aten.rand_like: UNIFORM, aten.randn: NORMAL, aten.randn_like: NORMAL}
-
-    def kept(shape: Any, p: Any) -> Any:
-        """Which units are kept. `p` may be a tensor: of several probabilities, they are those above uniform numbers."""
-        if isinstance(p, torch.Tensor) and p.numel() and bool((p == p.flatten()[0]).all()):
-            p = p.flatten()[0].item()
-        return numbers(UNIFORM, shape) < p if isinstance(p, torch.Tensor) else numbers(DROPOUT, shape, p)
 
     class Repeating(TorchDispatchMode):
         def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -107,7 +110,7 @@ def _repeating(numbers: Callable[..., Any]) -> Any:
             if operation in bernoulli:
                 place = args[0] if operation.overloadpacket is aten.bernoulli_ else torch.empty_like(args[0])
                 p = given(1, "p", 0.5 if operation is aten.bernoulli_.float else args[0])
-                return place.copy_(kept(place.shape, p))
+                return place.copy_(_kept(numbers, place.shape, p))
             output = operation(*args, **kwargs)
             if torch.Tag.nondeterministic_seeded not in operation.tags or not isinstance(output, torch.Tensor):
                 return output
