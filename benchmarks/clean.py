@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import torch_ref.models
-from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections
+from jaxformer.config.blocks import Activation, Norm, NormPosition, Projections, RematPolicy
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig, Positions
 from jaxformer.convert.families.twin import TWIN
@@ -129,7 +129,8 @@ def drawn(number: int) -> ModelConfig:
         head_dim=one(None, None, 5) if projected else None,
         stack_norm=one(None, None, True, False),
     )
-    return kind(**values, **switches_of(kind, values, draws))
+    switches = switches_of(kind, values, draws)
+    return kind(**values, **switches, remat_policy=one(*get_args(RematPolicy)) if values["remat"] else "nothing")
 
 
 def switches_of(kind: type[ModelConfig], given: dict[str, Any], draws: Draws) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Loss(torch.nn.Module):
     ("factor", "verdict", "gradients"),
     [
         (1.0, "EQUAL: ", "4 tensors, 1 null"),
-        (1.1, "DIFFERENT: (call): torch adds 1 times the model; jax adds ", "input 0: relL2 "),
+        (1.1, "DIFFERENT: (call): output: relL2 ", "input 0: relL2 "),
     ],
 )
 def test_a_scalar(factor, verdict, gradients):
