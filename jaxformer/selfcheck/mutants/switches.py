@@ -145,9 +145,7 @@ BIASES = [
         "causal False; jax relative_bias.causal True",
     ),
     Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
-    Mutant(
-        "farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias", "jax relative_bias.farthest 128"
-    ),
+    Mutant("farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias"),
     Mutant("slopes as if heads were a power of two", instead(relative_bias, alibi_slopes=evenly_spread), "slopes", "stack"),
 ]
 

@@ -68,7 +68,7 @@ class Rerun:
             if self.owner != CALL:
                 self.arguments = self._arguments()
             again = self.array()
-        return again is not None and np.isfinite(self.wanted).all() and distance(again, self.wanted) <= AGAIN
+        return again is not None and bool(np.isfinite(self.wanted).all()) and distance(again, self.wanted) <= AGAIN
 
     @property
     def module(self) -> Any:
