@@ -375,11 +375,24 @@ def test_draws_of_one_law_are_equal(case):
     assert report.status == "equal", str(report)
 
 
-@pytest.mark.slow
-def test_what_cannot_be_tied_is_not_judged():
-    report = drawing(
-        lambda x: x + torch.randint(0, 5, (len(x), 1)), lambda x, keys: x + jax.random.randint(keys[0], (len(x), 1), 0, 5)
-    )
+def in_a_loop(x: Any, keys: Any) -> Any:
+    return jax.lax.while_loop(lambda i_x: i_x[0] < 1, lambda i_x: (i_x[0] + 1, in_rows(i_x[1], keys[0])), (0, x))[1]
+
+
+def in_rows(x: Any, key: Any) -> Any:
+    return x + jax.random.randint(key, (len(x), 1), 0, 5)
+
+
+UNTIED: dict[str, Callable[[Any, Any], Any]] = {
+    "integers": lambda x, keys: in_rows(x, keys[0]),
+    "binomial": lambda x, keys: x + jax.random.binomial(keys[0], 4.0, 0.5, (len(x), 1)),
+    "in a loop": in_a_loop,
+}
+
+
+@pytest.mark.parametrize("case", UNTIED)
+def test_what_cannot_be_tied_is_not_judged(case):
+    report = drawing(lambda x: x + torch.randint(0, 5, (len(x), 1)), UNTIED[case])
     assert report.exit_code == 2, str(report)
     assert re.search(
         f"^COULD NOT COMPARE: dropout: torch draws randint numbers in inner{HERE}, jax draws at parity", report.verdict

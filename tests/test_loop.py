@@ -94,9 +94,11 @@ def test_a_second_signal_is_not_held_back(run):
             time.sleep(0.5)  # two at one instant are one
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
-    with pytest.raises(KeyboardInterrupt):
-        loop(run, during=twice)
-    signal.signal(signal.SIGINT, before)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop(run, during=twice)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert saved(run) == [0]
 
 

@@ -50,9 +50,14 @@ def main(arguments: list[str]) -> None:
         print(line)
 
 
-def check_parts(batch: int, parts: int, mesh: MeshConfig) -> None:
+def check_parts(batch: int | None, parts: int, mesh: MeshConfig) -> None:
     """ConfigError, or an InputError, for a batch that cannot be cut into so many parts, each of them by the mesh."""
     check_size("parts", parts)
+    if batch is None:
+        if parts > 1:
+            raise InputError("--parts is of a batch; give --batch too")
+        return
+    check_size("batch", batch)
     if batch % parts:
         raise InputError(f"--parts {parts} does not divide --batch {batch}; give a divisor of {batch}")
     check_batch(batch // parts, mesh)
@@ -61,14 +66,12 @@ def check_parts(batch: int, parts: int, mesh: MeshConfig) -> None:
 def predict(flags: Info) -> None:
     """What a training takes of each device."""
     mesh = MeshConfig.read(flags.mesh or "")
-    if flags.batch is not None:
-        check_size("batch", flags.batch)
-        check_parts(flags.batch, flags.parts, mesh)
+    check_parts(flags.batch, flags.parts, mesh)
     from jaxformer.sharding.mesh import simulate
 
     simulate(mesh.devices)
     from jaxformer.distributed.predict import lines_of, read_config
 
     config = read_config(flags.path)
-    for word, said in lines_of(config, mesh, (flags.batch, flags.parts), flags.device_flops, flags.link):
+    for word, said in lines_of(config, mesh, flags.batch, flags.parts, flags.device_flops, flags.link):
         print(f"{word:14}{said}", flush=True)

@@ -207,10 +207,9 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def lines_of(
-    config: ModelConfig, mesh: MeshConfig, batch: tuple[int | None, int], device_flops: float, link: float
+    config: ModelConfig, mesh: MeshConfig, rows: int | None, parts: int, device_flops: float, link: float
 ) -> Iterator[tuple[str, str]]:
-    """What `jaxformer info --mesh` prints: a word, and what there is to say. A batch is its rows and its parts."""
-    rows, n_parts = batch
+    """What `jaxformer info --mesh` prints: a word, and what there is to say."""
     share, n = share_of(config, mesh), count_parameters(abstract(config))
     yield "mesh", f"{mesh}: {mesh.devices} devices"
     yield "parameters", f"{n:,}"
@@ -223,12 +222,12 @@ def lines_of(
         return
     flops = flops_of(config, rows, config.context)
     yield "a step", f"{flops:.3g} operations in matrix products, {flops / mesh.devices:.3g} a device"
-    program = compiled_step(config, mesh, rows, config.context, n_parts)
-    parts = f"{megabytes(program.arguments)} state and batch, {megabytes(program.temporary)} on the way"
-    yield "peak", f"{megabytes(program.peak)} a device as XLA's CPU compiler lays it out: {parts}"
-    if config.remat or n_parts > 1:
+    program = compiled_step(config, mesh, rows, config.context, parts)
+    both = f"{megabytes(program.arguments)} state and batch, {megabytes(program.temporary)} on the way"
+    yield "peak", f"{megabytes(program.peak)} a device as XLA's CPU compiler lays it out: {both}"
+    if config.remat or parts > 1:
         plain = compiled_step(replace(config, remat=False), mesh, rows, config.context)
-        how = " and ".join([*["rematerialisation"] * config.remat, *[f"{n_parts} parts"] * (n_parts > 1)])
+        how = " and ".join([*["rematerialisation"] * config.remat, *[f"{parts} parts"] * (parts > 1)])
         saved = plain.temporary - program.temporary
         yield "saved", f"{megabytes(saved)} by {how}: {megabytes(plain.temporary)} on the way without"
     counts = ", ".join(f"{count} {kind}" for kind, count in program.collectives.items()) or "none"

@@ -1,14 +1,12 @@
 """Random numbers that a model draws while it runs: the other side cannot have the same ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
-from flax.core.tracers import current_trace
-from jax.extend.core import Primitive
-
+from jaxformer.parity.capture.bound_operations import bound_operations
 from jaxformer.parity.capture.source_lines import line_here
+from jaxformer.parity.capture.unopened import UNOPENED
 
 JAX_DRAWS = ("random_bits", "random_gamma", "rng_bit_generator", "rng_uniform")
 """JAX's operations that give random numbers."""
@@ -16,17 +14,23 @@ JAX_DRAWS = ("random_bits", "random_gamma", "rng_bit_generator", "rng_uniform")
 
 @contextmanager
 def jax_draws() -> Iterator[list[str]]:
-    """The lines of the user's code that draw in JAX; shapes alone, as Linen asks its initialisers for, are not drawn."""
-    bind_as_it_is, level = Primitive.bind, current_trace()
+    """The lines of the user's code that draw in JAX, also inside of a loop or a branch; shapes alone, as Linen asks its
+    initialisers for, are not drawn."""
     places: list[str] = []
 
-    def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
-        if operation.name in JAX_DRAWS and current_trace() == level:
+    def note(operation: str, how: Mapping[str, Any]) -> None:
+        if operation in JAX_DRAWS or (operation in UNOPENED and does_draw(how)):
             places.append(line_here())
-        return bind_as_it_is(operation, *args, **how)
 
-    with mock.patch.object(Primitive, "bind", bind):
+    with bound_operations(note):
         yield places
+
+
+def does_draw(how: Mapping[str, Any]) -> bool:
+    """Whether one of the programs among an operation's parameters draws."""
+    programs = (program for value in how.values() for program in (value if isinstance(value, tuple | list) else (value,)))
+    steps = (step for program in programs for step in getattr(getattr(program, "jaxpr", program), "eqns", ()))
+    return any(step.primitive.name in JAX_DRAWS or does_draw(step.params) for step in steps)
 
 
 @contextmanager

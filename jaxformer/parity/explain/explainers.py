@@ -79,12 +79,17 @@ EXPLAINERS = (
 
 
 def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False) -> str:
-    """Why a mismatch is there, as far as an explainer can tell; '' elsewhere. `gradient` if its arrays are gradients."""
+    """Why a mismatch is there, as far as an explainer can tell; '' elsewhere, and where both sides drew other numbers.
+    `gradient` if its arrays are gradients."""
+    if traced.untied:
+        return ""
     return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
 
 
 def looks_of(traced: Traced, mismatch: Mismatch) -> str:
     """What was tried in vain, and what the difference looks like: where no cause is known."""
+    if traced.untied:
+        return ""
     tried = traced.hints.get("tried")
     looks = attempt("what it looks like", appearance, mismatch.jax, mismatch.torch)
     vain = f"{len(EXPLAINERS)} kinds of causes" + (f" and {tried} changes of torch's code" if tried else "")

@@ -68,5 +68,5 @@ def drawn(traced: Traced) -> list[str]:
         return [
             f"jax gives another output each time: it draws random numbers with numpy or random (at {host[0]}); take them out"
         ]
-    places = [] if traced.draws and traced.draws.untied() else traced.normal_run.draws
+    places = [] if traced.untied else traced.normal_run.draws
     return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []

@@ -103,6 +103,11 @@ class Traced:
         return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
+    def untied(self) -> str:
+        """What both sides draw without the other's numbers; ''."""
+        return self.draws.untied() if self.draws else ""
+
+    @cached_property
     def normal(self) -> dict[Site, Error | None]:
         """The error of what each call gives in the normal run."""
         return {site: self.propagated(site) for site in self.pairs}
