@@ -1,25 +1,21 @@
 """The table of modules: the errors of each, which are diverging, and why."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-import jax
-import numpy as np
-
-from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.capture.call_records import Record
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.explain.explainers import cause_of, looks_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
+from jaxformer.parity.judge.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.judge.handed_on import is_handed_on
+from jaxformer.parity.judge.tapped_functions import around_taps, paths_of
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
-from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.pair_modules import holder, layer_arrays
+from jaxformer.parity.run.pair_modules import holder
 from jaxformer.parity.run.trace import Traced
 
 Worst = dict[Site, tuple[Error, Mismatch]]
@@ -30,7 +26,7 @@ def table(traced: Traced) -> list[Module]:
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
     forwards, shared = worst_values(traced)
-    wrong = {site.path for site, (found, _) in forwards.items() if over(found, "activation")}
+    wrong = {site for site, (found, _) in forwards.items() if over(found, "activation")}
     backwards = worst_gradients(traced, noise, wrong)
     paths = {site.path for site in traced.pairs}
     behind = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
@@ -85,48 +81,19 @@ def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
     return worst, shared
 
 
-def worst_gradients(traced: Traced, noise: float, wrong: Collection[str]) -> Worst:
+def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
     """The same on the way back: gradients of what comes in, of what children gave, and of its own weights. `wrong` are the
-    paths of modules whose values differ."""
+    calls whose values differ."""
     worst: Worst = {}
     found = [
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
     ]
-    for one, mismatch in found + weight_gradients(traced, wrong):
+    found += weight_gradients(traced, paths_of(wrong), own_gradients(traced, traced.isolated.weights))
+    for one, mismatch in around_taps(traced, found, wrong):
         if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
             worst[mismatch.owner] = one, mismatch
     return worst
-
-
-def weight_gradients(traced: Traced, wrong: Collection[str]) -> list[tuple[Error, Mismatch]]:
-    """Of every weight, from the code of the module that has it. A tied one is left out where another module inside of that one
-    is wrong: it may use the weight too, as an encoder and a decoder do with the embedding that they share."""
-    if traced.isolated.weights is None:
-        return []
-    reference = {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}
-    noise = NULL_GRADIENT * rms(reference.values())
-    still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
-    own = traced.isolated.weights
-    with jax.enable_x64(True):
-        theirs = to_jax(still | reference, to_float64(traced.model), traced.rules)
-        if traced.rules.tied:
-            own = to_jax(gradients_to_torch(own, traced.rules, reference), own, traced.rules)
-    ours, theirs = (layer_arrays(tree, traced.rules, traced.stacks) for tree in (own, theirs))
-    sites = sorted(traced.pairs, key=lambda site: len(site.path))
-    first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
-    names, tied = traced.parameters, {*traced.reference.tied, *traced.reference.tied.values()}
-    mismatches = []
-    for name, array in theirs.items():
-        if names.get(name) in traced.reference.frozen:
-            continue
-        owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
-        if names.get(name) in tied and any(path != owner[0].path and below(path, owner[0].path) for path in wrong):
-            continue
-        mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
-        moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
-        mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))
-    return mismatches
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:

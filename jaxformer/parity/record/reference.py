@@ -164,7 +164,7 @@ def _in_low_precision(module: Any, inputs: tuple[np.ndarray, ...], call: Call, n
 
     typed = getattr(copy.deepcopy(module), METHODS[name])()
     with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-        output = call(typed, *_tensors(inputs, getattr(torch, name)))
+        output = call(typed, *tensors_of(inputs, getattr(torch, name)))
         return host(output if output.is_complex() else output.float())
 
 
@@ -175,7 +175,7 @@ def run_float64(
     output does not depend on."""
     import torch
 
-    copied, tensors = thawed(copy.deepcopy(module).double()), _tensors(inputs, torch.float64)
+    copied, tensors = thawed(copy.deepcopy(module).double()), tensors_of(inputs, torch.float64)
     with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
         floats = {
             f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point() and not is_mask(inputs[i])
@@ -228,7 +228,8 @@ def one_array(output: Any, name: str, call: Call) -> Any:
     return output
 
 
-def _tensors(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
+def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
+    """The inputs, floats in this type."""
     import torch
 
     tensors = [torch.tensor(array) for array in inputs]

@@ -6,8 +6,8 @@ differs only if its own code does: in what it hands to its children, in what it 
 All of it is one pass, by activation patching.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -92,6 +92,14 @@ class Isolation:
     def judged(self, program: PatchedProgram, orders: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> Isolated:
         """One pass."""
         return self._isolated(program, program.run(orders, opened), opened)
+
+    def sent_from(self, orders: Mapping[ArrayKey, Order], places: Container[ArrayKey]) -> Isolated:
+        """What comes back from these places alone: 0 wherever no gradient of theirs comes."""
+        cotangents = {
+            place: array if place in places else np.zeros_like(array) for place, array in self.program.given.cotangents.items()
+        }
+        program = replace(self.program, given=self.program.given._replace(cotangents=cotangents))
+        return self._isolated(program, program.run(orders, {}), {})
 
     def _isolated(self, program: PatchedProgram, found: PatchedRun, opened: Mapping[ArrayKey, bool]) -> Isolated:
         sent = {place: array for place, array in found.sent.items() if not opened.get(place)}

@@ -1,7 +1,7 @@
 """Both sides' runs, and which call of jax is which of torch: what the table of modules is made of."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -157,6 +157,10 @@ class Traced:
             return EXACT
         site, part, number = mismatch.place
         return self.rounding_of(mismatch.owner).get(ArrayKey(self.pairs[site], part, number), EXACT)
+
+    def sent_from(self, places: Container[ArrayKey]) -> Isolated:
+        """The pass in which gradients come back from these places alone."""
+        return jax_float64(self.tables)(saying(WHERE)(self.isolation.sent_from))(self.isolated.orders, places)
 
     def again(self, borders: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         """A pass in which jax's arrays stay at those of the borders that are True; it is compiled once."""

@@ -1,0 +1,62 @@
+"""The gradients of weights, each from the code of the module that has it."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.convert.rules import gradients_to_torch, to_jax
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, rms
+from jaxformer.parity.run.isolated import Mismatch
+from jaxformer.parity.run.pair_modules import layer_arrays
+from jaxformer.parity.run.trace import Traced
+
+Arrays = Mapping[str, np.ndarray]
+"""By names of JAX parameters, layer by layer."""
+
+
+def weight_gradients(traced: Traced, wrong: Collection[str], ours: Arrays) -> list[tuple[Error, Mismatch]]:
+    """How far `ours` are from torch's. A tied weight is left out where another module inside of the one that has it is `wrong`:
+    it may use the weight too, as an encoder and a decoder do with the embedding that they share."""
+    noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
+    sites = sorted(traced.pairs, key=lambda site: len(site.path))
+    first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
+    names, tied = traced.parameters, {*traced.reference.tied, *traced.reference.tied.values()}
+    mismatches = []
+    for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
+        if names.get(name) in traced.reference.frozen:
+            continue
+        owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
+        if names.get(name) in tied and any(path != owner[0].path and below(path, owner[0].path) for path in wrong):
+            continue
+        mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
+        moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
+        mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))
+    return mismatches
+
+
+def own_gradients(traced: Traced, weights: Any) -> Arrays:
+    """jax's, of a tree of the model's shape, tied ones added up; none where there is no tree."""
+    if weights is None:
+        return {}
+    if traced.rules.tied:
+        with jax.enable_x64(True):
+            weights = to_jax(gradients_to_torch(weights, traced.rules, gradients_of_weights(traced)), weights, traced.rules)
+    return layer_arrays(weights, traced.rules, traced.stacks)
+
+
+def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
+    """torch's, by its own names, as jax has them; 0 where there is none."""
+    still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
+    found = {name: gradients.get(name, array) for name, array in still.items()}
+    with jax.enable_x64(True):
+        return layer_arrays(to_jax(found, to_float64(traced.model), traced.rules), traced.rules, traced.stacks)
+
+
+def gradients_of_weights(traced: Traced) -> Arrays:
+    """torch's, by its names."""
+    return {name: array for name, array in traced.reference.gradients.items() if name in traced.reference.weights}

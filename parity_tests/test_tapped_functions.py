@@ -1,0 +1,85 @@
+"""Plain functions with taps in a residual stream: who is blamed for gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.probe.parameters import excite
+
+IDS, WIDTH, INNER = 11, 6, 10
+X = np.random.default_rng(0).integers(0, IDS, (3, 7))
+CHECKS = ("forward", "local", "gradients", "activation gradients")
+
+
+class TorchPart(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(WIDTH, INNER), torch.nn.Linear(INNER, WIDTH)
+
+    def forward(self, x):
+        return self.down(self.up(x).tanh())
+
+
+class TorchStream(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(IDS, WIDTH)
+        self.gain, self.last = (torch.nn.Parameter(torch.ones(WIDTH)) for _ in range(2))
+        self.one, self.two = TorchPart(), TorchPart()
+
+    def forward(self, ids):
+        x = self.table(ids)
+        x = x + self.one(x * self.gain)
+        x = x + self.two(x * self.gain)
+        return x * self.last
+
+
+def part(weights, name, x, bug):
+    up, down = weights[f"{name}.up.weight"], weights[f"{name}.down.weight"]
+    inner = bug.get(f"{name} act", jnp.tanh)(x @ up.T + weights[f"{name}.up.bias"])
+    return tap(name, inner @ down.T + weights[f"{name}.down.bias"])
+
+
+def stream(weights, ids, bug):
+    """Neither the table nor the gains are tapped, so they are the call's."""
+    x = weights["table.weight"][ids]
+    x = bug.get("stream", lambda x: x)(x) + part(weights, "one", x * weights["gain"], bug)
+    x = x + part(weights, "two", x * weights["gain"], bug)
+    return x * bug.get("last", lambda x: x)(weights["last"])
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    return excite(TorchStream().eval(), seed=1)
+
+
+STOPPED = jax.lax.stop_gradient
+BUGS = {
+    "another activation": ({"one act": jax.nn.gelu}, ["one"]),
+    "a gradient inside": ({"two act": lambda x: jnp.tanh(STOPPED(x))}, ["two"]),
+    "the residual stopped": ({"stream": STOPPED}, ["(call)"]),
+    "both, one behind the other": ({"one act": jax.nn.gelu, "last": STOPPED}, ["one", "(call)"]),
+    "both in one stream": ({"two act": jax.nn.gelu, "stream": STOPPED}, ["two", "(call)"]),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_code_around_is_blamed_for_gradients_of_its_own_alone(theirs, name):
+    bug, named = BUGS[name]
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+    with jax.numpy_rank_promotion("allow"):
+        report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=CHECKS, tier="A")
+    assert [module.jax for module in report.diverging] == named, str(report)
+
+
+def test_without_torch_the_code_around_is_not_blamed_for_what_a_wrong_function_sends_back(theirs, tmp_path):
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+    dump(theirs, (X,), tmp_path / "dump", checks=CHECKS, tier="A")
+    bug, named = BUGS["another activation"]
+    with jax.numpy_rank_promotion("allow"):
+        report = check(tmp_path / "dump", weights, call_jax=lambda w, ids: stream(w, ids, bug), checks=CHECKS, tier="A")
+    assert [module.jax for module in report.diverging] == named, str(report)
