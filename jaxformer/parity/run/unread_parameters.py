@@ -11,24 +11,29 @@ from jaxformer.parity.match.tensors import Identified
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.record.reference import Call, Reference
+from jaxformer.parity.record.unread import unread_by_torch
 from jaxformer.parity.run.load_weights import float64_run
 from jaxformer.pytree import map_named
 
 
 def with_idle(found: Identified, reference: Callable[[], Reference], call: Call) -> Identified:
-    """The same with those marked: torch's output gives them no gradient at all, or JAX's is the same with NaN in their place.
-    `reference` is asked for only where one side has some; where it holds no gradients, torch's stay unmarked."""
+    """The same with those marked: torch's output gives them no gradient at all, or the output of their side stays as it is with
+    NaN in their place. `reference` is asked for only where one side has some; torch's stay unmarked where it holds no gradients
+    of them, and torch is not at hand."""
     open_ones = [each for each in found.alone if not each.is_neutral]
     if not open_ones:
         return found
     try:
         recorded = reference()
-        unread = {*_unread([each.name for each in open_ones if each.side == "jax"], found, recorded, call)}
+        names = {side: [each.name for each in open_ones if each.side == side] for side in ("jax", "torch")}
+        unread = {*_unread(names["jax"], found, recorded, call)}
+        idle = {name for name in names["torch"] if name in recorded.gradients and not recorded.gradients[name].any()}
+        idle |= {*unread_by_torch([name for name in names["torch"] if name not in recorded.gradients], recorded)}
     except Exception:  # the run itself will tell why
         return found
 
     def is_idle(each: OneSided) -> bool:
-        return each.name in unread if each.side == "jax" else not recorded.gradients.get(each.name, np.ones(1)).any()
+        return each.name in (unread if each.side == "jax" else idle)
 
     return replace(found, alone=tuple(replace(each, idle=not each.is_neutral and is_idle(each)) for each in found.alone))
 
