@@ -13,6 +13,7 @@ from jaxformer.parity.explain.alterations import (
     of_draws,
     of_masks,
     of_modules,
+    of_operands,
     of_operations,
     of_pairs,
     of_results,
@@ -170,10 +171,11 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of each operation of its code, kind by kind; of two; and of one in one call alone of the code around it."""
+    """Of each operation of its code, kind by kind; of two; and of what one reads."""
     for operation in rerun.operations:
         yield from of_operations.alterations_of(operation)
     yield from of_pairs.alterations_of(rerun)
+    yield from of_operands.alterations_of(rerun.operations)
 
 
 def in_runs(rerun: Rerun) -> Iterator[Alteration | Dial]:

@@ -77,6 +77,12 @@ class Operation:
         return Altered({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
 
     @property
+    def line(self) -> tuple[CodeType, int | None]:
+        """Of the source, in which code."""
+        code, at = self.place[-1]
+        return code, [*code.co_positions()][at // 2][0]
+
+    @property
     def source(self) -> str:
         """'`q * cos` (modeling_llama.py:131)'"""
         if is_ours(self.place[-1][0].co_filename):

@@ -61,6 +61,10 @@ class Rerun:
     """jax's, of torch's parameters by name, where the array is what the user's call gives."""
     behind: Callable[[Any], Any] | None = None
     """What comes behind the array, in one run."""
+    originals: list[tuple[Any, Any]] = field(default_factory=list)
+    """The model's parameters and buffers, and those that they are copies of."""
+    versions: dict[int, int] = field(default_factory=dict)
+    """How often torch wrote to each of them, by its id."""
 
     def begin(self) -> bool:
         """Record what comes in and what the children give; False if torch's array does not come again."""
@@ -100,6 +104,7 @@ class Rerun:
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
                 pass
+            self._restore()
         if self.found is None:
             return None
         with running():  # by then the children compute again
@@ -130,6 +135,13 @@ class Rerun:
             yield
         finally:
             self.given = before
+
+    def _restore(self) -> None:
+        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was."""
+        for tensor, original in self.originals:
+            if tensor._version != self.versions.get(id(tensor), tensor._version):
+                tensor.copy_(original)
+            self.versions[id(tensor)] = tensor._version
 
     def _own(self) -> Any:
         import torch
@@ -219,4 +231,10 @@ def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozen
         wanted,
         inside=source.inside,
         cotangent=reference.cotangent,
+        originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
     )
+
+
+def tensors_in(model: Any) -> list[Any]:
+    """Its parameters and buffers."""
+    return [*model.parameters(), *model.buffers()]
