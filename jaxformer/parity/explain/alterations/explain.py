@@ -16,6 +16,7 @@ from jaxformer.parity.explain.alterations import (
     of_operands,
     of_operations,
     of_pairs,
+    of_recurrences,
     of_results,
     of_rotations,
 )
@@ -173,6 +174,7 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of each operation of its code, kind by kind; of two; and of what one reads."""
     for operation in rerun.operations:
+        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of,))
         yield from of_operations.alterations_of(operation)
     yield from of_pairs.alterations_of(rerun)
     yield from of_operands.alterations_of(rerun.operations)

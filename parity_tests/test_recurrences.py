@@ -1,0 +1,77 @@
+"""Causes in torch's GRU and LSTM against scans that are written by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.compare import compare
+from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import noise, usually
+
+D, H = 5, 6
+X = noise(2, 7, D, seed=1)
+
+
+class TorchTagger(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.head = getattr(torch.nn, kind)(D, H, batch_first=True), torch.nn.Linear(H, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+def tagged(weights, x, bug):
+    w, u, b, c = (weights[f"rnn.{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    is_gru = len(w) == 3 * H
+
+    def gru(h, x):
+        r, z, n = jnp.split(x @ w.T + b, 3, -1)
+        hr, hz, hn = jnp.split(h @ u.T + (0 if bug == "no hidden bias" else c), 3, -1)
+        if bug == "order":
+            (r, z), (hr, hz) = (z, r), (hz, hr)
+        r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
+        z = 1 - z if bug == "sense" else z
+        inner = (r * h) @ u[2 * H :].T + c[2 * H :] if bug == "reset first" else r * hn
+        if bug == "bias behind":
+            inner += (1 - r) * c[2 * H :]
+        h = (1 - z) * jnp.tanh(n + inner) + z * h
+        return h, h
+
+    def lstm(state, x):
+        cell, h = state
+        gates = jnp.split(x @ w.T + b + h @ u.T + c, 4, -1)
+        i, f, g, o = (gates[n] for n in ((0, 2, 1, 3) if bug == "order" else range(4)))
+        f = f + 1 if bug == "forget" else f
+        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(cell)
+        return (cell, h), h
+
+    start = jnp.zeros((len(x), H), x.dtype)
+    _, found = jax.lax.scan(gru if is_gru else lstm, start if is_gru else (start, start), x.swapaxes(0, 1))
+    return tap("rnn", found.swapaxes(0, 1)) @ weights["head.weight"].T + weights["head.bias"]
+
+
+BUGS = {
+    "GRU, order": "jax has its gates in the order update, reset, new",
+    "GRU, sense": "jax has 1 less the update gate",
+    "GRU, reset first": "jax has the reset gate on the state, before its product with weight_hh",
+    "GRU, bias behind": "jax adds the new gate's bias_hh behind the reset gate",
+    "GRU, no hidden bias": "bias_hh",
+    "LSTM, order": "jax has its gates in the order input, cell, forget, output",
+    "LSTM, forget": "jax has 1 more in the forget gate's bias",
+}
+
+
+@pytest.mark.parametrize("name", usually(BUGS, "GRU, reset first", "LSTM, order"))
+def test_causes_in_recurrences(name):
+    kind, bug = name.split(", ")
+    theirs = excite(TorchTagger(kind).eval(), seed=1)
+    weights = {key: jnp.asarray(array) for key, array in theirs.state_dict().items()}
+    with jax.numpy_rank_promotion("allow"):
+        report = compare(theirs, weights, (X,), call_jax=lambda w, x: tagged(w, x, bug), checks=("local",), tier="A")
+    (module,) = report.diverging
+    assert module.jax == "rnn"
+    assert BUGS[name] in module.cause, str(report)
