@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
+
+if TYPE_CHECKING:  # torch is imported where it is needed
+    from jaxformer.parity.explain.alterations.stopped import Backward
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
@@ -80,7 +83,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
     """What is known about a mismatch; `gradient` if its arrays are gradients."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
-        return Difference(*both, "gradient", what=mismatch.what)
+        backward = partial(backward_of, traced, mismatch)
+        return Difference(*both, "gradient", what=mismatch.what, hints=traced.hints, rerun=backward)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
@@ -117,6 +121,17 @@ def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
     if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
         rerun.jax_gradients = traced.gradients
     return rerun
+
+
+def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
+    """torch's call that sends a gradient back, to run again; None of a weight's, and where torch is not at hand."""
+    if mismatch.place is None or traced.reference.source is None:
+        return None
+    from jaxformer.parity.explain.alterations.stopped import Backward
+
+    site, part, number = mismatch.place
+    place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
+    return Backward(traced.reference, traced.pairs[mismatch.owner], place, traced.borders)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

@@ -61,10 +61,20 @@ def explain_rerun(difference: Difference) -> str:
     return explain_altered(rerun, torch, jax, difference.hints)
 
 
+def explain_stops(difference: Difference) -> str:
+    """By torch's own code on the way back."""
+    if (backward := difference.rerun()) is None:
+        return ""
+    from jaxformer.parity.explain.alterations.stopped import explain_stopped
+
+    return explain_stopped(backward, difference.torch, difference.jax, difference.hints)
+
+
 EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
+    Explainer("a gradient that stops in torch's code", ("gradient",), "f", explain_stops),
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),

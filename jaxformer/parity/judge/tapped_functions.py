@@ -36,8 +36,7 @@ def with_torchs(traced: Traced, taps: set[Site], sent: Arrays) -> Arrays:
     """jax's gradients of weights, with what torch's modules send back in place of what these taps `sent`; where torch is not at
     hand, torch's own, of those that something was sent to."""
     ours, pairs = own_gradients(traced, traced.isolated.weights), traced.pairs
-    inputs = {pairs[site] for site in pairs if site not in traced.normal_run.taps}
-    torchs = gradients_from(traced.reference, {pairs[site] for site in taps}, {*pairs.values()}, inputs)
+    torchs = gradients_from(traced.reference, {(pairs[site], "output") for site in taps}, traced.borders)
     if torchs is None:
         whole = in_layers(traced, traced.reference.gradients)
         return {name: whole[name] if array.any() else ours[name] for name, array in sent.items()}

@@ -1,4 +1,4 @@
-"""torch's gradients of weights that come from some of its calls alone, and go back to what was given or made before these."""
+"""torch's gradients that come from some of its calls alone, and go back to what was given or made before these."""
 
 import copy
 from collections.abc import Container
@@ -6,55 +6,61 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.capture.call_records import arrays_in, replaced
-from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
+from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.capture.torch_hooks import watch_torch
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.reference import Reference, tensors_of
 from jaxformer.parity.record.torch_state import thawed
 
+End = tuple[Site, str]
+"""The 'inputs' of a call, or its 'output'."""
 
-def gradients_from(
-    reference: Reference, sending: Container[Site], outputs: Container[Site], inputs: Container[Site]
-) -> dict[str, np.ndarray] | None:
-    """The gradients of the recorded ones of the calls `sending`, by names of weights; none of them goes through what the calls
-    `outputs` give, or through what the calls `inputs` are given. None where torch is not at hand."""
+
+def gradients_from(reference: Reference, sending: Container[End], cut: Container[End]) -> dict[str, np.ndarray] | None:
+    """Of weights by their names, where the arrays `sending` have the recorded gradients, and none goes through those that are
+    `cut`. None where torch is not at hand."""
     import torch
 
     if (source := reference.source) is None:
         return None
     model, tensors = thawed(copy.deepcopy(source.module).double()).eval(), tensors_of(reference.inputs, torch.float64)
-    cut = _Cut(reference, sending, outputs, inputs)
-    with torch.enable_grad(), torch_float64(), watch_torch(model, cut):
+    observer = Cut(reference.calls, sending, cut)
+    with torch.enable_grad(), torch_float64(), watch_torch(model, observer):
         source.call(model, *tensors)
     leaves = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    total = cut.total + 0 * sum(leaf.sum() for leaf in leaves.values())
-    found = torch.autograd.grad(total, list(leaves.values()))
+    found = torch.autograd.grad(observer.total, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, map(host, found), strict=True))
 
 
-class _Cut:
+class Cut:
     """An observer: adds up what is sent back, and detaches what gradients do not go through."""
 
-    def __init__(self, reference: Reference, sending: Container[Site], outputs: Container[Site], inputs: Container[Site]):
-        self.calls, self.sending, self.outputs, self.inputs = reference.calls, sending, outputs, inputs
+    def __init__(self, calls: Trace, sending: Container[End], cut: Container[End]):
+        self.calls, self.sending, self.cut = calls, sending, cut
         self.total: Any = 0.0
+        """Its gradient is what is sent back."""
+        self.leaves: dict[ArrayKey, Any] = {}
+        """The floats that go on in place of what is cut."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return detached(arguments) if site in self.inputs else arguments
+        return self._seen(site, "inputs", arguments)
 
     def leave(self, site: Site, output: Any) -> Any:
+        return self._seen(site, "output", output)
+
+    def _seen(self, site: Site, part: str, value: Any) -> Any:
         import torch
 
-        gradients = self.calls[site].output_gradients if site in self.sending else ()
-        for array, gradient in zip(arrays_in(output), gradients, strict=False):
-            if gradient is not None:
-                self.total = self.total + (array * torch.from_numpy(gradient)).sum()
-        return detached(output) if site in self.outputs else output
-
-
-def detached(value: Any) -> Any:
-    """The same numbers, through which no gradient goes."""
-    arrays = arrays_in(value)
-    return replaced(value, arrays, [array.detach() for array in arrays])
+        arrays = arrays_in(value)
+        gradients = getattr(self.calls[site], f"{part.removesuffix('s')}_gradients") if (site, part) in self.sending else ()
+        with torch._C.DisableTorchFunction():  # this is none of the model's code
+            for array, gradient in zip(arrays, gradients, strict=False):
+                if gradient is not None:
+                    self.total = self.total + (array * torch.from_numpy(gradient)).sum()
+            if (site, part) not in self.cut:
+                return value
+            leaves = [array.detach().requires_grad_(array.is_floating_point()) for array in arrays]
+        self.leaves |= {ArrayKey(site, part, i): leaf for i, leaf in enumerate(leaves)}
+        return replaced(value, arrays, leaves)

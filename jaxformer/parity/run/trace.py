@@ -103,6 +103,12 @@ class Traced:
         return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
+    def borders(self) -> set[tuple[Site, str]]:
+        """torch's calls that jax has too, and which of their ends are seen on both sides: a tap has no 'inputs'."""
+        parts = {mine: ("output",) if mine in self.normal_run.taps else ("inputs", "output") for mine in self.pairs}
+        return {(self.pairs[mine], part) for mine, those in parts.items() for part in those}
+
+    @cached_property
     def untied(self) -> str:
         """What both sides draw without the other's numbers; ''."""
         return self.draws.untied() if self.draws else ""

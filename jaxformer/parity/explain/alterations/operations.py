@@ -20,6 +20,7 @@ Compute = Callable[..., Any]
 """compute(function, args, kwargs) -> the output."""
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(__file__) + os.sep
+PARITY = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 LONGEST = 60
 """Characters of the source that are shown."""
 
@@ -85,7 +86,7 @@ class Operation:
     @property
     def source(self) -> str:
         """'`q * cos` (modeling_llama.py:131)'"""
-        if is_ours(self.place[-1][0].co_filename):
+        if is_ours(file := self.place[-1][0].co_filename) or file.startswith(PARITY):
             return self.name  # of a module of torch's that is run by itself
         text, where = text_of(self.place[-1])
         says = f"`{text}` ({where})" if text else f"{self.name} ({where})"
