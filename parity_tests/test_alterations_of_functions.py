@@ -182,3 +182,31 @@ def test_causes_in_a_reader_of_functions(reader, name):
         weights[each] = {"w": array(weight), "b": array(module.bias)}
     report = compare(reader, weights, (IDS,), call_jax=lambda w, ids: read(w, ids, bug), checks=CHECKS, tier="A")
     assert any(cause in each.cause for each in report.diverging), str(report)
+
+
+class Attending(torch.nn.Module):
+    """Its attention is one operation, which adds up in another order where there are no gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(D, 4, batch_first=True)
+        self.gamma = torch.nn.Parameter(torch.full((D,), 0.3))
+
+    def forward(self, x):
+        return x + self.gamma * self.attention(x, x, x, need_weights=False)[0]
+
+
+def attend(weights, x):
+    """With 1 + gamma."""
+    w, b = weights["attention.in_proj_weight"], weights["attention.in_proj_bias"]
+    q, k, v = ((x @ w.T + b).reshape(B, T, 3, 4, D // 4)[:, :, i] for i in range(3))
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) / (D // 4) ** 0.5
+    found = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores, -1), v).reshape(x.shape)
+    return x + (1 + weights["gamma"]) * (found @ weights["attention.out_proj.weight"].T + weights["attention.out_proj.bias"])
+
+
+def test_an_array_that_torch_makes_again_may_be_rounded_otherwise():
+    theirs = excite(Attending().eval(), seed=1)
+    weights = {name: array(tensor) for name, tensor in theirs.state_dict().items()}
+    report = compare(theirs, weights, (noise(B, T, D),), call_jax=attend, checks=(*CHECKS, "gradients"), tier="A")
+    assert all("torch gamma as it is; jax gamma plus 1" in each.cause for each in report.diverging), str(report)
