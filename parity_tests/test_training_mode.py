@@ -375,6 +375,27 @@ def test_draws_of_one_law_are_equal(case):
     assert report.status == "equal", str(report)
 
 
+OTHER_RATE: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any], str]] = {
+    "uniform numbers of jax's": (
+        lambda x: functional.dropout(x, 0.2),
+        lambda x, keys: jnp.where(jax.random.uniform(keys[0], x.shape) >= 0.35, x / 0.65, 0),
+        "jax has 0.35 for that",
+    ),
+    "uniform numbers of torch's": (
+        drop_path,
+        lambda x, keys: x * jax.random.bernoulli(keys[0], 0.4, (len(x), 1)) / 0.4,
+        "jax keeps 0.4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_RATE)
+def test_another_rate_of_draws_of_two_kinds_is_named(case):
+    theirs, ours, cause = OTHER_RATE[case]
+    report = drawing(theirs, ours)
+    assert any(cause in each.cause for each in report.diverging), str(report)
+
+
 def in_a_loop(x: Any, keys: Any) -> Any:
     return jax.lax.while_loop(lambda i_x: i_x[0] < 1, lambda i_x: (i_x[0] + 1, in_rows(i_x[1], keys[0])), (0, x))[1]
 

@@ -35,13 +35,19 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration | Dial]:
         yield from numbers(operation)
 
 
-def literals(operations: list[Operation]) -> Iterator[Dial]:
-    """A number that stands in a line more than once, as in `20 * tanh(x / 20)`."""
-    places: dict[tuple[Any, float], list[tuple[Operation, int]]] = {}
+def numbers_in(operations: list[Operation]) -> Iterator[tuple[Operation, int, float]]:
+    """Each number that an operation computes with, and which argument it is."""
     for operation in operations:
         for at, value in enumerate(operation.args):
             if type(value) in (int, float) and operation.name in ARITHMETIC:
-                places.setdefault((operation.line, float(value)), []).append((operation, at))
+                yield operation, at, float(value)
+
+
+def literals(operations: list[Operation]) -> Iterator[Dial]:
+    """A number that stands in a line more than once, as in `20 * tanh(x / 20)`."""
+    places: dict[tuple[Any, float], list[tuple[Operation, int]]] = {}
+    for operation, at, value in numbers_in(operations):
+        places.setdefault((operation.line, value), []).append((operation, at))
     for (_, value), those in places.items():
         if len({operation.place for operation, _ in those}) > 1:
             says = f"with {{}} for {value:g} there, each time"
