@@ -1,5 +1,6 @@
 """Causes in a decoder, found in torch's own code, which runs again with one thing altered: whatever the port looks like."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ from flax import nnx
 
 from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.explain.alterations import explain
+from jaxformer.parity.explain.alterations.altered import Dial
+from jaxformer.parity.explain.alterations.numbers import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import usually
@@ -265,3 +268,10 @@ def test_a_bug_in_all_layers_is_searched_for_once(decoder, monkeypatch):
     ((first, second, tried),) = seen
     assert first == second
     assert tried is None
+
+
+def test_a_number_that_acts_in_steps_is_a_whole_one():
+    """As a window does, whose next number is as good as one a little above the last."""
+    dial = Dial("window 2", "window {}", 2.0, lambda x: nullcontext(), sure=True)
+    found = solved(lambda x: 1.0 * (np.arange(9) < x), dial, 1.0 * (np.arange(9) < 2), 1.0 * (np.arange(9) < 5), EXPLAINED)
+    assert found == (5.0, 0.0)

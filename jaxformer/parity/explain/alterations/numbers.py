@@ -92,5 +92,6 @@ def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
 
 
 def rounded(x: float) -> list[float]:
-    """With few digits first; a fraction or root where it is one."""
-    return [*(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]
+    """Whole ones and those with few digits first; a fraction or root where it is one."""
+    whole = float(math.floor(x)), float(math.ceil(x))
+    return [*whole, *(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]
