@@ -15,7 +15,9 @@ def float64() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _strict(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No silent promotion of dtypes or ranks; optax's Adam needs the ordinary one, so optimizers opt out."""
-    dtype = "standard" if request.node.get_closest_marker("optimizers") else "strict"
-    with jax.numpy_dtype_promotion(dtype), jax.numpy_rank_promotion("raise"):
+    """No silent promotion of dtypes or ranks; optax's Adam needs the ordinary one of dtypes, and models that are not of this
+    project have both."""
+    is_marked = request.node.get_closest_marker
+    dtype = "standard" if is_marked("optimizers") or is_marked("foreign") else "strict"
+    with jax.numpy_dtype_promotion(dtype), jax.numpy_rank_promotion("allow" if is_marked("foreign") else "raise"):
         yield

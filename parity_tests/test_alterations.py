@@ -18,14 +18,10 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import usually
 
+pytestmark = pytest.mark.foreign
+
 B, T, V, D, N, K, H = 3, 13, 19, 20, 4, 2, 6
 CHECKS = ("weights", "forward", "local")
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 class Dense(nnx.Module):

@@ -11,15 +11,11 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise, usually
 
+pytestmark = pytest.mark.foreign
+
 B, T, V, D = 3, 13, 19, 20
 IDS = np.random.default_rng(0).integers(3, V, (B, T)).astype(np.int32)
 CHECKS = ("weights", "forward", "local")
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 class Picture(torch.nn.Module):

@@ -1,6 +1,7 @@
 """Whatever a port does, the comparison ends with a verdict, or with one line that says what to change and where."""
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import torch
 from flax import linen, nnx
 from jax.experimental import io_callback
 
+from jaxformer.parity.capture.host_draws import generators
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
@@ -309,6 +311,21 @@ def test_random_numbers_of_the_host_are_told(draw, where):
     assert (
         f"jax gives another output each time: it draws random numbers with numpy or random (at {where}" in report.stages[0].says
     )
+
+
+class Holder:
+    """Draws from a generator that its code names."""
+
+    def draw(self):
+        return HELD.normal()
+
+
+def test_generators_are_found_where_a_model_holds_them():
+    one = np.random.default_rng(1)
+    inside = [one, {"a": [one]}, lambda: one, functools.partial(print, one), type("Model", (), {"rng": one})()]
+    assert all(one in generators(each) for each in inside)
+    assert all(HELD in generators(each) for each in (Holder(), Holder().draw, lambda: HELD))
+    assert generators(np.tanh, PARAMS) == []
 
 
 def test_numbers_of_a_seed_are_constants():

@@ -13,6 +13,8 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 
+pytestmark = pytest.mark.foreign
+
 IDS, LENGTH, WIDTH, OUT = 11, 7, 6, 5
 RULES = Family("toy", {}, (Rule("embedding", "weight"), Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
 X = np.random.default_rng(0).integers(0, IDS, (4, LENGTH))
@@ -94,12 +96,6 @@ class Dead(Toy):
     def __init__(self):
         super().__init__()
         self.inner = Wrong(WIDTH, WIDTH, rngs=nnx.Rngs(0))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def compared(kind, *, repeated=False) -> Report:

@@ -21,6 +21,8 @@ from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.training.optimizers import clip
 
+pytestmark = pytest.mark.foreign
+
 B, T, V, D, WIDE, STEPS, PARTS, RATE, CLIP = 6, 5, 11, 8, 9, 20, 2, 0.02, 0.1
 
 
@@ -132,12 +134,6 @@ LEARNING = TrainingSpec(
     accumulate=PARTS,
 )
 FEW = replace(LEARNING, batches=batches(3 * PARTS))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def course(learning=LEARNING, theirs=None, ours=None):

@@ -15,6 +15,8 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.reference import run_torch
 from jaxformer.parity.report.report import Report
 
+pytestmark = pytest.mark.foreign
+
 IN, WIDTH, OUT = 5, 6, 7
 X = np.random.default_rng(0).standard_normal((2, 3, IN)).astype(np.float32)
 TURNS = torch.polar(torch.ones(3, WIDTH // 2), torch.arange(9.0).reshape(3, -1))
@@ -83,12 +85,6 @@ class Net(nnx.Module):
 
     def __call__(self, x):
         return self.out(self.turn(self.cut(x), self.turns[...]))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(scope="module")

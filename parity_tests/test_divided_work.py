@@ -13,6 +13,8 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.helpers import usually
 
+pytestmark = pytest.mark.foreign
+
 IDS, LENGTH, WIDTH, OUT, SCALE, LAYERS = 11, 7, 6, 5, 2.5, 3
 RULES = Family(
     "toy",
@@ -101,12 +103,6 @@ class Net(nnx.Module):
         places = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
         x = (self.table(ids) + self.places(places)) * self.scale
         return self.out(self.group(jax.nn.relu(self.first(x))))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def compared(bug="", *, checks=CHECKS[:3], **how) -> Report:

@@ -18,16 +18,11 @@ from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.record.perturb import Unperturbed
 
+pytestmark = pytest.mark.foreign
+
 WIDTH, HEADS, KEY_HEADS, VOCAB, HIDDEN, LAYERS = 24, 4, 2, 37, 40, 2
 HEAD = WIDTH // HEADS
 EPSILON = 1e-6
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    """Stock code promotes types and ranks."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 class RMSNorm(nnx.Module):

@@ -14,6 +14,8 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.helpers import usually
 
+pytestmark = pytest.mark.foreign
+
 B, T, D, N = 4, 5, 6, 2
 X = np.random.default_rng(0).standard_normal((B, T, D)).astype(np.float32)
 VALID = np.arange(T) < np.array([[5], [3], [4], [2]])
@@ -96,12 +98,6 @@ class Net(nnx.Module):
             y, bias = layer(x, mask, bias)
             x = x + y
         return x
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def report_of(torch_way, jax_way, **how) -> Report:

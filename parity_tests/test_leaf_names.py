@@ -14,6 +14,8 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 V, D, N, B, T = 11, 8, 2, 3, 5
 NAMES = {
     "flax": ("scale", "bias", "kernel", "embedding"),
@@ -82,12 +84,6 @@ def bugged(parameters, ids, names):
     y = tap("net.act", jax.nn.gelu(y, approximate=True))
     x = tap("net", tap("net.down", y @ p["net"]["down"][kernel] + p["net"]["down"][bias]))
     return tap("head", x @ tables[1].T + 0 * p["head"][kernel][0, 0])
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(scope="module")

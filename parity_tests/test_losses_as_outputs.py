@@ -16,16 +16,12 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.helpers import noise, usually
 
+pytestmark = pytest.mark.foreign
+
 B, T, D, V, IGNORED = 3, 4, 5, 7, -100
 X = noise(B, T, D)
 Y = np.random.default_rng(1).integers(0, V, (B, T))
 Y[0, :2] = Y[1, 0] = IGNORED
-
-
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 class Theirs(torch.nn.Module):

@@ -10,6 +10,8 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 B, T, D, V = 3, 5, 8, 7
 
 
@@ -87,12 +89,6 @@ class Net(nnx.Module):
 def call_jax(model, x, at=1):
     """The head is the function's own."""
     return model.head(model.second(model.first(x))[:, at])
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,10 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 B, T, D, F = 3, 4, 5, 6
 X = noise(B, T, D)
-
-
-@pytest.fixture(autouse=True)
-def _as_users_have_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 Stops = dict[str, Callable[[Any], Any]]

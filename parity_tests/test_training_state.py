@@ -19,15 +19,11 @@ from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 B, D, WIDE = 6, 8, 9
 X = noise(B, D, seed=5)
 LINE = Family("line", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def normalised(params: Any, x: Any) -> Any:

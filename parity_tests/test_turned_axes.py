@@ -10,6 +10,8 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 B, N, T, H = 3, 2, 5, 4
 D = N * H
 
@@ -54,12 +56,6 @@ class Attention(nnx.Module):
         q, k, v = (each.reshape(B, T, N, H).swapaxes(1, 2) for each in jnp.split(self.qkv(x), 3, -1))
         weights = jax.nn.softmax(q @ k.mT / H**0.5 + self.bias(x), -1)
         return self.out((weights @ v).swapaxes(1, 2).reshape(B, T, D))
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def test_a_relative_bias_of_the_wrong_sign_is_diverging_itself():

@@ -11,6 +11,8 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
+pytestmark = pytest.mark.foreign
+
 C, D, P = 3, 8, 4
 X = noise(2, C, 3 * P, 2 * P)
 
@@ -36,12 +38,6 @@ def call_jax(parameters, x, axes="HWIO", layers=(0, 1, 2)):
     for i in layers:
         x = jax.numpy.tanh(x @ parameters["layers"][str(i)]["kernel"] + parameters["layers"][str(i)]["bias"])
     return x
-
-
-@pytest.fixture(autouse=True)
-def _as_users_run_it():
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 @pytest.fixture(scope="module")

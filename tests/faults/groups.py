@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.kills import left, newest
-from tests.faults.processes import BIG, TEXT
+from tests.faults.processes import BIG, TEXT, last_words
 
 FLAGS = (
     *("--batch=2", "--evaluate-every=400", "--save-every=20", "--sample=0", "--model.context=16"),
@@ -91,11 +91,7 @@ def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
     if isinstance(fault.happens, signal.Signals):
         os.kill(ids[fault.number], fault.happens)
     since = time.monotonic()
-    try:
-        said = process.communicate(timeout=LONGEST)[1]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said = process.communicate()[1]
+    said = last_words(process, LONGEST)
     took = time.monotonic() - since
     there = [each for each in ids if Path(f"/proc/{each}").exists()]
     for each in there:

@@ -69,6 +69,15 @@ def python(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *map(str, arguments)], text=True, **pipes)
 
 
+def last_words(process: subprocess.Popen[str], patience: float) -> str:
+    """What it says on stderr until its end; after so many seconds it is killed."""
+    try:
+        return process.communicate(timeout=patience)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[1]
+
+
 def toy(out: Path, steps: int, code: str = TOY) -> subprocess.Popen[str]:
     """The parabola."""
     return python("-c", code, out, steps)
@@ -129,11 +138,7 @@ def signals(times: int, folder: Path, start: Start = recipe, longest: float = 8,
         time.sleep(delay)
         process.send_signal(number)
         begun = time.monotonic()
-        try:
-            said = process.communicate(timeout=patience)[1]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said = process.communicate()[1]
+        said = last_words(process, patience)
         took = time.monotonic() - begun
         is_told = process.returncode < 0 or (said.count("\n") in (1, 2) and "Traceback" not in said)
         if process.returncode not in ENDS[number] or took > 5 or not is_told:

@@ -2,26 +2,28 @@
 
 import gc
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from types import FunctionType, ModuleType
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from jaxformer.parity.capture.source_lines import line_here
+from jaxformer.parity.capture.source_lines import is_users, line_here
 
 HELD = "a numpy generator that the model holds"
 """Where no line is known."""
 
 
 @contextmanager
-def host_draws() -> Iterator[list[str]]:
-    """The lines of the user's code that draw so; generators with a seed of their own are among them only if the model holds
+def host_draws(*models: Any) -> Iterator[list[str]]:
+    """The lines of the user's code that draw so; generators with a seed of their own are among them only if `models` hold
     them, since each run goes on where the last one ended."""
     places: list[str] = []
-    before = [(each, repr(each.bit_generator.state)) for each in generators()]
+    before = [(each, repr(each.bit_generator.state)) for each in generators(*models)]
 
     def noting(draw: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(draw)
@@ -44,6 +46,27 @@ def host_draws() -> Iterator[list[str]]:
         places.append(HELD)
 
 
-def generators() -> list[Any]:
-    """numpy's, that code holds."""
-    return [each for each in gc.get_objects() if type(each) is np.random.Generator]
+def generators(*models: Any) -> list[np.random.Generator]:
+    """numpy's, that models hold: as attributes, in containers and closures, or as globals of the user's own code."""
+    waiting, seen = [*models], {}
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen[id(each)] = each
+            waiting += held_by(each)
+    return [each for each in seen.values() if isinstance(each, np.random.Generator)]
+
+
+def held_by(each: Any) -> list[Any]:
+    """What an object holds; of a library's functions what they close over alone, of its classes and of modules nothing."""
+    if isinstance(each, FunctionType) and not is_users(each.__code__.co_filename):
+        return [each.__closure__, each.__defaults__, each.__kwdefaults__]
+    if isinstance(each, ModuleType) or (isinstance(each, type) and not is_users_class(each)):
+        return []
+    return gc.get_referents(each)
+
+
+def is_users_class(each: type) -> bool:
+    """Also one that is typed into a notebook, whose module has no file."""
+    file = getattr(sys.modules.get(each.__module__), "__file__", None)
+    return each.__module__ == "__main__" or (file is not None and is_users(file))

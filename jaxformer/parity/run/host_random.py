@@ -19,7 +19,7 @@ def host_random(traced: Traced) -> list[str]:
             return run.call(model, *inputs)
 
         try:
-            with host_draws() as places:
+            with host_draws(model, run.call) as places:
                 jax.eval_shape(fresh, model, *inputs)
             if not places:
                 return []
