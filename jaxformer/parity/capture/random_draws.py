@@ -7,6 +7,7 @@ from typing import Any
 from jaxformer.parity.capture.bound_operations import bound_operations
 from jaxformer.parity.capture.source_lines import line_here
 from jaxformer.parity.capture.unopened import UNOPENED
+from jaxformer.parity.numerics.torch_operations import torch_operations
 
 JAX_DRAWS = ("random_bits", "random_gamma", "rng_bit_generator", "rng_uniform")
 """JAX's operations that give random numbers."""
@@ -37,15 +38,13 @@ def does_draw(how: Mapping[str, Any]) -> bool:
 def torch_draws() -> Iterator[list[str]]:
     """The lines of the user's code that draw in torch; fused attention, which may drop weights, is left out."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     places: list[str] = []
 
-    class Noting(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if torch.Tag.nondeterministic_seeded in operation.tags and "attention" not in str(operation):
-                places.append(line_here())
-            return operation(*args, **(kwargs or {}))
+    def noting(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in operation.tags and "attention" not in str(operation):
+            places.append(line_here())
+        return operation(*args, **kwargs)
 
-    with Noting():
+    with torch_operations(noting):
         yield places

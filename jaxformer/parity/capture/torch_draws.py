@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxformer.parity.capture.draws import DROPOUT, NORMAL, UNIFORM, Draw, in_range, numbers_of
 from jaxformer.parity.capture.source_lines import line_here
+from jaxformer.parity.numerics.torch_operations import torch_operations
 
 SEED = 0
 """Of the draws that cannot be given numbers."""
@@ -94,36 +95,32 @@ def _kept(numbers: Callable[..., Any], shape: Any, p: Any) -> Any:
 def _repeating(numbers: Callable[..., Any]) -> Any:
     """Inside, torch's operations draw these numbers."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     aten = torch.ops.aten
     bernoulli = aten.bernoulli_.float, aten.bernoulli_.Tensor, aten.bernoulli.p, aten.bernoulli.default
     plain = {aten.rand: UNIFORM, aten.rand_like: UNIFORM, aten.randn: NORMAL, aten.randn_like: NORMAL}
 
-    class Repeating(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
+    def repeating(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        def given(i: int, name: str, usual: Any) -> Any:
+            return args[i] if len(args) > i else kwargs.get(name, usual)
 
-            def given(i: int, name: str, usual: Any) -> Any:
-                return args[i] if len(args) > i else kwargs.get(name, usual)
-
-            if operation in bernoulli:
-                place = args[0] if operation.overloadpacket is aten.bernoulli_ else torch.empty_like(args[0])
-                p = given(1, "p", 0.5 if operation is aten.bernoulli_.float else args[0])
-                return place.copy_(_kept(numbers, place.shape, p))
-            output = operation(*args, **kwargs)
-            if torch.Tag.nondeterministic_seeded not in operation.tags or not isinstance(output, torch.Tensor):
-                return output
-            if kind := plain.get(operation.overloadpacket):
-                return output.copy_(numbers(kind, output.shape))
-            if operation is aten.uniform_.default:
-                return output.copy_(in_range(numbers(UNIFORM, output.shape), given(1, "from", 0.0), given(2, "to", 1.0)))
-            if operation.overloadpacket is aten.normal:
-                return output.copy_(given(0, "mean", 0.0) + given(1, "std", 1.0) * numbers(NORMAL, output.shape))
-            if operation is aten.normal_.default:
-                return output.copy_(given(1, "mean", 0.0) + given(2, "std", 1.0) * numbers(NORMAL, output.shape))
-            if "attention" not in str(operation):
-                numbers(operation.overloadpacket.__name__, output.shape)
+        if operation in bernoulli:
+            place = args[0] if operation.overloadpacket is aten.bernoulli_ else torch.empty_like(args[0])
+            p = given(1, "p", 0.5 if operation is aten.bernoulli_.float else args[0])
+            return place.copy_(_kept(numbers, place.shape, p))
+        output = operation(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded not in operation.tags or not isinstance(output, torch.Tensor):
             return output
+        if kind := plain.get(operation.overloadpacket):
+            return output.copy_(numbers(kind, output.shape))
+        if operation is aten.uniform_.default:
+            return output.copy_(in_range(numbers(UNIFORM, output.shape), given(1, "from", 0.0), given(2, "to", 1.0)))
+        if operation.overloadpacket is aten.normal:
+            return output.copy_(given(0, "mean", 0.0) + given(1, "std", 1.0) * numbers(NORMAL, output.shape))
+        if operation is aten.normal_.default:
+            return output.copy_(given(1, "mean", 0.0) + given(2, "std", 1.0) * numbers(NORMAL, output.shape))
+        if "attention" not in str(operation):
+            numbers(operation.overloadpacket.__name__, output.shape)
+        return output
 
-    return Repeating()
+    return torch_operations(repeating)

@@ -4,7 +4,7 @@ goes on in float64. So rounding is not taken for a bug. Casts to lower precision
 JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, becomes int64 too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -17,6 +17,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
+from jaxformer.parity.numerics.host_operations import on_host
+from jaxformer.parity.numerics.torch_operations import torch_operations
 from jaxformer.pytree import is_weight
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
@@ -31,8 +33,9 @@ WIDER = {FLOAT32: FLOAT64, np.dtype(np.complex64): np.dtype(np.complex128)}
 @contextmanager
 def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
     """JAX, while it traces: float64 is on, products are exact to it, a request for float32 gives float64, and a float32
-    constant beside a float64 array becomes float64. What code computes of constants alone may be one of torch's `tables`."""
-    bind_as_it_is = Primitive.bind
+    constant beside a float64 array becomes float64. What code computes of constants alone may be one of torch's `tables`; where
+    shapes alone are asked for, as Linen asks its initialisers, nothing is computed."""
+    bind_as_it_is, eval_shape, computes = Primitive.bind, jax.eval_shape, bool(tables.held)
 
     def bind(operation: Primitive, *args: Any, **how: Any) -> Any:
         try:
@@ -51,12 +54,22 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             args = tuple(jnp.asarray(arg, FLOAT64) if getattr(arg, "dtype", None) == FLOAT32 else arg for arg in args)
         if tables.held and not has_jaxpr(how):
             args = tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args)
-        if not tables.held or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
+        if not computes or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
         with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):
-            return jax.tree.map(tables.instead, bind(operation, *args, **how))
+            known = on_host(operation, args, how)
+            return jax.tree.map(tables.instead, bind(operation, *args, **how) if known is None else known)
 
-    with jax.enable_x64(True), jax.default_matmul_precision("highest"), mock.patch.object(Primitive, "bind", bind_float64):
+    def shapes_of(*given: Any, **named: Any) -> Any:
+        nonlocal computes
+        before, computes = computes, False
+        try:
+            return eval_shape(*given, **named)
+        finally:
+            computes = before
+
+    operations, shapes = mock.patch.object(Primitive, "bind", bind_float64), mock.patch.object(jax, "eval_shape", shapes_of)
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"), operations, shapes:
         yield
 
 
@@ -84,21 +97,18 @@ def is_constant(argument: Any) -> bool:
 def torch_float64() -> Iterator[None]:
     """torch, while it runs: a request for float32 gives float64, and so does the default type."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     wider = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
-    class Float64(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            how = kwargs or {}
-            if isinstance(dtype := how.get("dtype"), torch.dtype):
-                how = how | {"dtype": wider.get(dtype, dtype)}
-            return operation(*args, **how)
+    def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
+        if isinstance(dtype := how.get("dtype"), torch.dtype):
+            how = {**how, "dtype": wider.get(dtype, dtype)}
+        return operation(*args, **how)
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Float64():
+        with torch_operations(in_float64):
             yield
     finally:
         torch.set_default_dtype(before)

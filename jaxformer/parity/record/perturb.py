@@ -83,8 +83,8 @@ class Unperturbed:
                     tuple(output.shape)
                 )  # in a huge number a change may be lost
                 noise = np.asarray(np.random.default_rng(0).standard_normal(usual.shape) * usual)
-                noise = torch.from_numpy(noise).to(output.device)
-                given = iter(torch.autograd.grad(output, sources, noise, allow_unused=True))
+                total = (output * torch.from_numpy(noise).to(output.device)).sum()  # of an array, torch would import sympy
+                given = iter(torch.autograd.grad(total, sources, allow_unused=True))
         except (RuntimeError, ValueError):  # there is no gradient, or rows do not go without the others: everything is tried
             pass
         proven = {name: self.proves(next(given), parameter) for name, parameter in parameters.items()}

@@ -4,7 +4,7 @@ Monte Carlo arithmetic (Parker 1997). Exact results stay: copies, and numbers th
 where attention saturates; and the largest number, of which masks are made. A rounded result is one of these once in 2^28.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, TOLERANCES, Error, Kind, Noise, host, is_null, rms
+from jaxformer.parity.numerics.torch_operations import torch_operations
 from jaxformer.parity.record.reference import REFUSALS, Call, Perturbed, Reference, Rounding, run_float64
 
 DRAWS = 4
@@ -34,7 +35,8 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
         first = _draw(module, reference, call, 0, alone=False)
         if not any(_matters(reference, first)):
             return Rounding()
-        run, alone = ([_draw(module, reference, call, seed, alone=own) for seed in range(DRAWS)] for own in (False, True))
+        run = [first, *(_draw(module, reference, call, seed, alone=False) for seed in range(1, DRAWS))]
+        alone = [_draw(module, reference, call, seed, alone=True) for seed in range(DRAWS)]
     except REFUSALS:
         return Rounding()  # a model that refuses to be perturbed has the usual tolerances
     return Rounding(_largest(run), _largest(alone))
@@ -88,7 +90,6 @@ def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bo
 def _perturbation(seed: int) -> Any:
     """Inside, torch perturbs what it computes in float64, forwards and backwards."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
     generator = torch.Generator().manual_seed(seed)
@@ -100,14 +101,13 @@ def _perturbation(seed: int) -> Any:
         bits, step = x.view(torch.int64), torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
         return (bits + step * ((bits + 1) & BEYOND_FLOAT32).gt(1)).view(x.dtype)
 
-    class Perturbing(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            given = operation(*args, **(kwargs or {}))
-            aliased = operation.is_view or any(result.alias_info is not None for result in operation._schema.returns)
-            exact = aliased or operation.overloadpacket.__name__ in COPIES
-            return given if exact else tree_map_only(torch.Tensor, perturbed, given)
+    def run(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        given = operation(*args, **kwargs)
+        aliased = operation.is_view or any(result.alias_info is not None for result in operation._schema.returns)
+        exact = aliased or operation.overloadpacket.__name__ in COPIES
+        return given if exact else tree_map_only(torch.Tensor, perturbed, given)
 
-    return Perturbing()
+    return torch_operations(run)
 
 
 class _Rerun:

@@ -6,7 +6,7 @@ with feed_masks(masks):
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from jaxformer import keep_mask
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.written_out import written_out
+from jaxformer.parity.numerics.torch_operations import torch_operations
 
 COINCIDENCE = 1e-12
 """The largest probability of two masks being equal by chance that makes equal masks a mistake."""
@@ -77,23 +78,20 @@ def feed_masks(masks: Sequence[np.ndarray | jax.Array]) -> Iterator[None]:
     random numbers in another way.
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     waiting = iter(masks)
 
-    class Feeding(TorchDispatchMode):
+    def feeding(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """torch drops by filling a tensor with draws; on the CPU every kind of dropout does."""
-
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if operation is not torch.ops.aten.bernoulli_.float:
-                return operation(*args, **(kwargs or {}))
-            mask = next(waiting, None)
-            if mask is None:
-                raise ParityError(f"torch drops out more often than the {len(masks)} times that JAX does")
-            return args[0].copy_(torch.from_numpy(_fitting(np.array(mask), tuple(args[0].shape))))
+        if operation is not torch.ops.aten.bernoulli_.float:
+            return operation(*args, **kwargs)
+        mask = next(waiting, None)
+        if mask is None:
+            raise ParityError(f"torch drops out more often than the {len(masks)} times that JAX does")
+        return args[0].copy_(torch.from_numpy(_fitting(np.array(mask), tuple(args[0].shape))))
 
     before = torch.get_rng_state()
-    with Feeding() if masks else nullcontext():
+    with torch_operations(feeding) if masks else nullcontext():
         yield
     left = len(list(waiting))
     if left:
