@@ -102,13 +102,17 @@ def test_a_mesh_is_read_or_refused(text, said):
         MeshConfig.read(text)
 
 
-def test_info_of_a_mesh_by_shapes_alone(capsys, refusal):
+def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert dispatch(["info", "gpt.tiny", "--mesh", "fsdp=8,tensor=4"]) is None
     said = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
     assert list(said) == ["mesh", "parameters", "a device", "largest leaf"]
     assert said["mesh"] == "fsdp=8,tensor=4: 32 devices"
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "tensor=3"]).startswith("mesh = tensor=3: tensor = 3 does not")
     assert refusal(dispatch, ["info", "gpt.tiny", "--batch", "8"]).startswith("--batch is of a training on a mesh")
+    assert refusal(dispatch, ["info", "gpt.tiny"]) == "gpt.tiny is a preset; give --mesh too, as data=1 for one device"
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: 1 / 0)
+    said = refusal(dispatch, ["info", "gpt.no", "--mesh", "data=1"])
+    assert "; give a folder, or with --mesh a preset: qa, gpt.tiny" in said
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"

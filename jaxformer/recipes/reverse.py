@@ -25,7 +25,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
-from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.lock import only_writer
@@ -188,8 +188,7 @@ def headline(recipe: Reverse, model: EncoderDecoder) -> str:
     return (
         f"{recipe.task} · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
         f"{config.n_heads} heads, batch {recipe.batch} · {count_parameters(model):,} parameters, "
-        f"{count_parameters(model, embeddings=False):,} without embeddings · "
-        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+        f"{count_parameters(model, embeddings=False):,} without embeddings · {devices_in_use()}"
     )
 
 

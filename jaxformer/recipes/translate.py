@@ -31,7 +31,7 @@ from jaxformer.processes.group import from_first, is_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
-from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps, write_weights
 from jaxformer.training.bleu import can_score
@@ -262,8 +262,7 @@ def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
         f"translate · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
         f"{config.n_heads} heads, vocabulary {config.vocab_size:,} · {count_parameters(model):,} parameters, "
         f"{count_parameters(model, embeddings=False):,} without embeddings · {len(pairs.sources):,} pairs, "
-        f"{pairs.steps} batches an epoch, {100 * pairs.padding:.1f} % padding · "
-        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+        f"{pairs.steps} batches an epoch, {100 * pairs.padding:.1f} % padding · {devices_in_use()}"
     )
 
 
