@@ -3,9 +3,12 @@
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -155,8 +158,34 @@ def test_processes_that_are_not_alike_are_all_refused():
     assert difference({0: {"a": 1}, 1: {"a": 1}}) == ""
 
 
+def knock(port: int, says: bytes) -> None:
+    """Somebody else connects, and is gone."""
+    for _ in range(100):
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as other:
+                other.sendall(says)
+                return other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    raise AssertionError
+
+
+def test_who_is_connected_with_itself_was_not_heard():
+    """Which TCP does where a port is both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    itself = socket.socket()
+    itself.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    itself.bind(("127.0.0.1", port))
+    itself.connect(("127.0.0.1", port))
+    with itself, mock.patch("socket.create_connection", side_effect=lambda *_, **__: itself.dup()):
+        assert "tried for 0 s: Connection refused" in refused(1, 2, port)
+
+
 def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
     first, port = start(1, "nothing", TOY.replace("int(sys.argv[2])", "2"))[0], PORTS[-1]
+    for foreign in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"number": [1], "facts": {}}\n', b'{"number": 1}\n', b""):
+        knock(port, foreign)
     assert "does not wait for a process 7" in refused(7, 8, port, wait=10)
     link = meet(Seat(1, 2, "127.0.0.1", port), {"is": "alike"}, 10).links[0]
     for step in range(3):
@@ -164,6 +193,7 @@ def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
         link.send(value=None)
     link.send(value="done")
     assert said(first) == (0, "")
+    link.close()
 
 
 def test_addresses_and_numbers():
@@ -183,6 +213,17 @@ def test_who_a_process_is_under_slurm_and_nowhere(monkeypatch):
         monkeypatch.setenv(f"SLURM_{name}", value)
     found = seat_in_cluster(1)
     assert (found.seat.number, found.seat.count, found.seat.host, found.local_devices) == (4, 6, "node07", [1])
+
+
+def test_no_program_runs_before_all_have_compiled_it(monkeypatch):
+    done = []
+    program = mock.Mock(side_effect=lambda *_, **__: done.append("run"))
+    program.lower.return_value.compile.side_effect = lambda: done.append("compile")
+    groups.run_together(program, 3, pad=0)
+    monkeypatch.setattr(groups, "_groups", [mock.Mock(exchange=lambda value: done.append("meet"))])
+    groups.run_together(program, 4, pad=0)
+    assert done == ["run", "compile", "meet", "run"]
+    assert program.lower.call_args == program.call_args == mock.call(4, pad=0)
 
 
 def test_a_process_alone_is_the_first_of_one():

@@ -118,6 +118,15 @@ def from_first(look: Callable[[], T]) -> T:
     return exchange(look() if is_first() else None)[0]  # pyright: ignore[reportReturnType]
 
 
+def run_together(f: Any, *given: Any, **static: Any) -> Any:
+    """f(*given) of a function of jax.jit, once all processes have compiled it: on a CPU, who is first at a collective waits for
+    the others for 30 s alone."""
+    if _groups:
+        f.lower(*given, **static).compile()
+        exchange("compiled")
+    return f(*given, **static)
+
+
 def check_alike(facts: Mapping[str, Any]) -> None:
     """InputError, in every process, where one says something else."""
     if said := difference(dict(enumerate(exchange(facts)))):

@@ -27,7 +27,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
-from jaxformer.processes.group import from_first, is_first
+from jaxformer.processes.group import from_first, is_first, run_together
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
@@ -238,7 +238,7 @@ def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tup
 
 def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
     """The mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
-    sums = [measure_pairs(model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
+    sums = [run_together(measure_pairs, model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
     total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
