@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from jaxformer.cli.main import dispatch
 from jaxformer.errors import InputError
 from jaxformer.processes import group as groups
 from jaxformer.processes.join import seat_in_cluster, seat_of
@@ -208,11 +209,56 @@ def test_addresses_and_numbers():
 def test_who_a_process_is_under_slurm_and_nowhere(monkeypatch):
     with pytest.raises(InputError, match="no cluster was found"):
         seat_in_cluster(1)
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0")
+    with pytest.raises(InputError, match=r"^the cluster's environment does not say who this process is \(.*\); start by srun"):
+        seat_in_cluster(1)
+    monkeypatch.delenv("OMPI_MCA_orte_hnp_uri")
     slurm = {"JOB_ID": "70000", "STEP_NODELIST": "node[07-09]", "NTASKS": "6", "PROCID": "4", "LOCALID": "1"}
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     found = seat_in_cluster(1)
     assert (found.seat.number, found.seat.count, found.seat.host, found.local_devices) == (4, 6, "node07", [1])
+
+
+STRANGERS = """
+import subprocess, sys
+from contextlib import contextmanager
+from jaxformer.signals import listen
+listen()
+from jaxformer.processes import launch
+@contextmanager
+def two(*_):
+    code = "import time; print(1, flush=True); time.sleep(60)"
+    yield [subprocess.Popen([sys.executable, "-c", code], start_new_session=True) for _ in range(2)]
+launch.started = two
+sys.exit(launch.launch(2, [], []))
+"""
+"""A launcher of two processes that never meet."""
+
+
+def test_ctrl_c_reaches_processes_that_have_not_met():
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    STARTED.append(launcher := subprocess.Popen([sys.executable, "-c", STRANGERS], text=True, **pipes))
+    assert launcher.stdout
+    assert [launcher.stdout.readline() for _ in range(2)] == ["1\n"] * 2
+    launcher.send_signal(signal.SIGINT)
+    code, words = said(launcher)
+    assert code == 130
+    assert "was ended by SIGINT; all 2 are gone" in words
+    assert "did not end by itself" not in words
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "launch is for a recipe; give one behind --"),
+        ("-- train", "launch is for a recipe; give one behind --"),
+        ("-- launch --processes 2 -- train reverse", "launch is for a recipe; give one behind --"),
+        ("-- train revers", "command = 'train revers' is not known; did you mean 'train reverse'?"),
+    ],
+)
+def test_what_is_launched_is_known_before_anything_is_started(command, said, refusal):
+    assert refusal(dispatch, ["launch", "--processes", "2", *command.split()]).startswith(said)
 
 
 def test_no_program_runs_before_all_have_compiled_it(monkeypatch):

@@ -66,15 +66,15 @@ class Group:
         self.tell(value=values)
         return values
 
-    def end(self, said: str, code: int = 2) -> NoReturn:
-        """Tell the others, say a line, and end at once: the first reason counts."""
+    def end(self, said: str, code: int = 2, *, told: bool = False) -> NoReturn:
+        """Tell the others, say a line, and end at once: the first reason counts. What this process was told, it hands on."""
         self._ending.acquire()  # for good: a second reason waits here until the process has ended
-        self.tell(end=f"{self.whose(self.seat.number)} ended: {said}", code=code)
+        self.tell(end=said if told else f"{self.whose(self.seat.number)} ended: {said}", code=code)
         signals.end(code, f"{self.seat}: {said}")
 
     def ended_by_signal(self) -> None:
         """Tell the others that a signal ends this process."""
-        if self._ending.locked():
+        if not self._ending.acquire(blocking=False):
             return
         number = signals.received()[-1]
         self.tell(end=f"{self.whose(self.seat.number)} was stopped by {signals.SIGNALS[number]}", code=128 + number)
