@@ -3,12 +3,16 @@
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
+from jaxformer.cli.main import dispatch
 from jaxformer.errors import InputError
 from jaxformer.processes import group as groups
 from jaxformer.processes.join import seat_in_cluster, seat_of
@@ -155,8 +159,34 @@ def test_processes_that_are_not_alike_are_all_refused():
     assert difference({0: {"a": 1}, 1: {"a": 1}}) == ""
 
 
+def knock(port: int, says: bytes) -> None:
+    """Somebody else connects, and is gone."""
+    for _ in range(100):
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as other:
+                other.sendall(says)
+                return other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    raise AssertionError
+
+
+def test_who_is_connected_with_itself_was_not_heard():
+    """Which TCP does where a port is both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    itself = socket.socket()
+    itself.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    itself.bind(("127.0.0.1", port))
+    itself.connect(("127.0.0.1", port))
+    with itself, mock.patch("socket.create_connection", side_effect=lambda *_, **__: itself.dup()):
+        assert "tried for 0 s: Connection refused" in refused(1, 2, port)
+
+
 def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
     first, port = start(1, "nothing", TOY.replace("int(sys.argv[2])", "2"))[0], PORTS[-1]
+    for foreign in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"number": [1], "facts": {}}\n', b'{"number": 1}\n', b""):
+        knock(port, foreign)
     assert "does not wait for a process 7" in refused(7, 8, port, wait=10)
     link = meet(Seat(1, 2, "127.0.0.1", port), {"is": "alike"}, 10).links[0]
     for step in range(3):
@@ -164,6 +194,7 @@ def test_whoever_is_no_process_of_the_run_does_not_disturb_it():
         link.send(value=None)
     link.send(value="done")
     assert said(first) == (0, "")
+    link.close()
 
 
 def test_addresses_and_numbers():
@@ -178,11 +209,67 @@ def test_addresses_and_numbers():
 def test_who_a_process_is_under_slurm_and_nowhere(monkeypatch):
     with pytest.raises(InputError, match="no cluster was found"):
         seat_in_cluster(1)
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1531576320.0")
+    with pytest.raises(InputError, match=r"^the cluster's environment does not say who this process is \(.*\); start by srun"):
+        seat_in_cluster(1)
+    monkeypatch.delenv("OMPI_MCA_orte_hnp_uri")
     slurm = {"JOB_ID": "70000", "STEP_NODELIST": "node[07-09]", "NTASKS": "6", "PROCID": "4", "LOCALID": "1"}
     for name, value in slurm.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     found = seat_in_cluster(1)
     assert (found.seat.number, found.seat.count, found.seat.host, found.local_devices) == (4, 6, "node07", [1])
+
+
+STRANGERS = """
+import subprocess, sys
+from contextlib import contextmanager
+from jaxformer.signals import listen
+listen()
+from jaxformer.processes import launch
+@contextmanager
+def two(*_):
+    code = "import time; print(1, flush=True); time.sleep(60)"
+    yield [subprocess.Popen([sys.executable, "-c", code], start_new_session=True) for _ in range(2)]
+launch.started = two
+sys.exit(launch.launch(2, [], []))
+"""
+"""A launcher of two processes that never meet."""
+
+
+def test_ctrl_c_reaches_processes_that_have_not_met():
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    STARTED.append(launcher := subprocess.Popen([sys.executable, "-c", STRANGERS], text=True, **pipes))
+    assert launcher.stdout
+    assert [launcher.stdout.readline() for _ in range(2)] == ["1\n"] * 2
+    launcher.send_signal(signal.SIGINT)
+    code, words = said(launcher)
+    assert code == 130
+    assert "was ended by SIGINT; all 2 are gone" in words
+    assert "did not end by itself" not in words
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "launch is for a recipe; give one behind --"),
+        ("-- train", "launch is for a recipe; give one behind --"),
+        ("-- launch --processes 2 -- train reverse", "launch is for a recipe; give one behind --"),
+        ("-- train revers", "command = 'train revers' is not known; did you mean 'train reverse'?"),
+    ],
+)
+def test_what_is_launched_is_known_before_anything_is_started(command, said, refusal):
+    assert refusal(dispatch, ["launch", "--processes", "2", *command.split()]).startswith(said)
+
+
+def test_no_program_runs_before_all_have_compiled_it(monkeypatch):
+    done = []
+    program = mock.Mock(side_effect=lambda *_, **__: done.append("run"))
+    program.lower.return_value.compile.side_effect = lambda: done.append("compile")
+    groups.run_together(program, 3, pad=0)
+    monkeypatch.setattr(groups, "_groups", [mock.Mock(exchange=lambda value: done.append("meet"))])
+    groups.run_together(program, 4, pad=0)
+    assert done == ["run", "compile", "meet", "run"]
+    assert program.lower.call_args == program.call_args == mock.call(4, pad=0)
 
 
 def test_a_process_alone_is_the_first_of_one():

@@ -287,6 +287,8 @@ def test_resume_takes_the_step_that_is_named_or_none(whole, copy):
         shakespeare.main(["--resume", "5", "--out", str(copy), "--steps", "9"])
     with pytest.raises(InputError, match=r"^checkpoint = 5 says where --resume goes on; give --resume too$"):
         shakespeare.main(["--checkpoint", "5", "--out", str(copy.parent / "new")])
+    with pytest.raises(InputError, match=r"^--resume 6 and --checkpoint 4 are two steps; give one of them$"):
+        shakespeare.main(["--resume", "6", "--checkpoint", "4", "--out", str(copy)])
     with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 4$"):
         shakespeare.main(["--resume", "4", "--out", str(copy)])
     assert final(copy) == final(whole)

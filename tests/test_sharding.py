@@ -31,15 +31,15 @@ def eight() -> dict:
     command = [sys.executable, "-W", "ignore", "-m", "tests.eight_devices"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "Involuntary full rematerialization" not in done.stderr  # by XLA, which says so where it copies all to every device
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_training_on_a_mesh_is_training_on_one_device(eight):
-    for name in ("product", "divided"):
-        loss, model = eight["training"][name]
-        assert loss <= 1e-12, name
-        assert model <= 1e-11, name
-    assert eight["training"]["largest"] == 0.25
+    loss, model = eight["training"]["product"]
+    assert loss <= 1e-12
+    assert model <= 1e-11
+    assert eight["training"]["largest"] == 0.5
 
 
 def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_update(eight):
@@ -49,7 +49,7 @@ def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_updat
 def test_a_step_of_the_users_own(eight):
     right, wrong = eight["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
-    assert wrong.startswith("DIFFERENT: loss: first loss"), wrong
+    assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
 
 
 def test_what_a_mesh_needs_is_asked_of_the_devices_that_share_a_memory(eight):
@@ -68,6 +68,7 @@ def test_init_checkpoints_and_generation(eight):
         [True],
         [True, elsewhere.format("data=2,tensor=2")],
         [True, elsewhere.format("data=1")],
+        [True, "step 1 was written on mesh data=1 and goes on on fsdp=8: close, not bit-identical"],
     ]
 
 
@@ -75,6 +76,14 @@ def test_init_checkpoints_and_generation(eight):
 def test_a_mistake_of_shards_is_named_with_its_axis(eight, name):
     killed, verdict = eight["mutants"][name]
     assert killed, verdict
+
+
+@pytest.mark.slow
+def test_every_mistake_of_shards_is_named_with_its_axis():
+    command = [sys.executable, "-m", "jaxformer", "parity", "sharded", "--mutants"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("14/14 mutants of shards killed, each with its axis\n")
 
 
 def test_what_does_not_fit_is_refused_in_one_line(eight):
@@ -102,13 +111,17 @@ def test_a_mesh_is_read_or_refused(text, said):
         MeshConfig.read(text)
 
 
-def test_info_of_a_mesh_by_shapes_alone(capsys, refusal):
+def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert dispatch(["info", "gpt.tiny", "--mesh", "fsdp=8,tensor=4"]) is None
     said = {line[:14].strip(): line[14:] for line in capsys.readouterr().out.splitlines()}
     assert list(said) == ["mesh", "parameters", "a device", "largest leaf"]
     assert said["mesh"] == "fsdp=8,tensor=4: 32 devices"
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "tensor=3"]).startswith("mesh = tensor=3: tensor = 3 does not")
     assert refusal(dispatch, ["info", "gpt.tiny", "--batch", "8"]).startswith("--batch is of a training on a mesh")
+    assert refusal(dispatch, ["info", "gpt.tiny"]) == "gpt.tiny is a preset; give --mesh too, as data=1 for one device"
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: 1 / 0)
+    said = refusal(dispatch, ["info", "gpt.no", "--mesh", "data=1"])
+    assert "; give a folder, or with --mesh a preset: qa, gpt.tiny" in said
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"

@@ -59,7 +59,7 @@ def test_how_steps_are_cut_changes_nothing(steps):
     assert taken(steps, [6])[0] == whole[0]
     assert taken(steps, [6], seed=8)[0] != whole[0]
     assert whole[1] == 6
-    assert steps.run._cache_size() == 1, "one compilation serves every n"
+    assert steps.run.args[0]._cache_size() == 1, "one compilation serves every n"
 
 
 def test_the_loss_of_a_dispatch_is_the_mean_over_its_steps(steps):

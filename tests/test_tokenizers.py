@@ -16,6 +16,7 @@ from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegac
 
 from jaxformer.data.parallel import read_parallel
 from jaxformer.data.tokenizers import Tokenizer
+from jaxformer.errors import InputError
 from tests.tricky import ENGLISH, KINDS, TRICKY, every_kind, small_bpe, write_vocabulary
 
 SETTINGS = {
@@ -184,6 +185,16 @@ def test_characters_round_trip(text):
     assert tokenizer.decode(ids) == text
     assert tokenizer.alphabet == "".join(sorted(set(text)))
     assert ids.tolist() == [tokenizer.alphabet.index(character) for character in text]
+
+
+def test_a_long_text_of_characters_is_encoded_in_parts(monkeypatch):
+    tokenizer, text = Tokenizer.characters("abcdef"), "fedcbaab"
+    whole = tokenizer.encode(text)
+    monkeypatch.setattr("jaxformer.data.tokenizers.AT_ONCE", 3)
+    np.testing.assert_array_equal(tokenizer.encode(text), whole)
+    np.testing.assert_array_equal(tokenizer.encode(""), np.zeros(0, np.int32))
+    with pytest.raises(InputError, match=r"character 'x' \(position 7\)"):
+        tokenizer.encode("fedcbaax")
 
 
 def test_characters_in_a_batch():

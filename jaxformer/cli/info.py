@@ -39,10 +39,10 @@ def main(arguments: list[str]) -> None:
         return
     if flags.batch is not None:
         raise InputError("--batch is of a training on a mesh; give --mesh too, as data=1 for one device")
+    from jaxformer.distributed.predict import folder_at
     from jaxformer.folders.describe import describe_folder, lines, tensor_table
-    from jaxformer.folders.hub import local_folder
 
-    folder = local_folder(flags.path)
+    folder = folder_at(flags.path)
     found = describe_folder(folder)
     for word, said in lines(found, folder).items():
         print(f"{word:14}{said}")

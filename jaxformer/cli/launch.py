@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+from jaxformer.cli.commands import find
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
@@ -44,8 +45,11 @@ def main(arguments: list[str]) -> int | None:
     """Start the processes, or join the others; then run the command behind `--`."""
     flags, command = split(arguments)
     launch = parse(Launch, flags, prog="jaxformer launch")
-    if not command:
-        raise InputError("there is no command to run; give it behind --, as in: launch --processes 2 -- train reverse")
+    if len(command) < 2 or command[0] != "train":
+        raise InputError(
+            "launch is for a recipe; give one behind --, as in: launch --processes 2 -- train reverse --mesh data=2"
+        )
+    find(command)
     if launch.processes is not None and launch.process is None:
         from jaxformer.processes.launch import launch as start
 

@@ -34,6 +34,9 @@ BPE_SPECIAL = ("<pad>", "<s>", "</s>")
 WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 """Lines that a vocab.txt must hold; [MASK] is a special token too where it is there."""
 
+AT_ONCE = 2**20
+"""Characters that are encoded at once where each is a token: the library takes 100 bytes and more for each."""
+
 
 class Frame(NamedTuple):
     """The ids that stand around a text."""
@@ -193,7 +196,11 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = False, name: str = "text") -> Int32[np.ndarray, " T"]:
         """The ids of a text; with `special`, between start and end. InputError names the first character that has no id."""
-        return np.array(self._encode([text], [name], special)[0].ids, np.int32)
+        if special or self.alphabet is None or self.backend.normalizer is not None:
+            return np.array(self._encode([text], [name], special)[0].ids, np.int32)
+        self._check([text], [name])
+        parts = (text[i : i + AT_ONCE] for i in range(0, max(len(text), 1), AT_ONCE))
+        return np.concatenate([np.array(self._encode([part], [name], special)[0].ids, np.int32) for part in parts])
 
     def encode_all(self, texts: Sequence[str], *, special: bool = False) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text, on all cores; with TOKENIZERS_PARALLELISM=false in the environment, on one."""
@@ -237,6 +244,11 @@ class Tokenizer:
         return next((i for token in tokens if (i := self.backend.token_to_id(token)) is not None), None)
 
     def _encode(self, texts: Sequence[str], names: Sequence[str], special: bool) -> list[tokenizers.Encoding]:
+        self._check(texts, names)
+        return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
+
+    def _check(self, texts: Sequence[str], names: Sequence[str]) -> None:
+        """InputError names the first character that has no id."""
         for name, text in zip(names, texts, strict=True):
             check_text(text, name=name)
             if self.alphabet is not None and (unknown := set(text).difference(self.alphabet)):
@@ -245,7 +257,6 @@ class Tokenizer:
                     f"{name}: character {character!r} (position {place}) is not in this model's vocabulary of "
                     f"{self.vocab_size} characters"
                 )
-        return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
 
 
 def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.Tokenizer:

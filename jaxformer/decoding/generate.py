@@ -29,6 +29,7 @@ from jaxformer.models import GPT, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
+from jaxformer.processes.group import run_together
 from jaxformer.pytree import n_bytes
 from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
@@ -66,7 +67,8 @@ def generate(
     size, vocab_size = bucket(n_tokens), model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
     slides = int(start) + n_tokens > model.config.context
-    tokens, broken, stuck = _generate(model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides)
+    given = model, text, start, padding, jnp.int32(n_tokens), choice, size, ngram, slides
+    tokens, broken, stuck = run_together(_generate, *given)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return on_host(tokens)[:, :n_tokens]

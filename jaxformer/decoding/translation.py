@@ -27,6 +27,7 @@ from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
+from jaxformer.processes.group import run_together
 from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
@@ -56,7 +57,8 @@ def translate(
     model, source, valid, n_tokens, size = _prepare(model, source, valid, n_tokens, start)
     vocab_size = model.config.vocab_size
     choice, ngram = make_choice(sampling, key, eos, pad, vocab_size=vocab_size, n_tokens=n_tokens, size=size)
-    tokens, broken, stuck = _translate(model, source, valid, jnp.int32(start), jnp.int32(n_tokens), choice, size, ngram)
+    given = model, source, valid, jnp.int32(start), jnp.int32(n_tokens), choice, size, ngram
+    tokens, broken, stuck = run_together(_translate, *given)
     check_broken(int(broken))
     check_stuck(int(stuck))
     return on_host(tokens)[:, :n_tokens]

@@ -203,7 +203,17 @@ def read_config(path: Path) -> ModelConfig:
         except (OSError, ValueError, TypeError) as error:
             hint = "give a config.json as jaxformer.save writes it"
             raise InputError(f"{path} describes no model: {first_line(error)}; {hint}") from None
-    return describe_folder(local_folder(path)).config
+    return describe_folder(folder_at(path)).config
+
+
+def folder_at(path: Path) -> Path:
+    """A folder, or one of the hub; InputError where there is none, which names the presets."""
+    if str(path) in PRESETS and not path.exists():
+        raise InputError(f"{path} is a preset; give --mesh too, as data=1 for one device")
+    try:
+        return local_folder(path)
+    except InputError as error:
+        raise InputError(f"{error}, or with --mesh a preset: {', '.join(PRESETS)}") from None
 
 
 def lines_of(

@@ -66,15 +66,15 @@ class Group:
         self.tell(value=values)
         return values
 
-    def end(self, said: str, code: int = 2) -> NoReturn:
-        """Tell the others, say a line, and end at once: the first reason counts."""
+    def end(self, said: str, code: int = 2, *, told: bool = False) -> NoReturn:
+        """Tell the others, say a line, and end at once: the first reason counts. What this process was told, it hands on."""
         self._ending.acquire()  # for good: a second reason waits here until the process has ended
-        self.tell(end=f"{self.whose(self.seat.number)} ended: {said}", code=code)
+        self.tell(end=said if told else f"{self.whose(self.seat.number)} ended: {said}", code=code)
         signals.end(code, f"{self.seat}: {said}")
 
     def ended_by_signal(self) -> None:
         """Tell the others that a signal ends this process."""
-        if self._ending.locked():
+        if not self._ending.acquire(blocking=False):
             return
         number = signals.received()[-1]
         self.tell(end=f"{self.whose(self.seat.number)} was stopped by {signals.SIGNALS[number]}", code=128 + number)
@@ -116,6 +116,15 @@ def exchange(value: T) -> list[T]:
 def from_first(look: Callable[[], T]) -> T:
     """What the first process sees; the others do not look. Of json's values."""
     return exchange(look() if is_first() else None)[0]  # pyright: ignore[reportReturnType]
+
+
+def run_together(f: Any, *given: Any, **static: Any) -> Any:
+    """f(*given) of a function of jax.jit, once all processes have compiled it: on a CPU, who is first at a collective waits for
+    the others for 30 s alone."""
+    if _groups:
+        f.lower(*given, **static).compile()
+        exchange("compiled")
+    return f(*given, **static)
 
 
 def check_alike(facts: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, first_line
 from jaxformer.processes.group import Group
 from jaxformer.processes.link import LOOPBACK, Seat
 from jaxformer.processes.together import together
@@ -47,10 +47,16 @@ def seat_of(coordinator: str, number: int, count: int) -> Seat:
 
 
 def seat_in_cluster(wait: float) -> Found:
-    """As jax finds it; InputError outside of a cluster."""
+    """As jax finds it; InputError outside of a cluster, and where its environment variables are not whole."""
     from jax._src.clusters import ClusterEnv
 
-    address, count, number, devices = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, int(wait))
+    unset = None, None, None, None, None
+    try:
+        address, count, number, devices = ClusterEnv.auto_detect_unset_distributed_params(*unset, int(wait))
+    except Exception as error:  # jax parses what the cluster has set, and checks nothing
+        why = f"{type(error).__name__}: {first_line(error)}"
+        hint = "start by srun or mpirun, or give --coordinator, --processes and --process"
+        raise InputError(f"the cluster's environment does not say who this process is ({why}); {hint}") from None
     if address is None or count is None or number is None:
         raise InputError(
             "no cluster was found (Slurm, Open MPI, Kubernetes, Cloud TPU); give --processes to start all on this machine, "

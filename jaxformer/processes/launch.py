@@ -15,6 +15,8 @@ from jaxformer.signals import cleaned_up, held
 
 GRACE = 10.0
 """Seconds that the others have to end by themselves, once one has ended before its time."""
+ALONE = 1.0
+"""Seconds in which they hear from each other that a signal has ended one."""
 Process = subprocess.Popen[bytes]
 
 
@@ -24,7 +26,7 @@ def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
     It is 0 where all end well, else that of the first which does not; the others are given some seconds, and then are killed.
     """
     with started(count, flags, command) as processes, held(never) as stop:
-        first, since, told = None, 0.0, 0
+        first, since, told, is_told_to_all = None, 0.0, 0, False
         while any(process.poll() is None for process in processes):
             time.sleep(0.05)
             if len(stop.received) > told:
@@ -33,6 +35,10 @@ def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
             failed = [number for number, process in enumerate(processes) if process.returncode]
             if failed and first is None:
                 first, since = failed[0], time.monotonic()
+            if first is not None and told and not is_told_to_all and time.monotonic() - since > ALONE:
+                is_told_to_all = True  # they may not have met yet, and then none hears of another's end
+                for process in processes:
+                    process.send_signal(stop.received[-1])
             if first is not None and time.monotonic() - since > GRACE:
                 kill(processes)
         failed = [number for number, process in enumerate(processes) if process.returncode]

@@ -4,12 +4,14 @@ jax.distributed has a service of its own, which aborts a process that does not r
 meet here first, and compare what they are before they begin.
 """
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +43,21 @@ class Link:
             self._socket.settimeout(seconds)
             line = self._lines.readline(MOST_BYTES)
             self._socket.settimeout(None)
-            return json.loads(line) if line.endswith(b"\n") else None
+            message = json.loads(line) if line.endswith(b"\n") else None
+            return message if isinstance(message, dict) else None
         except (OSError, ValueError):
             return None
+
+    def refuse(self, said: str) -> None:
+        """Say why, to whoever still listens, and end the connection."""
+        with suppress(OSError):
+            self.send(refused=said)
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._lines.close()
+        self._socket.close()
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ def gather(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
     said = f"process 0 waited {wait:.0f} s at {seat.place} for process {missing}; start all of them" if missing else ""
     if said := said or difference({number: hello["facts"] for number, hello in sorted(hellos.items())}):
         for link in links.values():
-            link.send(refused=said)
+            link.refuse(said)
         raise InputError(said)
     service, whose = f"{seat.host}:{free_port(seat.bound)}", [hello["whose"] for _, hello in sorted(hellos.items())]
     for link in links.values():
@@ -122,8 +136,8 @@ def _come(seat: Seat, server: socket.socket, wait: float) -> Iterator[tuple[int,
             return
         hello = link.receive(GREETING) or {}
         number: Any = hello.get("number")
-        if number in come or number not in range(1, seat.count):
-            link.send(refused=f"process 0 at {seat.place} does not wait for a process {number}; give each a number of its own")
+        if not isinstance(number, int) or number in come or not 0 < number < seat.count or "facts" not in hello:
+            link.refuse(f"process 0 at {seat.place} does not wait for a process {number}; give each a number of its own")
             continue
         come.add(number)
         yield number, link, hello
@@ -134,7 +148,8 @@ def reach(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
     end = time.monotonic() + wait
     while True:
         try:
-            link = Link(socket.create_connection((seat.host, seat.port), timeout=max(0.1, end - time.monotonic())))
+            link = Link(connected(seat, max(0.1, end - time.monotonic())))
+            link.send(number=seat.number, facts=dict(facts), whose=here())
             break
         except OSError as error:
             if time.monotonic() > end:
@@ -142,13 +157,21 @@ def reach(seat: Seat, facts: Mapping[str, Any], wait: float) -> Met:
                 hint = "start process 0 there, or give its address with --coordinator"
                 raise InputError(f"cannot reach the coordinator at {seat.place} ({why}); {hint}") from None
             time.sleep(0.1)
-    link.send(number=seat.number, facts=dict(facts), whose=here())
-    said = link.receive(max(wait, GREETING) + GREETING)
-    if said is None:
-        raise InputError(f"process 0 at {seat.place} ended before all had come; see what it says")
-    if "refused" in said:
-        raise InputError(said["refused"])
+    said = link.receive(max(wait, GREETING) + GREETING) or {}
+    if "service" not in said:
+        link.close()
+        ended = f"process 0 at {seat.place} ended before all had come; see what it says"
+        raise InputError(said.get("refused", ended))
     return Met({0: link}, said["whose"], said["service"])
+
+
+def connected(seat: Seat, seconds: float) -> socket.socket:
+    """With process 0. Where nobody listens yet at a port of this machine, TCP may connect it with itself."""
+    found = socket.create_connection((seat.host, seat.port), timeout=seconds)
+    if found.getsockname() == found.getpeername():
+        found.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return found
 
 
 def difference(facts: Mapping[int, Mapping[str, Any]]) -> str:

@@ -63,7 +63,7 @@ class Watch:
                 case {"beat": beat}:
                     self.silent[number], self.seen[number] = 0.0, beat
                 case {"end": said, "code": code}:
-                    group.end(said, code)
+                    group.end(said, code, told=True)
         if not group.is_done:
             group.end(f"{group.whose(number)} is gone without a word: it was killed, or it crashed")
 

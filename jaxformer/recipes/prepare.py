@@ -50,10 +50,13 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
 
 
 def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
-    """`--resume 500` as `--resume --checkpoint 500`."""
-    found = list(arguments)
+    """`--resume 500` as `--resume --checkpoint 500`; InputError where flags name two steps."""
+    found, asked = list(arguments), peek(arguments, "--checkpoint")
     for i, argument in enumerate(found[:-1]):
         if argument == "--resume" and not found[i + 1].startswith("-"):
+            if asked not in (None, found[i + 1]):
+                raise InputError(f"--resume {found[i + 1]} and --checkpoint {asked} are two steps; give one of them")
+            asked = found[i + 1]
             found.insert(i + 1, "--checkpoint")
     return found
 

@@ -22,10 +22,10 @@ from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
-from jaxformer.processes.group import from_first
+from jaxformer.processes.group import from_first, run_together
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
-from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.lock import only_writer
@@ -163,7 +163,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             evaluate_every=recipe.evaluate_every,
             save_every=recipe.save_every,
             tokens_per_step=recipe.batch * (held_out.target.shape[1] - 1),
-            evaluate=lambda model: {name: float(value) for name, value in measure(model, held_out).items()},
+            evaluate=lambda model: {name: float(value) for name, value in run_together(measure, model, held_out).items()},
             on_evaluate=on_evaluate,
             examine=partial(train_steps.examine, None, seed),
             goal=("accuracy", 1.0),
@@ -188,8 +188,7 @@ def headline(recipe: Reverse, model: EncoderDecoder) -> str:
     return (
         f"{recipe.task} · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
         f"{config.n_heads} heads, batch {recipe.batch} · {count_parameters(model):,} parameters, "
-        f"{count_parameters(model, embeddings=False):,} without embeddings · "
-        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+        f"{count_parameters(model, embeddings=False):,} without embeddings · {devices_in_use()}"
     )
 
 

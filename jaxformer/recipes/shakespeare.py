@@ -27,7 +27,7 @@ from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
-from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
@@ -177,8 +177,7 @@ def headline(config: GPTConfig, model: GPT) -> str:
     return (
         f"shakespeare · GPT, {config.n_layers} blocks, d_model {config.d_model}, {config.n_heads} heads, "
         f"context {config.context} · {count_parameters(model):,} parameters, "
-        f"{count_parameters(model, embeddings=False):,} without embeddings · "
-        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+        f"{count_parameters(model, embeddings=False):,} without embeddings · {devices_in_use()}"
     )
 
 

@@ -27,11 +27,11 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
-from jaxformer.processes.group import from_first, is_first
+from jaxformer.processes.group import from_first, is_first, run_together
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
-from jaxformer.sharding.mesh import on_mesh
+from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import average_weights, keep_weights, kept_steps, write_weights
 from jaxformer.training.bleu import can_score
@@ -238,7 +238,7 @@ def make_buckets(recipe: Translate, tokenizer: Tokenizer, splits: Splits) -> tup
 
 def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
     """The mean loss of a target token, its exponential (perplexity), and how often the target is the likeliest token."""
-    sums = [measure_pairs(model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
+    sums = [run_together(measure_pairs, model, put_batch(batch), pad=pairs.pad) for batch in pairs.epoch()]
     total, right, count = np.asarray(jax.device_get(sums), np.float64).sum(0)
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
@@ -262,8 +262,7 @@ def headline(recipe: Translate, model: EncoderDecoder, pairs: Buckets) -> str:
         f"translate · encoder-decoder {config.n_layers}+{config.decoder.n_layers}, d_model {config.d_model}, "
         f"{config.n_heads} heads, vocabulary {config.vocab_size:,} · {count_parameters(model):,} parameters, "
         f"{count_parameters(model, embeddings=False):,} without embeddings · {len(pairs.sources):,} pairs, "
-        f"{pairs.steps} batches an epoch, {100 * pairs.padding:.1f} % padding · "
-        f"{jax.device_count()} {jax.devices()[0].device_kind}"
+        f"{pairs.steps} batches an epoch, {100 * pairs.padding:.1f} % padding · {devices_in_use()}"
     )
 
 

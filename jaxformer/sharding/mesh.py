@@ -69,6 +69,13 @@ def mesh_name() -> str:
     return str(MeshConfig(**({} if mesh is None else mesh.shape)))
 
 
+def devices_in_use() -> str:
+    """How many devices the surrounding mesh has, of those that are there, and their kind."""
+    mesh, found = current(), jax.device_count()
+    used = 1 if mesh is None else mesh.size
+    return f"{used if used == found else f'{used} of {found}'} {jax.devices()[0].device_kind}"
+
+
 def traced_for() -> AbstractMesh | None:
     """The mesh that the code is being compiled for, by names and sizes; None without one, and inside of `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()

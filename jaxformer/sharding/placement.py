@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from jaxformer.sharding.mesh import current, traced_for
-from jaxformer.sharding.rules import AXES_OF, Table, specs_of
+from jaxformer.sharding.rules import AXES_OF, Table, spec_of, specs_of
 
 T = TypeVar("T")
 ROWS = ("data", "fsdp")
@@ -61,12 +61,12 @@ def _cut(array: Any, where: NamedSharding) -> Array:
     return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
 
 
-def rows_spec(shape: tuple[int, ...], sizes: dict[str, int]) -> PartitionSpec:
+def rows_spec(shape: tuple[int, ...], sizes: dict[str, int], axes: tuple[str, ...] = ROWS) -> PartitionSpec:
     """How `B T ...` is cut: sequences, and their tokens where the mesh has an axis for them and divides them."""
     spec: list[Any] = [None] * len(shape)
-    parts = math.prod(sizes.get(name, 1) for name in ROWS)
+    parts = math.prod(sizes.get(name, 1) for name in axes)
     if shape[0] % parts == 0:  # jax 0.10.2 takes uneven cuts, and gave wrong losses with them
-        spec[0] = ROWS
+        spec[0] = axes
     if len(shape) > 1 and shape[1] % sizes.get("sequence", 1) == 0:
         spec[1] = "sequence"
     return PartitionSpec(*spec)
@@ -83,6 +83,17 @@ def along_rows(tree: T) -> T:
         return jax.lax.with_sharding_constraint(array, rows_spec(array.shape, sizes))
 
     return jax.tree.map(cut, tree)
+
+
+def looked_up(rows: Array, table: tuple[int, ...]) -> Array:
+    """Inside of a compiled program: rows `B T D` of a table `V D`. Where fsdp cuts the table along D, so it does the rows, and
+    they are cut along data too: from there XLA knows a way to `along_rows`. Else it copies all of them to every device first.
+    """
+    mesh = traced_for()
+    if mesh is None or spec_of("token.table", table, sizes := dict(mesh.shape))[-1] != "fsdp":
+        return rows
+    spec = rows_spec(rows.shape, sizes, ("data",))
+    return along_rows(jax.lax.with_sharding_constraint(rows, PartitionSpec(*spec[:-1], "fsdp")))
 
 
 def as_placed(tree: T) -> T:

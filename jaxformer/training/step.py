@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxformer.processes.group import run_together
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.placement import along_rows, as_placed, on_host, put_batch
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
@@ -149,7 +150,10 @@ def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: 
         state, total = jax.lax.fori_loop(0, n, one, (state, jnp.zeros(())))
         return state, total / (state.health.taken - taken)
 
-    return TrainSteps(run, lambda data, seed, step: draw(data, step_keys(seed, jnp.int32(step))[0]), loss)
+    def batch(data: Any, seed: PRNGKeyArray, step: int) -> Any:
+        return draw(data, step_keys(seed, jnp.int32(step))[0])
+
+    return TrainSteps(functools.partial(run_together, run), batch, loss)
 
 
 def make_shaped_train_steps(
@@ -165,7 +169,7 @@ def make_shaped_train_steps(
     def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Array) -> tuple[TrainState, Array]:
         first, taken, total = int(state.step), int(state.health.taken), jnp.zeros(())
         for step in range(first, first + int(n)):
-            state, total = one(state, total, put_batch(batch(step)), seed)
+            state, total = run_together(one, state, total, put_batch(batch(step)), seed)
         return state, total / (state.health.taken - taken)
 
     return TrainSteps(run, lambda data, seed, step: batch(step), loss)
@@ -179,7 +183,7 @@ def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
         return jax.lax.map(lambda batch: loss(model, along_rows(batch), None), batches)
 
     def evaluate(model: PyTree, batches: Any) -> float:
-        totals, normalisers = sums(model, batches)
+        totals, normalisers = run_together(sums, model, batches)
         return float(on_host(totals).astype(np.float64).sum() / on_host(normalisers).astype(np.float64).sum())
 
     return evaluate

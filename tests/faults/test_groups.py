@@ -16,6 +16,7 @@ REVERSE = (
     *("--batch=4", "--evaluate-every=100000", "--save-every=50", "--model.d-model=8", "--model.n-heads=2", "--model.d-ff=16"),
     *("--model.n-layers=1", "--mesh=data=2"),
 )
+ALONE = [sys.executable, "-W", "always", "-m", "jaxformer", "train", "shakespeare"]
 LAUNCH = [sys.executable, "-m", "jaxformer", "launch", "--processes=2", "--devices=1", "--"]
 
 
@@ -63,18 +64,35 @@ def test_a_death_of_one(name, tmp_path):
     assert groups.deaths_of([name], tmp_path) == []
 
 
+def begun_in_two(out):
+    """A run of two processes."""
+    groups.start(out, "--steps=20", "--batch=8").communicate()
+
+
+def begun_alone(out, steps=20):
+    """The same on one device."""
+    (text := out.parent / "text.txt").write_text(groups.TEXT)
+    subprocess.run([*ALONE, "--data", str(text), *groups.FLAGS, "--batch=8", f"--steps={steps}", f"--out={out}"], check=True)
+
+
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_one(tmp_path):
+@pytest.mark.parametrize(
+    ("begin", "mesh", "said"),
+    [
+        pytest.param(begun_in_two, "None", "data=2 and goes on on data=1", id="two processes to one"),
+        pytest.param(begun_alone, "data=2,fsdp=4", "data=1 and goes on on data=2,fsdp=4", id="one device to eight"),
+    ],
+)
+def test_a_run_goes_on_elsewhere(begin, mesh, said, tmp_path):
     """And says that it is close to the same, which it is."""
-    runs = [tmp_path / name / "run" for name in ("two", "one")]
+    runs = [tmp_path / name / "run" for name in ("moved", "stays")]
     for out in runs:
         out.parent.mkdir()
-    groups.start(runs[0], "--steps=20").communicate()
-    alone = [sys.executable, "-W", "always", "-m", "jaxformer", "train", "shakespeare"]
-    on_one = [*alone, "--resume", f"--out={runs[0]}", "--steps=40", "--mesh=None"]
-    done = subprocess.run(on_one, capture_output=True, text=True, check=True)
-    assert "step 20 was written on mesh data=2 and goes on on data=1: close, not bit-identical" in done.stderr
-    (text := runs[1].parent / "text.txt").write_text(groups.TEXT)
-    subprocess.run([*alone, "--data", str(text), *groups.FLAGS, "--steps=40", f"--out={runs[1]}"], check=True)
-    (_, _, [(_, loss)], _), (_, _, [(_, wanted)], _) = (left(out, 40) for out in runs)
+    begin(runs[0])
+    on_eight = os.environ | {"JAX_NUM_CPU_DEVICES": "8"}
+    moved = [*ALONE, "--resume", f"--out={runs[0]}", "--steps=40", f"--mesh={mesh}"]
+    done = subprocess.run(moved, capture_output=True, text=True, check=True, env=on_eight)
+    assert f"step 20 was written on mesh {said}: close, not bit-identical" in done.stderr
+    begun_alone(runs[1], steps=40)
+    (_, _, [*_, (_, loss)], _), (_, _, [*_, (_, wanted)], _) = (left(out, 40) for out in runs)
     assert loss == pytest.approx(wanted, rel=1e-5)
