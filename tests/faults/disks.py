@@ -51,8 +51,8 @@ def full_disks(times: int, folder: Path, start: Start = recipe) -> list[str]:
             fault = "" if process.returncode == 2 else f"it ends with {process.returncode}"
             fault = fault or ("" if told(said) else "it says more than one line")
             fault = fault or ", ".join(path.name for path in folder.glob(f"{i}/run/**/*.unfinished"))
-            (folder / str(i) / "ballast").unlink(missing_ok=True)
             remount(ROOM)
+            (folder / str(i) / "ballast").unlink(missing_ok=True)
             steps = max(STEPS, newest(out) + 1)
             found = finished(start, out, steps)
             expected = wanted if steps == STEPS else finished(start, folder / f"whole{i}", steps)

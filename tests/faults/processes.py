@@ -119,13 +119,12 @@ def _become(code: str, arguments: list[str], log: Path) -> None:
 
 
 def recipe(out: Path, steps: int, save_every: int = 20) -> subprocess.Popen[str]:
-    """`jaxformer train shakespeare` with two layers, as a user starts it; a run that comes to its end saves only there."""
-    text = out.with_suffix(".txt")
-    text.write_text(TEXT)
+    """`jaxformer train shakespeare` with two layers, as a user starts it; a run that comes to its end saves only there. It
+    reads this file, since a disk may have no room for a text."""
     begin = "--batch=2 --evaluate-every=1000 --sample=0 --model.context=16 --model.d-model=8 --model.n-heads=2 --model.d-ff=16"
     save_every = save_every if steps == BIG else steps
     goes_on = any((out / "checkpoints").glob("[0-9]*"))
-    more = ["--resume"] if goes_on else ["--data", text, "--model.n-layers=2", *begin.split()]
+    more = ["--resume"] if goes_on else ["--data", Path(__file__), "--model.n-layers=2", *begin.split()]
     return python("-m", "train.shakespeare", "--out", out, f"--steps={steps}", f"--save-every={save_every}", *more)
 
 
