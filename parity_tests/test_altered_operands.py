@@ -70,7 +70,7 @@ BUGS = {
     "weighed by what chooses": "jax reads `scores + self.shift` (test_altered_operands.py:",
     "divided by all": "jax reads `self.route(x).sigmoid()` (test_altered_operands.py:",
     "with an epsilon": "jax has 0.01 more in its second operand",
-    "scaled twice": "jax has 2.5 times its second operand",
+    "scaled twice": "torch computes `self.wide(x)` (test_altered_operands.py:37); jax 2.5 times that",
     "another cap": "jax with 2 for 3 there, each time",
 }
 

@@ -1,5 +1,6 @@
 """The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,6 +92,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (of_children.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
         (behind_operations(rerun), 3),
+        (itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations)), 1),
         (in_runs(rerun), 1),
     )
 

@@ -26,13 +26,11 @@ ARITHMETIC = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rt
 
 
 def alterations_of(operations: list[Operation]) -> Iterator[Alteration | Dial]:
-    """The plain ones first."""
+    """The plain ones first; `numbers` not yet, of which some are those of what was computed before."""
     once = [each for each in operations if len(each.runs) == 1]
     yield from literals(operations)
     yield from others_read(once)
     yield from before_sums(once)
-    for operation in operations:
-        yield from numbers(operation)
 
 
 def numbers_in(operations: list[Operation]) -> Iterator[tuple[Operation, int, float]]:

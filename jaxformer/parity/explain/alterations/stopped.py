@@ -127,11 +127,10 @@ def stopped_batch_norm(which: tuple[int, ...], x: Any, mean: Any, var: Any, *oth
     return normed(which, x, axes, weight, bias, held.get("eps", 1e-5))
 
 
-def stopped_layer_norm(
-    which: tuple[int, ...], x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **named: Any
-) -> Any:
+def stopped_layer_norm(which: tuple[int, ...], x: Any, shape: Any, *others: Any, **named: Any) -> Any:
     """Over the last axes."""
-    return normed(which, x, [*range(-len(shape), 0)], weight, bias, eps)
+    held = dict(zip(("weight", "bias", "eps"), others, strict=False)) | named
+    return normed(which, x, [*range(-len(shape), 0)], held.get("weight"), held.get("bias"), held.get("eps", 1e-5))
 
 
 def normed(which: tuple[int, ...], x: Any, axes: list[int], weight: Any, bias: Any, eps: float) -> Any:
