@@ -223,7 +223,7 @@ def config(request):
     return MODELS[request.param]
 
 
-@pytest.mark.parametrize("most", [11, 44, 10**6], ids=["a row", "four rows", "whole"])
+@pytest.mark.parametrize("most", [11, pytest.param(44, marks=pytest.mark.slow), 10**6], ids=["a row", "four rows", "whole"])
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_a_loss_in_chunks_has_torchs_value_and_gradient(rules, most, config, float64, monkeypatch):
     monkeypatch.setattr(chunked_loss, "MOST_LOGITS", most)

@@ -21,6 +21,7 @@ from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.selfcheck.ladder import load_torch
+from parity_tests.helpers import usually
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam
 from torch_ref.models import EncoderDecoder as TorchEncoderDecoder
@@ -119,12 +120,12 @@ def test_a_repetition_penalty_equals_torchs(name):
     assert (ours != translate(model, source, N, start=START, eos=EOS, valid=valid)).any()
 
 
-@pytest.mark.parametrize(
-    ("name", "beam"),
-    [*((FIRST, beam) for beam in BEAMS.values()), (SECOND, BEAMS["three"])],
-    ids=[*BEAMS, "of the second model"],
-)
-def test_beams_equal_torchs(name, beam):
+SEARCHES = {name: (FIRST, beam) for name, beam in BEAMS.items()} | {"of the second model": (SECOND, BEAMS["three"])}
+
+
+@pytest.mark.parametrize("search", usually(SEARCHES, "three", "until nothing is better", "forced and suppressed"))
+def test_beams_equal_torchs(search):
+    name, beam = SEARCHES[search]
     model, twin, source, valid = case(name)
     tokens, scores = translate_beam(model, source, N, beam, start=START, eos=EOS, valid=valid)
     theirs = torch_translate_beam(twin, torch.from_numpy(source), N, beam, start=START, eos=EOS, valid=torch.from_numpy(valid))

@@ -54,7 +54,7 @@ def made(body: str, *shape: int) -> list[str]:
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="reads the CPU's program")
-@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), BATCH])
 def test_a_token_copies_neither_weights_nor_cache(batch, monkeypatch):
     _generate.clear_cache()
     rooms = capacities(jf.abstract(CONFIG), batch, PROMPT, PROMPT + SIZE)
