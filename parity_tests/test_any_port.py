@@ -276,6 +276,11 @@ def test_torch_that_draws_random_numbers_is_told(draws):
     assert "torch gives another output each time: it draws random numbers (at parity_tests/test_any_port.py:" in report.verdict
 
 
+def test_torch_that_draws_and_rounds_otherwise_is_equal():
+    report = report_of((PARAMS, port), net(hidden=lambda x: x * (1 + 1e-15 * torch.rand(()))), checks=("forward",))
+    assert report.status == "equal", str(report)
+
+
 @pytest.mark.parametrize(
     "made",
     [
