@@ -19,6 +19,7 @@ from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
 from jaxformer.training.step import train_state, train_step
+from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -50,12 +51,11 @@ def next_token_loss(model, batch, key):
     return cross_entropy(model(batch, key=key)[:, :-1], batch[:, 1:])
 
 
-ALIKE = ("transformer.copy", "transformer.big")
-"""They differ from `transformer.base` in sizes and rates alone."""
-TRAINED = [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in PRESETS]
+OFTEN = usually(PRESETS, "gpt.cpu", "gpt2_small", "shared", "transformer.base")
+"""The others differ from them in sizes and rates, or in a switch."""
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", OFTEN)
 def test_a_train_step_has_the_tricks_of_its_platform(name):
     config = SHALLOW[name]
     ids = ShapeDtypeStruct((BATCH, LENGTH), jnp.int32)
@@ -95,7 +95,7 @@ def decoded(monkeypatch, module, compiled, call):
 
 
 @pytest.mark.parametrize("way", ["tokens", "beam"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", OFTEN)
 def test_decoding_is_lowered_for_every_platform(name, way, monkeypatch):
     config = SHALLOW[name]
     model, ids = jf.abstract(config), np.ones((BATCH, LENGTH), np.int32)

@@ -67,6 +67,7 @@ def test_the_last_line_counts_exact_targets(tmp_path, capsys):
     assert said[-1].startswith(f"next: jaxformer generate {tmp_path / 'run'} --prompt ")
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(folder, tmp_path):
     reverse.main(flags(out=tmp_path / "run", steps=2))
     reverse.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "4"])
