@@ -113,3 +113,8 @@ def test_what_stops_on_both_sides_is_equal():
     report = report_of({"branch": detach}, {"branch": jax.lax.stop_gradient})
     assert report.status == "equal", str(report)
     assert np.isfinite(report.modules[0].local.relative)
+
+
+def test_a_module_whose_output_is_not_used_is_not_blamed_for_it():
+    report = report_of({}, {"branch": jnp.zeros_like})
+    assert [module.jax for module in report.diverging] == [""], str(report)
