@@ -111,7 +111,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_: f"warning: {printable(str(message))}\n"
     sys.unraisablehook = tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import json
 import os
 import random
 import shutil
@@ -22,6 +23,7 @@ from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract, build
 from jaxformer.training import checkpoint
 from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.runs import RUN
 from tests.room import room_for
 from tests.tiny import tiny_config
 
@@ -113,6 +115,34 @@ def test_our_digest_notices_what_orbax_does_not(saved, monkeypatch):
         save_state(saved, 6, state(7))
         assert digest(load_state(saved, state(0))) == digest(state(7))
     with pytest.warns(UserWarning, match=r"step 6: the data are not what was saved .*; set aside, going on from step 4$"):
+        assert digest(load_state(saved, state(0))) == digest(state(4))
+
+
+def test_a_state_of_another_step_is_set_aside(saved):
+    (saved / "4").rename(saved / "60")
+    assert checkpoint.verdict(saved, 60) == "damaged: it is the state of step 4"
+    with pytest.warns(UserWarning, match=r"step 60: it is the state of step 4; set aside, going on from step 6$"):
+        assert digest(load_state(saved, state(0))) == digest(state(6))
+
+
+def test_a_state_of_another_run_is_set_aside(tmp_path):
+    for run, steps in (("one", (2,)), ("other", (2, 4))):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "config.json").write_text(json.dumps({RUN: run}))
+        for step in steps:
+            save_state(tmp_path / run / "checkpoints", step, state(step))
+    folder = tmp_path / "one/checkpoints"
+    shutil.copytree(tmp_path / "other/checkpoints/4", folder / "4")
+    assert checkpoint.verdict(folder, 4).startswith("damaged: it is of another run, which has other settings than ")
+    with pytest.warns(UserWarning, match=r"step 4: it is of another run, .*; set aside, going on from step 2$"):
+        assert digest(load_state(folder, state(0))) == digest(state(2))
+
+
+def test_a_pipe_is_not_read(saved):
+    (path := saved / "6/state/manifest.ocdbt").unlink()
+    os.mkfifo(path)
+    assert "is a pipe or a device" in checkpoint.verdict(saved, 6)
+    with pytest.warns(UserWarning, match=r"step 6: .* is a pipe or a device; give a file; set aside, going on from step 4$"):
         assert digest(load_state(saved, state(0))) == digest(state(4))
 
 

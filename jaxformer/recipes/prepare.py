@@ -13,7 +13,7 @@ from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RUN, RunFolder
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -83,10 +83,11 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
 
     orbax()  # missing, it would be missed at the first checkpoint
     described = {"recipe": asdict(recipe), **facts}
-    check_alike({"recipe and data": sha256(json.dumps(described, default=plain).encode()).hexdigest()})
+    identity = sha256(json.dumps(described, default=plain).encode()).hexdigest()
+    check_alike({"recipe and data": identity})
     if not recipe.resume:
         if is_first():
-            RunFolder.create(recipe.out, described | {"environment": environment()})
+            RunFolder.create(recipe.out, described | {"environment": environment(), RUN: identity})
         return RunFolder(recipe.out), state
     folder = RunFolder.open(recipe.out)
     if is_first():

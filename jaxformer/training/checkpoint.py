@@ -19,13 +19,15 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.errors import CheckpointError, first_line, why_unwritten
+from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.processes.group import exchange, from_first, is_first
 from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
+from jaxformer.training.runs import RUN, read_config
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
 KEPT = 2
@@ -69,6 +71,14 @@ def mesh_fact() -> dict[str, str]:
     return {} if mesh_name() == ONE_DEVICE else {"mesh": mesh_name()}
 
 
+def run_of(folder: Path) -> str:
+    """The run that states in this folder belong to; empty where its config.json names none, as older ones do."""
+    try:
+        return read_config(folder.parent).get(RUN, "")
+    except (CheckpointError, InputError):
+        return ""
+
+
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
     with _quiet():
@@ -81,13 +91,14 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # of a run that is still there
         needed, free = n_bytes(state), shutil.disk_usage(folder).free
         if needed > free:
             return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
-            leaves, described = named_leaves(state), {"sha256": digest(state), "names": [*named_leaves(state)]} | mesh_fact()
+            leaves = named_leaves(state)
+            described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": run_of(folder)} | mesh_fact()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
         if is_first():
             to_disk(*(folder / str(step)).rglob("*"), folder)
@@ -145,6 +156,7 @@ def verdict(folder: Path, step: int) -> str:
                 return "damaged: its description is not readable"
             if not {"sha256", "names"} <= {*described}:
                 return "not checked"
+            check_belongs(folder, step, described)
             here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
             wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in meta.metadata.items()}
             leaves = orbax().load(path, wanted)
@@ -203,7 +215,7 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
     """The state of that step and its mesh, or why there is none, in one of the processes."""
     leaves, described, fault = {}, {}, ""
     try:
-        leaves, described = _read(_path(folder, step), like)
+        leaves, described = _read(folder, step, like)
     except Exception as error:
         fault = first_line(error)
     if fault := next(filter(None, exchange(fault)), ""):
@@ -215,16 +227,30 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
 
 
 def _path(folder: Path, step: int) -> str:
-    """Of one step, read by itself: orbax reads no folder of steps in which one has a damaged description."""
-    return str((folder / str(step)).absolute())
+    """Of one step, read by itself: orbax reads no folder of steps in which one has a damaged description. InputError where one
+    of its files is a pipe or a device."""
+    path = (folder / str(step)).absolute()
+    for file in path.rglob("*"):
+        if not file.is_dir():
+            check_file(file)
+    return str(path)
 
 
-def _read(path: str, like: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
+def check_belongs(folder: Path, step: int, described: Mapping[str, Any]) -> None:
+    """CheckpointError where a state is that of another step, or of another run; older ones do not say what they are."""
+    if described.get("step", step) != step:
+        raise CheckpointError(f"it is the state of step {described['step']}")
+    if described.get("run", "") != run_of(folder):
+        raise CheckpointError(f"it is of another run, which has other settings than {folder.parent}")
+
+
+def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
     """The leaves, of those that it has, and what is said of them: each process reads its own parts."""
-    wanted = named_leaves(like)
+    wanted, path = named_leaves(like), _path(folder, step)
     meta = orbax().metadata(path)
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
         raise CheckpointError("its description is damaged")
+    check_belongs(folder, step, meta.custom_metadata)
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
     for name in [*wanted]:
         if name.startswith(ADDED) and name not in found:

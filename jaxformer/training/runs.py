@@ -19,6 +19,8 @@ from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
+RUN = "run"
+"""In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints have it too."""
 MOST_BYTES = 2**27
 """Of a config.json; one with a table of numbers has 20 million."""
 BEGUN = (CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS)
