@@ -60,6 +60,10 @@ def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
     found = call(name)
     if found is None:
         raise InputError(f"{name} returns None; return the model, or a tuple: the model and a function that calls it")
-    if isinstance(found, tuple) and (len(found) != 2 or not callable(found[1])):
-        raise InputError(f"{name} returns a tuple of {len(found)}; return the model, or the model and a function that calls it")
-    return found if isinstance(found, tuple) else (found, apply)
+    if not isinstance(found, tuple):
+        return found, apply
+    with no_exit(name):
+        given = [*found]
+    if len(given) != 2 or not callable(given[1]):
+        raise InputError(f"{name} returns a tuple of {len(given)}; return the model, or the model and a function that calls it")
+    return given[0], given[1]
