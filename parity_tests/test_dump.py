@@ -119,6 +119,11 @@ def damage(folder: Path, how: str) -> Path:
     manifest = json.loads((folder / "manifest.json").read_text())
     if how == "another format":
         (folder / "manifest.json").write_text(json.dumps(manifest | {"format": 99}))
+    elif how == "brackets":
+        (folder / "manifest.json").write_text("[" * 200_000)
+    elif how.startswith("a pipe as "):
+        (path := folder / how.removeprefix("a pipe as ")).unlink()
+        os.mkfifo(path)
     elif how == "arrays cut off":
         os.truncate(folder / "reference.safetensors", 1000)
     elif how == "arrays missing":
@@ -132,6 +137,9 @@ DAMAGES = {
     "another format": "is of format 99, this reads 4; dump it again",
     "arrays cut off": "is damaged, or no dump",
     "arrays missing": "is damaged, or no dump",
+    "brackets": "is damaged, or no dump (maximum recursion depth exceeded",
+    "a pipe as manifest.json": "manifest.json is a pipe or a device; give a file",
+    "a pipe as reference.safetensors": "reference.safetensors is a pipe or a device; give a file",
 }
 
 

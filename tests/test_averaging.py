@@ -30,6 +30,12 @@ def test_the_newest_stay(run):
     assert kept_steps(run.evaluated) == [4, 6, 10]
 
 
+def test_a_file_of_another_spelling_is_no_step(run):
+    keep_weights(run, 2, filled(2), newest=3)
+    (run.evaluated / "\u0662\u0660.safetensors").touch()
+    assert kept_steps(run.evaluated) == [2]
+
+
 def test_steps_that_are_taken_again_are_forgotten(run):
     for step in (2, 4, 6):
         keep_weights(run, step, filled(step), newest=3)

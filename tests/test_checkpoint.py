@@ -22,7 +22,7 @@ from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract, build
 from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.checkpoint import digest, kept_states, load_state, save_state
 from jaxformer.training.runs import RUN
 from tests.room import room_for
 from tests.tiny import tiny_config
@@ -170,6 +170,15 @@ def test_a_run_goes_on_saving_behind_a_damaged_step(saved):
         load_state(saved, state(0))
     save_state(saved, 5, state(5))
     assert digest(load_state(saved, state(0))) == digest(state(5))
+
+
+@pytest.mark.parametrize("name", ["\u0662\u0660", "\u00b2", "0020"])
+def test_a_folder_of_another_spelling_is_no_step(name, saved):
+    shutil.copytree(saved / "6", saved / name)
+    assert kept_states(saved) == [4, 6]
+    assert load_state(saved, state(0))["step"] == 6
+    save_state(saved, 8, state(8))
+    assert load_state(saved, state(0))["step"] == 8
 
 
 def test_a_save_that_orbax_declines_is_no_success(saved):

@@ -157,7 +157,9 @@ def test_a_run_folder_in_use_is_refused(refusal, trained, text_file):
     assert said == f"{trained} already holds a run; continue it with --resume, or name another folder with --out"
 
 
-@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "0"], ["--seed", "2147483648"]])
+@pytest.mark.parametrize(
+    "arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "0"], ["--epochs", "1073741824"], ["--seed", "2147483648"]]
+)
 def test_qa_refuses(refusal, arguments):
     assert refusal(qa.main, arguments).startswith(f"{arguments[0].removeprefix('--')} = {arguments[1]} is out of range")
 

@@ -245,6 +245,34 @@ def test_a_file_without_tensors(tmp_path):
     assert "ends in no known way" in said(tmp_path / "it.txt", InputError, family="gpt2")
 
 
+ODD = {
+    "float8": (lambda: torch.zeros(2).to(torch.float8_e4m3fn), "w is of type float8_e4m3fn"),
+    "half complex": (lambda: torch.zeros(2, dtype=torch.complex32), "w is of type complex32"),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "w is of type qint8"),
+    "meta": (lambda: torch.zeros(2, device="meta"), "w is on device meta"),
+    "sparse": (lambda: torch.eye(2).to_sparse(), "w is of layout sparse_coo"),
+    "csr": (lambda: torch.eye(2).to_sparse_csr(), "w is of layout sparse_csr"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "w is of layout nested"),
+    "conjugated": (lambda: torch.ones(2, dtype=torch.complex64).conj(), "w is a lazy conjugate or negative"),
+    "expanded": (lambda: torch.zeros(1).expand(10**12), "w is of 4,000,000,000,000 bytes, of which the file holds 4"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ODD)
+def test_a_tensor_without_plain_numbers(kind, tmp_path):
+    make, why = ODD[kind]
+    torch.save({"plain": torch.ones(1, dtype=torch.bfloat16), "w": make()}, tmp_path / "it.pt")
+    message = said(tmp_path / "it.pt", family="gpt2")
+    assert message == f"{tmp_path}/it.pt: {why}; save plain tensors, such as float32 on the CPU"
+
+
+@pytest.mark.parametrize("name", [1, None, True, (1, 2)])
+def test_a_key_that_is_no_name(name, tmp_path):
+    torch.save({"a": torch.zeros(1), name: torch.zeros(1)}, tmp_path / "it.pt")
+    assert f"holds no state_dict: its key {name!r} is a {type(name).__name__}; save" in said(tmp_path / "it.pt", family="gpt2")
+
+
 def sharded(folder: Path, **names: str) -> None:
     """The folder in two files; `names` are other names in the index."""
     state = safetensors.numpy.load_file(folder / WEIGHTS)

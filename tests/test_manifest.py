@@ -12,7 +12,7 @@ import pytest
 
 import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
-from jaxformer.checksums import checksum
+from jaxformer.checksums import checksum, sealed
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.training import manifest
@@ -134,6 +134,38 @@ def test_the_manifest_itself(copy):
         path.write_text(spoiled)
         with pytest.raises(CheckpointError, match=r"^\S+/manifest\.json is damaged \(.+\); put it back, or remove it: then no"):
             jf.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([], "it holds [], not an object"),
+        ([7], "it holds [7], not an object"),
+        (None, "it holds None, not an object"),
+        ({}, "its files are None, not an object"),
+        ({"files": None}, "its files are None, not an object"),
+        ({"files": [1]}, "its files are [1], not an object"),
+        *(
+            ({"files": {name: versions}}, f"its entry {name!r} is {versions!r}, not a list of sizes and sha256s")
+            for name, versions in [
+                ("config.json", 7),
+                ("config.json", []),
+                ("config.json", [7]),
+                ("config.json", [{}]),
+                ("config.json", [{"size": "1"}]),
+                ("config.json", [{"size": 1, "sha256": None}]),
+                ("metrics.jsonl", None),
+                ("\0", [None]),
+            ]
+        ),
+    ],
+)
+def test_a_manifest_of_other_types(copy, values, why):
+    path = copy / "manifest.json"
+    path.write_text(json.dumps(sealed(values) if isinstance(values, dict) else values))
+    with pytest.raises(CheckpointError) as caught:
+        used(copy)
+    assert str(caught.value) == f"{path} is damaged ({why}); put it back, or remove it: then no file is checked"
 
 
 def test_a_run_from_before_manifests_goes_on_and_gets_one(whole, copy):

@@ -281,6 +281,23 @@ def test_a_folder_without_runs(tmp_path):
         runs.main([str(tmp_path)])
 
 
+@pytest.mark.parametrize("content", ["[]", "{"])
+def test_a_run_whose_configuration_is_none_is_listed_as_damaged(content, copy, capsys):
+    (copy / "config.json").write_text(content)
+    (copy / "manifest.json").unlink()
+    code, (line, *_) = listed(copy, capsys)
+    assert code == 1
+    assert line.startswith(f"{copy}: damaged: {copy}/config.json ")
+
+
+def test_a_run_without_a_folder_of_checkpoints_is_listed_as_damaged(copy, capsys):
+    shutil.rmtree(copy / "checkpoints")
+    remedy = "put it back, or start a new run with --out"
+    assert listed(copy, capsys) == (1, [f"{copy}: damaged: {copy}/checkpoints is missing; {remedy}"])
+    (copy / "checkpoints").touch()
+    assert listed(copy, capsys) == (1, [f"{copy}: damaged: {copy}/checkpoints is not a folder; {remedy}"])
+
+
 @ORBAX_IS_LOUD
 def test_resume_takes_the_step_that_is_named_or_none(whole, copy):
     with pytest.raises(CheckpointError, match=r"checkpoints holds no checkpoint of step 5; it holds 4, 6$"):

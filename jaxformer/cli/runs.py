@@ -6,10 +6,10 @@ from pathlib import Path
 
 import tyro
 
-from jaxformer.errors import InputError, JaxformerError, printable
+from jaxformer.errors import CheckpointError, InputError, JaxformerError, printable
 from jaxformer.flags import parse
 from jaxformer.training.metrics import Line
-from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
+from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
         try:
             lines = run.metrics
             run.check_kept()
+            check_checkpoints(run)
             run.manifest.check(WEIGHTS)
             kept = "files whole" if run.manifest.entries else "files not checked: there is no manifest.json"
         except JaxformerError as error:
@@ -43,6 +44,13 @@ def main(arguments: list[str]) -> int:
             verdicts.append(verdict)
             print(printable(f"  step {step:>9,}  loss {loss:>8}  {size / 1e6:10,.1f} MB  {verdict}"))
     return int(any(verdict.startswith("damaged") for verdict in verdicts))
+
+
+def check_checkpoints(run: RunFolder) -> None:
+    """CheckpointError where a run, which is not a model that was saved, has no folder of checkpoints, or no configuration."""
+    if "recipe" in read_config(run.path) and not run.checkpoints.is_dir():
+        wrong = "is not a folder" if run.checkpoints.exists() else "is missing"
+        raise CheckpointError(f"{run.checkpoints} {wrong}; put it back, or start a new run with --out")
 
 
 def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:

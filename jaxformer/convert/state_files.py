@@ -25,6 +25,11 @@ SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
 """Endings of files that hold a state."""
 WHOLE, INDEX = ("model.safetensors", "pytorch_model.bin"), ".index.json"
 """transformers' names of a model in one file; of several, the index has this ending too."""
+DTYPES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+)
+"""Those of torch's that become numpy arrays."""
 INSIDE = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save a state beside other things."""
 
@@ -60,15 +65,31 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
             f"{path} is not a file of tensors alone, and is not opened ({first_line(error)}); save its state_dict()"
         ) from None
     inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
-    odd = [] if isinstance(inner, dict) else [f"it is a {type(inner).__name__}"]
-    odd += (
-        [f"{name} is a {type(it).__name__}" for name, it in dict(inner or {}).items() if not hasattr(it, "detach")]
-        if not odd
-        else []
-    )
-    if odd or not inner:
-        raise CheckpointError(f"{path} holds no state_dict: {listed(odd) or 'it is empty'}; save model.state_dict()")
+    if not isinstance(inner, dict) or not inner:
+        what = f"a {type(inner).__name__}" if inner else "empty"
+        raise CheckpointError(f"{path} holds no state_dict: it is {what}; save model.state_dict()")
+    odd = [f"its key {name!r:.60} is a {type(name).__name__}" for name in inner if not isinstance(name, str)]
+    odd += [f"{name} is a {type(it).__name__}" for name, it in inner.items() if not hasattr(it, "detach")]
+    if odd:
+        raise CheckpointError(f"{path} holds no state_dict: {listed(odd)}; save model.state_dict()")
+    if odd := [f"{name} is {fault}" for name, it in inner.items() if (fault := _not_plain(it))]:
+        raise CheckpointError(f"{path}: {listed(odd)}; save plain tensors, such as float32 on the CPU")
     return inner
+
+
+def _not_plain(tensor: Any) -> str:
+    """Why a tensor of torch's has no numbers that numpy takes; empty where it has."""
+    dtype, layout = (str(it).removeprefix("torch.") for it in (tensor.dtype, tensor.layout))
+    if tensor.device.type != "cpu":
+        return f"on device {tensor.device.type}"
+    if layout != "strided" or tensor.is_nested:
+        return f"of layout {'nested' if tensor.is_nested else layout}"
+    if dtype not in DTYPES:
+        return f"of type {dtype}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "a lazy conjugate or negative"
+    needed, held = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+    return f"of {needed:,} bytes, of which the file holds {held:,}" if needed > held else ""
 
 
 def weight_files(folder: Path) -> list[Path]:

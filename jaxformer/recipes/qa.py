@@ -17,11 +17,13 @@ from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import free_on_device
 from jaxformer.training.step import train_state, train_step
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import LARGEST_SIZE, check_size
 
 WORDS = ("what", "is", "statquest", "awesome", "<EOS>")
 QUESTIONS = ("what is statquest <EOS>", "statquest is what <EOS>")
 ANSWER = "awesome <EOS>"
+MOST_EPOCHS = LARGEST_SIZE // len(QUESTIONS)
+"""Their steps are counted in int32."""
 
 
 def ids(text: str) -> np.ndarray:
@@ -47,7 +49,7 @@ class QuestionAnswering(CacheFlag):
     def __post_init__(self) -> None:
         check_size("seed", self.seed, least=0)
         check_size("seeds", self.seeds)
-        check_size("epochs", self.epochs)
+        check_size("epochs", self.epochs, most=MOST_EPOCHS)
 
 
 OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)
@@ -57,8 +59,9 @@ def main(arguments: list[str]) -> None:
     """Train, answer, and count the seeds that got both right."""
     recipe = parse(QuestionAnswering, arguments, prog="jaxformer train qa")
     use_cache(recipe.cache)
-    needed = recipe.seeds * 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
-    check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds")
+    trained = 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
+    needed = recipe.seeds * (trained + 4 * len(QUESTIONS) * recipe.epochs)  # and a loss a step
+    check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
     seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
     answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
     right = 0

@@ -13,6 +13,7 @@ from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
 from jaxformer.processes.group import is_first
 from jaxformer.sharding.placement import on_host
+from jaxformer.training.checkpoint import steps_named
 from jaxformer.training.runs import RunFolder
 
 SUFFIX = ".safetensors"
@@ -39,7 +40,7 @@ def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
 
 def kept_steps(folder: Path) -> list[int]:
     """The steps whose weights are there, in order."""
-    return sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+    return steps_named(path.stem for path in folder.glob(f"*{SUFFIX}"))
 
 
 def average_weights(folder: Path, like: PyTree) -> PyTree:

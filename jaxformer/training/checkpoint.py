@@ -8,7 +8,7 @@ import hashlib
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,12 @@ def _remove_unfinished(folder: Path) -> None:
 
 def kept_states(folder: Path) -> list[int]:
     """The steps whose states are there, whole or not, in order."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+    return steps_named(path.name for path in folder.glob("*"))
+
+
+def steps_named(names: Iterable[str]) -> list[int]:
+    """The steps that are names as they are written here, in order: "020" and Arabic digits are none."""
+    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:

@@ -37,10 +37,10 @@ class Manifest:
         """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
         path = self.folder / MANIFEST
         try:
-            return unsealed(json.loads(check_file(path).read_bytes()))["files"]
+            return _entries(json.loads(check_file(path).read_bytes()))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); put it back, or remove it: then no file is checked") from None
 
     @contextmanager
@@ -90,6 +90,26 @@ class Manifest:
     def _write(self, entries: Entries) -> None:
         with written_whole(self.folder / MANIFEST) as unfinished:
             unfinished.write_text(json.dumps(sealed({"files": entries}), indent=1) + "\n", "utf-8")
+
+
+def _entries(found: Any) -> Entries:
+    """Those of a manifest; ValueError where it is none."""
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds {found!r:.30}, not an object")
+    files = unsealed(found).get("files")
+    if not isinstance(files, dict):
+        raise ValueError(f"its files are {files!r:.30}, not an object")
+    for name, versions in files.items():
+        if not (name.isprintable() and isinstance(versions, list) and versions and all(map(_is_version, versions))):
+            raise ValueError(f"its entry {name!r:.60} is {versions!r:.60}, not a list of sizes and sha256s")
+    return files
+
+
+def _is_version(found: Any) -> bool:
+    """Whether that is what a manifest says of a file."""
+    return found is None or (
+        isinstance(found, dict) and type(found.get("size")) is int and isinstance(found.get("sha256", ""), str)
+    )
 
 
 def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:

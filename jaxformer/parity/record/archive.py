@@ -17,12 +17,13 @@ import safetensors.numpy
 
 from jaxformer.checksums import SEAL, checksum, sealed, unsealed
 from jaxformer.convert.safetensors_io import save_tensors
-from jaxformer.errors import InputError, why_unwritten
+from jaxformer.errors import InputError, first_line, why_unwritten
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
+from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import new_folder
 
 MANIFEST, ARRAYS = "manifest.json", "reference.safetensors"
@@ -55,8 +56,8 @@ def save(reference: Reference, folder: Path) -> None:
 def load(folder: Path) -> Reference:
     """What `save` wrote; InputError for a folder that does not hold it."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        arrays = safetensors.numpy.load_file(folder / ARRAYS)
+        manifest = json.loads(check_file(folder / MANIFEST).read_text("utf-8"))
+        arrays = safetensors.numpy.load_file(check_file(folder / ARRAYS))
         if manifest["format"] == 3:
             manifest, arrays = renamed(manifest), renamed(arrays)
         elif manifest["format"] not in (FORMAT, IN_TRAINING):
@@ -66,10 +67,10 @@ def load(folder: Path) -> Reference:
         return _reference(manifest, arrays)
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}; give a folder that dump wrote") from None
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder} is damaged, or no dump ({error}); dump it again") from None
+    except InputError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
+        raise InputError(f"{folder} is damaged, or no dump ({first_line(error)}); dump it again") from None
 
 
 def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
