@@ -127,6 +127,13 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
 
 
+@pytest.mark.parametrize("flag", ["--device-flops", "--link"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_speeds_of_devices_are_positive(flag, value, refusal):
+    said = refusal(dispatch, ["info", "qa", "--mesh", "data=1", "--batch", "4", f"{flag}={value}"])
+    assert re.match(rf"{flag} = {value} is (out of range|not a finite number); give (a number|one) in \(0, inf\)", said)
+
+
 def test_info_of_a_step(capsys):
     command = ["info", "qa", "--mesh", "data=1", "--batch", "4", "--parts", "2", "--device-flops", "1e6", "--link", "1e6"]
     assert dispatch(command) is None
@@ -151,6 +158,8 @@ def test_batches_and_models_that_a_mesh_does_not_divide():
         check_batch(10, MeshConfig(data=2, fsdp=2))
     with pytest.raises(ConfigError, match=r"mesh = fsdp=3: fsdp = 3 does not divide d_model = 8; give a divisor of 8"):
         check_model(tiny_config(), MeshConfig(fsdp=3))
+    with pytest.raises(ConfigError, match=r"mesh = sequence=3: sequence = 3 does not divide context = 8; give a divisor of 8"):
+        check_model(tiny_config(context=8), MeshConfig(sequence=3))
     check_batch(10, None)
     check_model(tiny_config(), MeshConfig(data=3, tensor=2, fsdp=8))
 
