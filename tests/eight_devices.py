@@ -78,7 +78,7 @@ def stays() -> dict:
 
 
 def own_steps() -> list[str]:
-    """What is said of a user's own step on a mesh, and of one that leaves the parameters as they are."""
+    """What is said of a user's own step on a mesh, of wrong ones, and of what is no step."""
     made, reference = case()
     right = jax.jit(partial(train_step, loss=made.loss, optimizer=made.optimizer))
 
@@ -86,7 +86,39 @@ def own_steps() -> list[str]:
         after, value = right(state, batch, key)
         return replace(after, model=state.model), value
 
-    return [judge(replace(made, step=step), MeshConfig(data=2), reference).verdict for step in (right, wrong)]
+    def forgets(state, batch, key):
+        return right(replace(state, moments=jax.tree.map(np.zeros_like, state.moments)), batch, key)
+
+    def given(change):
+        return lambda state, batch, key: change(*right(state, batch, key))
+
+    def stale(after, value):
+        devices = after.step.sharding.device_set
+        held = [jax.device_put(np.int32(i), device) for i, device in enumerate(sorted(devices, key=lambda each: each.id))]
+        return replace(after, step=jax.make_array_from_single_device_arrays((), after.step.sharding, held)), value
+
+    steps = (
+        right,
+        wrong,
+        forgets,
+        given(stale),
+        given(lambda after, value: (replace(after, moments=()), value)),
+        given(lambda after, value: (None, value)),
+        given(lambda after, value: (after, value, 3)),
+        given(lambda after, value: after),
+        given(lambda after, value: (after, {"loss": value})),
+        given(lambda after, value: (replace(after, step=np.asarray(after.step)), value)),
+    )
+    said = [verdict_of(replace(made, step=step), reference) for step in steps]
+    return [*said, verdict_of(replace(made, loss=lambda model, batch, key: 1.0), reference)]
+
+
+def verdict_of(made, reference) -> str:
+    """Or the refusal, or whatever else is raised."""
+    try:
+        return judge(made, MeshConfig(data=2), reference).verdict
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def sizes() -> list[int]:
@@ -107,10 +139,13 @@ def refused() -> list[str]:
         lambda: make_mesh(MeshConfig(data=16)),
         lambda: jf.compare_sharded(small(GPT_CONFIG, n_kv_heads=2), "tensor=8"),
         lambda: jf.compare_sharded(small(GPT_CONFIG, n_kv_heads=2), "tensor"),
+        lambda: jf.compare_sharded(small(GPT_CONFIG), 4),
+        lambda: jf.compare_sharded(small(GPT_CONFIG), "data=2", step=3),
+        lambda: jf.compare_sharded(small(GPT_CONFIG), "data=4", np.zeros((6, 8), np.int32)),
     ):
         try:
             call()
-        except JaxformerError as error:
+        except (JaxformerError, AttributeError, TypeError) as error:
             said.append(str(error))
     return said
 

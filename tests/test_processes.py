@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import InputError
 from jaxformer.processes import group as groups
+from jaxformer.processes import launch as launcher
 from jaxformer.processes.join import seat_in_cluster, seat_of
 from jaxformer.processes.link import Seat, difference, free_port, meet
 
@@ -89,6 +91,7 @@ FAULTS = {
     ),
     "an exception": ("1 / 0", None, None, LAST + "ended: ZeroDivisionError: division by zero"),
     "an exit": ("sys.exit(3)", None, None, LAST + "ended: it exited with 3"),
+    "an exit without an error": ("sys.exit()", None, None, LAST + "ended: it ended in the middle with exit code 0"),
     "SIGTERM": ("pass", 2, signal.SIGTERM, LAST + "was stopped by SIGTERM"),
 }
 
@@ -220,6 +223,14 @@ def test_who_a_process_is_under_slurm_and_nowhere(monkeypatch):
     assert (found.seat.number, found.seat.count, found.seat.host, found.local_devices) == (4, 6, "node07", [1])
 
 
+@pytest.mark.parametrize(("ends", "blamed"), [(("exit 2", "kill -9 $$"), 1), (("sleep 0.5; exit 2", "exit 3"), 1)])
+def test_the_launcher_blames_a_signal_or_else_the_first(ends, blamed, monkeypatch, capsys):
+    processes = [subprocess.Popen(["/bin/sh", "-c", end]) for end in ends]
+    monkeypatch.setattr(launcher, "started", lambda *_: nullcontext(processes))
+    assert launcher.launch(2, [], []) == (137, 3)[ends[1] == "exit 3"]
+    assert f"launcher: process {blamed} of 2 (pid" in capsys.readouterr().err
+
+
 STRANGERS = """
 import subprocess, sys
 from contextlib import contextmanager
@@ -238,11 +249,11 @@ sys.exit(launch.launch(2, [], []))
 
 def test_ctrl_c_reaches_processes_that_have_not_met():
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    STARTED.append(launcher := subprocess.Popen([sys.executable, "-c", STRANGERS], text=True, **pipes))
-    assert launcher.stdout
-    assert [launcher.stdout.readline() for _ in range(2)] == ["1\n"] * 2
-    launcher.send_signal(signal.SIGINT)
-    code, words = said(launcher)
+    STARTED.append(process := subprocess.Popen([sys.executable, "-c", STRANGERS], text=True, **pipes))
+    assert process.stdout
+    assert [process.stdout.readline() for _ in range(2)] == ["1\n"] * 2
+    process.send_signal(signal.SIGINT)
+    code, words = said(process)
     assert code == 130
     assert "was ended by SIGINT; all 2 are gone" in words
     assert "did not end by itself" not in words

@@ -5,8 +5,10 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jaxformer
@@ -14,6 +16,7 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
+from jaxformer.distributed.causes import other_order
 from jaxformer.distributed.predict import flops_of
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
@@ -47,9 +50,29 @@ def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_updat
 
 
 def test_a_step_of_the_users_own(eight):
-    right, wrong = eight["own steps"]
+    right, wrong, forgets, stale, lacks, *refused = eight["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
     assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
+    assert forgets.startswith("DIFFERENT: updates: first model.embed"), forgets
+    assert stale.endswith("axis data: copies differ: a device has an older or another value"), stale
+    assert lacks.endswith("count: the mesh does not give it"), lacks
+    wanted = "give step(state, batch, key) -> (TrainState, mean loss), the loss as a jax array"
+    assert refused == [
+        f"InputError: step gives (NoneType, ArrayImpl); {wanted}",
+        f"InputError: step gives (TrainState, ArrayImpl, int); {wanted}",
+        f"InputError: step gives a TrainState; {wanted}",
+        f"InputError: step gives (TrainState, dict); {wanted}",
+        "InputError: step gives step as a ndarray; give a jax array, as the mesh holds it",
+        "InputError: loss gives a float; give loss(model, batch, key) -> (sum, count), two numbers",
+    ]
+
+
+def test_blocks_that_stand_where_they_should_are_in_no_other_order():
+    theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
+    placed = SimpleNamespace(sizes={"data": 2}, whole=theirs)
+    assert not other_order(placed, theirs, "data")
+    placed.whole = theirs[::-1]
+    assert other_order(placed, theirs, "data")
 
 
 def test_what_a_mesh_needs_is_asked_of_the_devices_that_share_a_memory(eight):
@@ -92,6 +115,9 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
         "or give another mesh",
         "mesh = tensor=8: tensor = 8 does not divide n_heads = 4; give a divisor of 4",
         "mesh = 'tensor' is not a mesh; give axes and sizes, as data=4,tensor=2",
+        "mesh = 4 is a int; give axes and sizes, as data=4,tensor=2",
+        "step = 3 cannot be called; give step(state, batch, key) -> (TrainState, mean loss)",
+        "the batch has 6 rows, which data x fsdp = 4 x 1 of the mesh does not divide; give a multiple of 4",
     ]
 
 
@@ -127,6 +153,13 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
 
 
+@pytest.mark.parametrize("flag", ["--device-flops", "--link"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_speeds_of_devices_are_positive(flag, value, refusal):
+    said = refusal(dispatch, ["info", "qa", "--mesh", "data=1", "--batch", "4", f"{flag}={value}"])
+    assert re.match(rf"{flag} = {value} is (out of range|not a finite number); give (a number|one) in \(0, inf\)", said)
+
+
 def test_info_of_a_step(capsys):
     command = ["info", "qa", "--mesh", "data=1", "--batch", "4", "--parts", "2", "--device-flops", "1e6", "--link", "1e6"]
     assert dispatch(command) is None
@@ -151,6 +184,8 @@ def test_batches_and_models_that_a_mesh_does_not_divide():
         check_batch(10, MeshConfig(data=2, fsdp=2))
     with pytest.raises(ConfigError, match=r"mesh = fsdp=3: fsdp = 3 does not divide d_model = 8; give a divisor of 8"):
         check_model(tiny_config(), MeshConfig(fsdp=3))
+    with pytest.raises(ConfigError, match=r"mesh = sequence=3: sequence = 3 does not divide context = 8; give a divisor of 8"):
+        check_model(tiny_config(context=8), MeshConfig(sequence=3))
     check_batch(10, None)
     check_model(tiny_config(), MeshConfig(data=3, tensor=2, fsdp=8))
 

@@ -8,7 +8,7 @@ import tyro
 from jaxformer.config.mesh import MeshConfig, check_batch
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
-from jaxformer.validation.fields import check_size
+from jaxformer.validation.fields import check_number, check_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,8 @@ def check_parts(batch: int | None, parts: int, mesh: MeshConfig) -> None:
 def predict(flags: Info) -> None:
     """What a training takes of each device."""
     mesh = MeshConfig.read(flags.mesh or "")
+    check_number("--device-flops", flags.device_flops, 0, open_below=True)
+    check_number("--link", flags.link, 0, open_below=True)
     check_parts(flags.batch, flags.parts, mesh)
     from jaxformer.sharding.mesh import simulate
 

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from jaxformer.cli.commands import find
-from jaxformer.cli.main import dispatch
+from jaxformer.cli.main import HELP, dispatch
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
@@ -50,6 +50,8 @@ def main(arguments: list[str]) -> int | None:
             "launch is for a recipe; give one behind --, as in: launch --processes 2 -- train reverse --mesh data=2"
         )
     find(command)
+    if {*HELP} & {*command}:
+        return dispatch(command)
     if launch.processes is not None and launch.process is None:
         from jaxformer.processes.launch import launch as start
 

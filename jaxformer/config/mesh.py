@@ -62,7 +62,7 @@ class MeshConfig:
 AXES = tuple(field.name for field in fields(MeshConfig))
 
 
-CUT = {"n_heads": "tensor", "d_ff": "tensor", "d_model": "fsdp"}
+CUT = {"n_heads": "tensor", "d_ff": "tensor", "d_model": "fsdp", "context": "sequence"}
 """Sizes of a model, and the axis that has to divide each."""
 
 

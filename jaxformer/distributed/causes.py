@@ -43,8 +43,9 @@ class Placed:
 def explain(placed: Placed, reference: np.ndarray) -> tuple[str, str]:
     """An axis and what went wrong along it; '' and '' where no formula gives the array."""
     differing = placed.differing()
+    formulas = OF_COPIES if differing else OF_WHOLES
     for axis in differing or placed.sizes:
-        for say, formula in (OF_COPIES if differing else OF_WHOLES).items():
+        for say, formula in formulas.items() if np.issubdtype(reference.dtype, np.inexact) else ():
             if formula(placed, reference, axis):
                 return axis, say
     return (", ".join(differing), STALE) if differing else ("", "")
@@ -111,7 +112,8 @@ def other_order(placed: Placed, reference: np.ndarray, axis: str) -> bool:
     """The shards are right and stand in another order."""
 
     def permuted(ours: list[np.ndarray], theirs: list[np.ndarray]) -> bool:
-        return all(any(explained(block, other) for other in theirs) for block in ours)
+        is_moved = any(not explained(block, other) for block, other in zip(ours, theirs, strict=True))
+        return is_moved and all(any(explained(block, other) for other in theirs) for block in ours)
 
     return _blocks(placed, reference, axis, permuted)
 

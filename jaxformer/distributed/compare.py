@@ -18,8 +18,8 @@ from jaxtyping import PRNGKeyArray
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.models import ModelConfig
 from jaxformer.distributed.causes import Placed, explain, explained, shard_means
-from jaxformer.distributed.recorded_step import STAGES, Arrays, Recorded, Step, recorded_step, run
-from jaxformer.distributed.step_inputs import OPTIMIZER, default_batch, default_loss, excited, wide_state
+from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
+from jaxformer.distributed.step_inputs import OPTIMIZER, check_rows, default_batch, default_loss, excited, wide_state
 from jaxformer.parity.judge.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms
@@ -30,8 +30,11 @@ from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import Loss, TrainState
+from jaxformer.validation.fields import check_function
 
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
+INSIDE = ("activations", "gradients")
+"""What your own step does not show."""
 COUNTS = "health."
 """Leaves of a train state that our own runs keep beside the step."""
 OnMesh = Callable[[], AbstractContextManager[Any]]
@@ -69,7 +72,7 @@ class Case:
 
     def _run_own(self, step: Step) -> Recorded:
         with jax.enable_x64(True):
-            state, value = step(self.state, self.batch, self.key)
+            state, value = state_and_loss(step(self.state, self.batch, self.key))
         leaves = {name: leaf for name, leaf in named_leaves(state).items() if not name.startswith(COUNTS)}
         return Recorded({}, {"loss": value}, {}, leaves)
 
@@ -92,13 +95,17 @@ def compare_sharded(
     Nothing is raised for a difference: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError for what
     does not fit the mesh.
     """
-    mesh = MeshConfig.read(mesh) if isinstance(mesh, str) else mesh
+    mesh = mesh if isinstance(mesh, MeshConfig) else MeshConfig.read(mesh)
+    for name, f, wanted in (("loss", loss, "loss(model, batch, key) -> (sum, count)"), ("step", step, STEP)):
+        if f is not None:
+            check_function(name, f, wanted)
     config = model if isinstance(model, ModelConfig) else getattr(model, "config", None)
     if isinstance(config, ModelConfig):
         check_model(config, mesh)
     model = excited(model) if isinstance(model, ModelConfig) else model
     loss = default_loss(model) if loss is None else loss
     batch = default_batch(model.config, mesh) if batch is None else batch
+    check_rows(batch, mesh)
     optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
     case = Case(wide_state(model, optimizer), batch, jax.random.key(0) if key is None else key, loss, optimizer, step)
     return judge(case, mesh, case.on_one_device())
@@ -110,8 +117,8 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     stages: list[Stage] = []
     alone: list[str] = []
     for name in STAGES:
-        ours, theirs = compared(getattr(found, name), reference), getattr(reference, name)
-        if not ours:
+        ours, theirs = getattr(found, name), getattr(reference, name)
+        if not ours and name in INSIDE:
             stages.append(Stage(name, "n/a", "your own step shows nothing of it"))
             continue
         wrong = first_difference(name, ours, theirs, devices)
@@ -119,10 +126,10 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
             stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}"))
             continue
         place, how_far, placed = wrong
-        axis, cause = explain(placed, np.asarray(theirs[place]))
+        axis, cause = explain(placed, np.asarray(theirs[place])) if placed else ("", "")
         if not axis and name == "loss":
             axis, cause = unequal_mean(case, mesh, around)
-        if not axis:
+        if not axis and placed:
             alone = alone or list(axes_at_fault(case, mesh, reference, around))
             axis = ", ".join(alone)
         said = f"; axis {axis}{f': {cause}' if cause else ''}" if axis else ""
@@ -131,20 +138,16 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     return Report(tier="A", tolerance=TOLERANCES["activation"][0], stages=stages, environment=facts)
 
 
-def compared(arrays: Arrays, reference: Recorded) -> Arrays:
-    """All but the moments of parameters whose gradient is rounding around zero, and so are they."""
-    noise = null_gradients("gradients", reference.gradients)
-    null = tuple(f".{name}" for name, array in reference.gradients.items() if np.abs(array).max(initial=0) <= noise)
-    return {name: array for name, array in arrays.items() if not (name.startswith("moments.") and name.endswith(null))}
-
-
-def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed] | None:
-    """The first array that is over its tolerance, or whose copies differ: its name, how far it is off, and the array."""
+def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed | None] | None:
+    """The first array that is off, or whose copies differ, or that one side lacks: its name, how far it is off, the array."""
     null = null_gradients(stage, theirs)
+    for name in theirs:
+        if name not in ours and not name.startswith(COUNTS):
+            return name, "the mesh does not give it", None
     for name, array in ours.items():
-        placed = Placed(array, mesh)
         if name not in theirs:
-            return name, "one device does not compute it", placed
+            return name, "one device does not give it", None
+        placed = Placed(array, mesh)
         found = error_of(stage, placed.whole, theirs[name], null)
         if over(found, KINDS[stage]):
             return name, say(stage, found), placed
@@ -199,5 +202,5 @@ def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnM
 def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool:
     """Whether a mesh of one axis differs."""
     found, devices = case.on(MeshConfig(**{axis: size}), around)
-    pairs = ((name, compared(getattr(found, name), reference), getattr(reference, name)) for name in STAGES)
-    return any(first_difference(*pair, devices) for pair in pairs)
+    pairs = ((name, getattr(found, name), getattr(reference, name)) for name in STAGES)
+    return any(first_difference(name, ours, theirs, devices) for name, ours, theirs in pairs if ours or name not in INSIDE)

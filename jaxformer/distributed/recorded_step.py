@@ -8,6 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from jaxformer.errors import InputError
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
@@ -19,6 +20,7 @@ from jaxformer.training.step import Loss, TrainState
 
 Step = Callable[[TrainState, Any, PRNGKeyArray | None], tuple[TrainState, Array]]
 """step(state, batch, key) -> (state, mean loss)."""
+STEP = "step(state, batch, key) -> (TrainState, mean loss)"
 Arrays = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ def recorded_step(
     def seen_loss(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Array, Arrays]:
         outputs = _Outputs()
         with watch_jax(model, outputs):
-            total, count = loss(model, batch, key)
+            total, count = sum_and_count(loss(model, batch, key))
         return mean(total, count), outputs.found
 
     with written_out():
@@ -69,6 +71,31 @@ def recorded_step(
         updates, moments = optimizer.update(gradient, state.moments, state.model)
         after = as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments))
     return Recorded(activations, {"loss": value}, named_leaves(as_placed(gradient)), named_leaves(after))
+
+
+def sum_and_count(given: Any) -> tuple[Array, Array]:
+    """What a loss function gives; InputError for anything else."""
+    if isinstance(given, tuple) and len(given) == 2 and all(np.shape(each) == () for each in given):
+        return given
+    raise InputError(f"loss gives {described(given)}; give loss(model, batch, key) -> (sum, count), two numbers")
+
+
+def state_and_loss(given: Any) -> tuple[TrainState, Array]:
+    """What a user's own step gives; InputError for anything else."""
+    match given:
+        case (TrainState() as state, jax.Array() as value):
+            for name, leaf in named_leaves(state).items():
+                if not isinstance(leaf, jax.Array):
+                    raise InputError(f"step gives {name} as {described(leaf)}; give a jax array, as the mesh holds it")
+            return state, value
+    raise InputError(f"step gives {described(given)}; give {STEP}, the loss as a jax array")
+
+
+def described(given: Any) -> str:
+    """What a function gave, for a person."""
+    if isinstance(given, tuple):
+        return f"({', '.join(type(each).__name__ for each in given)})"
+    return "None" if given is None else f"a {type(given).__name__}"
 
 
 def run(step: Callable[..., Any], *given: Any) -> Any:

@@ -1,6 +1,8 @@
 """What a step is compared on where the user gives nothing else: excited parameters, unequal rows, dropout, a clipping AdamW."""
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +19,15 @@ from jaxformer.data.windows import Windows
 from jaxformer.errors import InputError
 from jaxformer.models import GPT, EncoderDecoder, Model, abstract
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.pytree import is_weight
+from jaxformer.pytree import is_weight, map_named, named_leaves, named_weights
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.pairs import pair_loss
 from jaxformer.training.step import Loss, TrainState, train_state
 
 OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.1, clip_norm=0.1), ScheduleConfig()
 LEAST_ROWS, LONGEST = 8, 16
+MOMENT = 1e-3
+"""The size of drawn moments, which is that of small gradients."""
 PAD = 0
 """Of an encoder-decoder's pairs."""
 
@@ -37,7 +41,19 @@ def wide_state(model: Any, optimizer: optax.GradientTransformation) -> TrainStat
     """The state before the first step, in float64, on the host."""
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if is_weight(leaf) else np.asarray(leaf), model)
-        return jax.tree.map(np.asarray, train_state(jax.tree.map(jnp.asarray, wide), optimizer))
+        state = jax.tree.map(np.asarray, train_state(jax.tree.map(jnp.asarray, wide), optimizer))
+    return replace(state, moments=drawn(state.moments, named_weights(model)))
+
+
+def drawn(moments: Any, parameters: Iterable[str]) -> Any:
+    """Moments of parameters with values, for zeros hide whatever is done with them. All are positive, as squares have to be."""
+    rng, ends = np.random.default_rng(0), tuple(f".{name}" for name in parameters)
+
+    def fill(name: str, leaf: Any) -> Any:
+        is_moment = is_weight(leaf) and f".{name}".endswith(ends)
+        return MOMENT * rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype) if is_moment else leaf
+
+    return map_named(fill, moments)
 
 
 def default_loss(model: Any) -> Loss:
@@ -67,3 +83,15 @@ def default_batch(config: ModelConfig, mesh: MeshConfig) -> Any:
         start = np.ones((rows, 1), np.int32)
         return Pairs(np.where(counted, ids, PAD), np.concatenate([start, np.where(counted, targets, PAD)], 1))
     return Windows(ids, np.where(counted, targets, IGNORE_INDEX))
+
+
+def check_rows(batch: Any, mesh: MeshConfig) -> None:
+    """InputError for a batch that the mesh does not cut into equal parts."""
+    for name, leaf in named_leaves(batch).items():
+        rows = np.shape(leaf)[0] if np.ndim(leaf) else 0
+        if rows % mesh.rows:
+            which = f"batch.{name}" if name else "the batch"
+            raise InputError(
+                f"{which} has {rows} rows, which data x fsdp = {mesh.data} x {mesh.fsdp} of the mesh does not divide; "
+                f"give a multiple of {mesh.rows}"
+            )

@@ -23,30 +23,38 @@ Process = subprocess.Popen[bytes]
 def launch(count: int, flags: Sequence[str], command: Sequence[str]) -> int:
     """Start so many processes, each with `jaxformer launch FLAGS -- COMMAND` and a number; the exit code of all.
 
-    It is 0 where all end well, else that of the first which does not; the others are given some seconds, and then are killed.
+    It is 0 where all end well, else that of one which a signal ended, or of the first which fails; the others are given some
+    seconds, and then are killed.
     """
     with started(count, flags, command) as processes, held(never) as stop:
-        first, since, told, is_told_to_all = None, 0.0, 0, False
+        ended, since, told, is_told_to_all = list[int](), 0.0, 0, False
         while any(process.poll() is None for process in processes):
             time.sleep(0.05)
             if len(stop.received) > told:
                 told = len(stop.received)
                 next(process for process in processes if process.poll() is None).send_signal(stop.received[-1])
-            failed = [number for number, process in enumerate(processes) if process.returncode]
-            if failed and first is None:
-                first, since = failed[0], time.monotonic()
-            if first is not None and told and not is_told_to_all and time.monotonic() - since > ALONE:
+            failed = failed_in(processes, ended)
+            since = since if ended or not failed else time.monotonic()
+            ended += failed
+            if ended and told and not is_told_to_all and time.monotonic() - since > ALONE:
                 is_told_to_all = True  # they may not have met yet, and then none hears of another's end
                 for process in processes:
                     process.send_signal(stop.received[-1])
-            if first is not None and time.monotonic() - since > GRACE:
+            if ended and time.monotonic() - since > GRACE:
                 kill(processes)
-        failed = [number for number, process in enumerate(processes) if process.returncode]
-        first = failed[0] if failed and first is None else first
-        if first is None:
+                break
+        else:
+            ended += failed_in(processes, ended)
+        if not ended:
             return 0
+        first = min(ended, key=lambda number: processes[number].returncode > 0)  # a signal's end is nobody else's doing
         say(f"process {first} of {count} (pid {processes[first].pid}) {how_ended(processes[first])}; all {count} are gone")
         return code_of(processes[first])
+
+
+def failed_in(processes: Sequence[Process], known: Sequence[int]) -> list[int]:
+    """Those that ended with an error, but for those that are known."""
+    return [number for number, process in enumerate(processes) if process.poll() and number not in known]
 
 
 @contextmanager

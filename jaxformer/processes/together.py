@@ -31,14 +31,15 @@ def together(seat: Seat, facts: Mapping[str, Any], *, wait: float, limits: Limit
         try:
             yield group
         except BaseException as error:
-            if not isinstance(error, SystemExit) or error.code:
-                fail(group, error)
+            fail(group, error)
         group.finish()
 
 
 def fail(group: Group, error: BaseException) -> NoReturn:
     """End this process for an error, and all others with it."""
     if isinstance(error, SystemExit):
+        if not error.code:
+            group.end("it ended in the middle with exit code 0", 1)
         group.end(f"it exited with {error.code}", error.code if isinstance(error.code, int) else 1)
     refused = refusal(error) if isinstance(error, Exception) else None
     if refused is None:
