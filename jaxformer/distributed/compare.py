@@ -35,6 +35,7 @@ from jaxformer.validation.fields import check_function
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
 INSIDE = ("activations", "gradients")
 """What your own step does not show."""
+HIDDEN = "; a factor of all gradients is not seen behind clipping"
 COUNTS = "health."
 """Leaves of a train state that our own runs keep beside the step."""
 OnMesh = Callable[[], AbstractContextManager[Any]]
@@ -119,7 +120,7 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     for name in STAGES:
         ours, theirs = getattr(found, name), getattr(reference, name)
         if not ours and name in INSIDE:
-            stages.append(Stage(name, "n/a", "your own step shows nothing of it"))
+            stages.append(Stage(name, "n/a", f"your own step shows nothing of it{HIDDEN if name == 'gradients' else ''}"))
             continue
         wrong = first_difference(name, ours, theirs, devices)
         if wrong is None:
