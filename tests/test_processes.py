@@ -38,7 +38,7 @@ with together(Seat(number, count, "127.0.0.1", port), {"is": "alike"}, wait=10, 
         with timed_step(f"step {step}"):
             if step == 2:
                 print("steps", flush=True)
-            if step >= 2 and number == count - 1:
+            if step >= 3 and number == count - 1:  # all have said it
                 exec(does if does != "nothing" else "")
             time.sleep(0.01)
 """
@@ -87,7 +87,7 @@ FAULTS = {
         "time.sleep(60)",
         None,
         None,
-        r"step 2 has not ended for \d s .*, process 2 of 3 .* is at <module> \(<string>:1\)",
+        r"step 3 has not ended for \d s .*, process 2 of 3 .* is at <module> \(<string>:1\)",
     ),
     "an exception": ("1 / 0", None, None, LAST + "ended: ZeroDivisionError: division by zero"),
     "an exit": ("sys.exit(3)", None, None, LAST + "ended: it exited with 3"),
