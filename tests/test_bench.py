@@ -42,7 +42,7 @@ def prepared(item: Item, folder: Path, data: dict[str, str]) -> object:
 
 
 QUICK = ("generate beam",)
-"""A training is in the README's `jaxformer bench train`, which checks that all sides do the same work."""
+"""A training, beside the twin alone, is in the README's `jaxformer bench train`; the others go the same ways."""
 WITH_SIDES = [
     pytest.param(item, marks=() if key_of(item) in QUICK else pytest.mark.slow, id=key_of(item))
     for item in ITEMS
