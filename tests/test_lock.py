@@ -75,6 +75,16 @@ def test_whoever_ends_frees_it(owner, tmp_path):
         pass
 
 
+def test_a_lock_that_somebody_removes_frees_nothing(owner, tmp_path):
+    (tmp_path / "run" / LOCK).unlink()
+    said = refused(tmp_path / "run")
+    assert said.startswith(f"{tmp_path}/run is being written by another process, though its run.lock was removed; let")
+    assert not (tmp_path / "run" / LOCK).exists()
+    owner.communicate("")
+    with only_writer(tmp_path / "run"):
+        pass
+
+
 def test_a_dead_owner_is_followed(owner, tmp_path):
     owner.send_signal(signal.SIGKILL)
     owner.communicate()

@@ -10,7 +10,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,24 +42,35 @@ def only_writer(folder: Path) -> Iterator[None]:
             if is_new:
                 folder.rmdir()
 
-    try:
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        file = _locked(path)
+    with ExitStack() as held:
         try:
+            is_new = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(_locked(path))
+            held.enter_context(cleaned_up(leave))
+            held.callback(leave)
+            held.enter_context(_folder_locked(folder))
             file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}".encode())
-        except OSError:
-            leave()
-            file.close()
-            raise
-    except OSError as error:
-        reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
-        raise InputError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
-    with file, cleaned_up(leave):
-        try:
-            yield
-        finally:
-            leave()
+        except OSError as error:
+            reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+            raise InputError(f"{folder} cannot be written: {reason}; name another folder with --out") from None
+        yield
+
+
+@contextmanager
+def _folder_locked(folder: Path) -> Iterator[None]:
+    """The folder itself is locked, too: a run.lock that somebody removes beside a live run frees nothing."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system locks folders
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                said = f"{folder} is being written by another process, though its {LOCK} was removed"
+                raise InputError(f"{said}; let it end, or name another folder with --out") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _locked(path: Path) -> BinaryIO:
