@@ -126,6 +126,10 @@ def damage(folder: Path, how: str) -> Path:
         os.mkfifo(path)
     elif how == "arrays cut off":
         os.truncate(folder / "reference.safetensors", 1000)
+    elif how == "a huge count":
+        manifest = {name: held for name, held in manifest.items() if name not in ("sha256", "arrays")}
+        manifest["calls"][-1]["input_gradients"] = 10**12
+        (folder / "manifest.json").write_text(json.dumps(manifest))
     elif how == "arrays missing":
         manifest["weights"].append("unknown.weight")
         (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -137,6 +141,7 @@ DAMAGES = {
     "another format": "is of format 99, this reads 4; dump it again",
     "arrays cut off": "is damaged, or no dump",
     "arrays missing": "is damaged, or no dump",
+    "a huge count": "has 1000000000000 input_gradients, and reference.safetensors holds ",
     "brackets": "is damaged, or no dump (maximum recursion depth exceeded",
     "a pipe as manifest.json": "manifest.json is a pipe or a device; give a file",
     "a pipe as reference.safetensors": "reference.safetensors is a pipe or a device; give a file",

@@ -77,7 +77,7 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
     OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for types that no model has.
     """
     with safetensors.safe_open(check_file(path), "np"):  # checks the header against the file's size
-        file = np.memmap(path, np.uint8, "r")
+        file = np.asarray(np.memmap(path, np.uint8, "r"))
     start = 8 + int.from_bytes(file[:8].tobytes(), "little")
     header, data = json.loads(file[8:start].tobytes()), file[start:]
     header.pop("__metadata__", None)
@@ -85,6 +85,6 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
     if odd:
         raise CheckpointError(f"{path}: {listed(odd)}; models hold F16, BF16, F32 or F64")
     return {
-        name: data[slice(*tensor["data_offsets"])].view(TYPES[tensor["dtype"]]).reshape(tensor["shape"]).view(np.ndarray)
+        name: data[slice(*tensor["data_offsets"])].view(TYPES[tensor["dtype"]]).reshape(tensor["shape"])
         for name, tensor in header.items()
     }

@@ -132,6 +132,8 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
     for number, call in enumerate(manifest["calls"]):
         held = {}
         for part in PARTS:
+            if call[part] > len(arrays):
+                raise ValueError(f"{call['path']} has {call[part]} {part}, and {ARRAYS} holds {len(arrays)} arrays")
             array_named = arrays.get if part.endswith("gradients") else arrays.__getitem__
             held[part] = tuple(array_named(f"call/{number}/{part}/{i}") for i in range(call[part]))
         calls[Site(call["path"], call["call"])] = Record(**held)
