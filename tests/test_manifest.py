@@ -19,7 +19,7 @@ from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.manifest import Manifest
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RUN, RunFolder
 from tests.tiny import flags, quick_recipe, tiny_config
 
 FLIPS = 30
@@ -93,7 +93,7 @@ def test_no_flipped_bit_is_silent(whole, copy):
     assert used(copy) == used(whole)
 
 
-def unchecked(path: Path, least: int) -> list:
+def unchecked(path: Path, run: str, least: int) -> list:
     """Lines of metrics as they are."""
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -265,12 +265,22 @@ def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
     second = range(8 * (data.index(b"\n") + 1), 8 * (data.index(b"\n", data.index(b"\n") + 1) + 1))
     for place in second[::7]:
         flip(path, place)
-        with pytest.warns(UserWarning, match=r"/metrics\.jsonl: line 2(, 3)? is damaged or incomplete, and left out$"):
+        said = r"/metrics\.jsonl: line 2(, 3)? is damaged, incomplete or of another run, and left out$"
+        with pytest.warns(UserWarning, match=said):
             found = run.metrics
         assert found[0] == wanted[0]
         assert found in ([wanted[0], wanted[2]], wanted[:1])  # where the end of the line is gone, the next one is too
         path.write_bytes(data)
     assert run.metrics == wanted
+
+
+def test_a_line_of_metrics_is_of_its_run(tmp_path):
+    runs = [RunFolder.create(tmp_path / name, {RUN: name}) for name in ("one", "other")]
+    for run in runs:
+        run.log({"step": 3, "val_loss": 1 / 3})
+    (runs[0].path / "metrics.jsonl").write_bytes((runs[1].path / "metrics.jsonl").read_bytes())
+    with pytest.warns(UserWarning, match=r"one/metrics\.jsonl: line 1 is damaged, incomplete or of another run, and left out$"):
+        assert runs[0].metrics == []
 
 
 def test_lines_of_metrics_that_are_missing_at_the_end_are_told(tmp_path):

@@ -127,7 +127,7 @@ def test_resuming_an_older_checkpoint_takes_its_steps_again(whole, copy):
     (copy / "weights.safetensors").unlink()
     with (copy / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 3 is damaged or incomplete, and left out$"):
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 3 is damaged, incomplete or of another run, and left out$"):
         shakespeare.main(["--resume", "--out", str(copy), "--evaluate-every", "3"])
     assert final(copy) == final(whole)
     assert steps_of(copy) == [3, 6]

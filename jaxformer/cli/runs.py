@@ -9,7 +9,7 @@ import tyro
 from jaxformer.errors import CheckpointError, InputError, JaxformerError, printable
 from jaxformer.flags import parse
 from jaxformer.training.metrics import Line
-from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder, read_config
+from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ def main(arguments: list[str]) -> int:
     for path in found:
         run, lines = RunFolder(path), []
         try:
+            check_checkpoints(run)
             lines = run.metrics
             run.check_kept()
-            check_checkpoints(run)
             run.manifest.check(WEIGHTS)
             kept = "files whole" if run.manifest.entries else "files not checked: there is no manifest.json"
         except JaxformerError as error:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 def check_checkpoints(run: RunFolder) -> None:
     """CheckpointError where a run, which is not a model that was saved, has no folder of checkpoints, or no configuration."""
-    if "recipe" in read_config(run.path) and not run.checkpoints.is_dir():
+    if "recipe" in run.config and not run.checkpoints.is_dir():
         wrong = "is not a folder" if run.checkpoints.exists() else "is missing"
         raise CheckpointError(f"{run.checkpoints} {wrong}; put it back, or start a new run with --out")
 

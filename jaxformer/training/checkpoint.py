@@ -19,14 +19,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
+from jaxformer.errors import CheckpointError, first_line, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.processes.group import exchange, from_first, is_first
 from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
-from jaxformer.training.runs import RUN, read_config
+from jaxformer.training.runs import RunFolder
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
@@ -71,14 +71,6 @@ def mesh_fact() -> dict[str, str]:
     return {} if mesh_name() == ONE_DEVICE else {"mesh": mesh_name()}
 
 
-def run_of(folder: Path) -> str:
-    """The run that states in this folder belong to; empty where its config.json names none, as older ones do."""
-    try:
-        return read_config(folder.parent).get(RUN, "")
-    except (CheckpointError, InputError):
-        return ""
-
-
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
     with _quiet():
@@ -98,7 +90,12 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
             leaves = named_leaves(state)
-            described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": run_of(folder)} | mesh_fact()
+            described = {
+                "sha256": digest(state),
+                "names": [*leaves],
+                "step": step,
+                "run": RunFolder(folder.parent).identity,
+            } | mesh_fact()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
         if is_first():
             to_disk(*(folder / str(step)).rglob("*"), folder)
@@ -245,7 +242,7 @@ def check_belongs(folder: Path, step: int, described: Mapping[str, Any]) -> None
     """CheckpointError where a state is that of another step, or of another run; older ones do not say what they are."""
     if described.get("step", step) != step:
         raise CheckpointError(f"it is the state of step {described['step']}")
-    if described.get("run", "") != run_of(folder):
+    if described.get("run", "") != RunFolder(folder.parent).identity:
         raise CheckpointError(f"it is of another run, which has other settings than {folder.parent}")
 
 

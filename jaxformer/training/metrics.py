@@ -1,5 +1,7 @@
 """Lines of metrics.jsonl: an evaluation each, with a check of its own, so that a damaged line costs no other.
 
+The check is of the line in its run: one of another run is damaged here.
+
 That its end is missing is seen by its length alone, which the run's manifest knows.
 
 Only the JAX side has runs: the twin has none.
@@ -18,34 +20,34 @@ CHECK = "crc32"
 """The key of a line's check; older files have none."""
 
 
-def checked_line(values: Mapping[str, float | int]) -> str:
-    """Values as one line, with the CRC-32 of the rest, its end included."""
-    check = zlib.crc32(json.dumps(values).encode())
+def checked_line(run: str, values: Mapping[str, float | int]) -> str:
+    """Values as one line, with the CRC-32 of the run's identity and the rest, its end included."""
+    check = zlib.crc32(run.encode() + json.dumps(values).encode())
     return json.dumps({**values, CHECK: f"{check:08x}"}) + "\n"
 
 
-def read_lines(path: Path, least: int) -> list[Line]:
-    """Every whole line, without its check. There is a warning for one that is damaged, or incomplete after a crash, which is
-    left out, and for a file of less than `least` bytes."""
+def read_lines(path: Path, run: str, least: int) -> list[Line]:
+    """Every whole line of the run, without its check. There is a warning for one that is damaged, or incomplete after a crash,
+    which is left out, and for a file of less than `least` bytes."""
     data = check_file(path).read_bytes() if path.exists() else b""
     lines = data.splitlines(keepends=True)
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
-    found = [_read(line, has_checks) for line in lines]
+    found = [_read(line, run, has_checks) for line in lines]
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
-        warnings.warn(f"{path}: line {', '.join(damaged)} is damaged or incomplete, and left out", stacklevel=3)
+        warnings.warn(f"{path}: line {', '.join(damaged)} is damaged, incomplete or of another run, and left out", stacklevel=3)
     if len(data) < least:
         said = f"it has {len(data):,} bytes, and was written with {least:,}: the steps in the rest are not known"
         warnings.warn(f"{path} is cut: {said}", stacklevel=3)
     return [line for line in found if line is not None]
 
 
-def _read(line: bytes, has_check: bool) -> Line | None:
+def _read(line: bytes, run: str, has_check: bool) -> Line | None:
     """The values of a line; None where it is damaged."""
     try:
         values = json.loads(line)
         if has_check:
             del values[CHECK]
-        whole = line == checked_line(values).encode() if has_check else line.endswith(b"\n")
+        whole = line == checked_line(run, values).encode() if has_check else line.endswith(b"\n")
         whole = whole and isinstance(values["step"], int)
     except (ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -6,6 +6,7 @@ Only the JAX side has runs: the twin has none.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
 RUN = "run"
-"""In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints have it too."""
+"""In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
 MOST_BYTES = 2**27
 """Of a config.json; one with a table of numbers has 20 million."""
 BEGUN = (CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS)
@@ -72,6 +73,14 @@ class RunFolder:
         """Write the settings."""
         with self.manifest.renewed(self.path / CONFIG) as unfinished:
             unfinished.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=plain) + "\n", "utf-8")
+
+    @cached_property
+    def identity(self) -> str:
+        """What its checkpoints and metrics are bound to; empty where its config.json names none, as older ones do."""
+        try:
+            return str(read_config(self.path).get(RUN, ""))
+        except (CheckpointError, InputError):
+            return ""
 
     @property
     def is_begun(self) -> bool:
@@ -130,7 +139,7 @@ class RunFolder:
         """One more line of metrics; CheckpointError where it cannot be written."""
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(checked_line(values))
+                file.write(checked_line(self.identity, values))
                 length = file.tell()
             to_disk(self.path / METRICS)
             self.manifest.enter_length(self.path / METRICS, length)
@@ -141,11 +150,11 @@ class RunFolder:
     def metrics(self) -> list[Line]:
         """Every whole line so far."""
         least = self.manifest.least_length(METRICS)  # read first: a line comes before its entry
-        return read_lines(self.path / METRICS, least)
+        return read_lines(self.path / METRICS, self.identity, least)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
-        kept = "".join(checked_line(line) for line in self.metrics if line["step"] <= step)
+        kept = "".join(checked_line(self.identity, line) for line in self.metrics if line["step"] <= step)
         self.manifest.enter_length(self.path / METRICS, 0)  # until it is replaced, it may be as it was or shorter
         with written_whole(self.path / METRICS) as unfinished:
             unfinished.write_text(kept, encoding="utf-8")

@@ -27,21 +27,26 @@ from jaxformer.data.corpora import read_text
 from jaxformer.errors import JaxformerError
 from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest, load_state, save_state
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RUN, RunFolder
 from tests.tiny import tiny_config
 
-STATE = {"w": jnp.arange(3000.0), "step": jnp.int32(7)}
+Spoil = Callable[[Path, int], str]
+"""Spoils a file, each time in its turn, and says how."""
 
 
-def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], str]]]:
+def kinds(folder: Path, seed: int = 0) -> dict[str, tuple[Path, Callable[[Path], str]]]:
     """Folders of three kinds, and what is read of each."""
-    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(0))
-    run = RunFolder.create(folder / "run", {"recipe": {}})
+    model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(seed))
+    run = RunFolder.create(folder / "run", {"recipe": {}, RUN: f"{seed}"})
     keep_weights(run, 3, model, newest=2)
     for step in (3, 6):
-        run.log({"step": step, "val_loss": 1 / step})
+        run.log({"step": step, "val_loss": (1 + seed) / step})
     jf.save(model, folder / "saved")
-    save_state(folder / "states", 7, STATE)
+    state = {"w": seed + jnp.arange(3000.0), "step": jnp.int32(7)}
+    save_state(RunFolder.create(folder / "states", {RUN: f"{seed}"}).checkpoints, 7, state)
+
+    def read_states(path: Path) -> str:
+        return digest(load_state(RunFolder(path).checkpoints, jax.tree.map(jnp.zeros_like, state)))
 
     def read_run(path: Path) -> str:
         RunFolder(path).check_kept()
@@ -50,7 +55,7 @@ def kinds(folder: Path) -> dict[str, tuple[Path, Callable[[Path], str]]]:
     return {
         "run": (folder / "run", read_run),
         "saved": (folder / "saved", lambda path: digest(jf.load(path))),
-        "states": (folder / "states", lambda path: digest(load_state(path, jax.tree.map(jnp.zeros_like, STATE)))),
+        "states": (folder / "states", read_states),
     }
 
 
@@ -58,9 +63,12 @@ def flips(times: int, folder: Path) -> list[str]:
     """One bit of a file."""
     draw = random.Random(0)
 
-    def flip(data: bytearray, turn: int) -> str:
+    def flip(path: Path, turn: int) -> str:
+        if not (data := bytearray(path.read_bytes())):
+            return "empty"
         place = draw.randrange(8 * len(data))
         data[place // 8] ^= 1 << place % 8
+        path.write_bytes(data)
         return f"bit {place}"
 
     return spoiled(times, folder, flip)
@@ -70,32 +78,47 @@ def cuts(times: int, folder: Path) -> list[str]:
     """The end of a file is missing: its last byte, half, all of it, or more; of lines, the last ones."""
     draw = random.Random(0)
 
-    def cut(data: bytearray, turn: int) -> str:
+    def cut(path: Path, turn: int) -> str:
+        if not (data := path.read_bytes()):
+            return "empty"
         ends = [place + 1 for place in range(len(data) - 1) if data[place : place + 1] == b"\n"] or [1]
         lengths = [len(data) - 1, len(data) // 2, 0, draw.choice(ends), draw.randrange(len(data))]
         length = lengths[turn % len(lengths)]
-        del data[length:]
+        os.truncate(path, length)
         return f"cut to {length} bytes"
 
     return spoiled(times, folder, cut)
 
 
-def spoiled(times: int, folder: Path, spoil: Callable[[bytearray, int], str]) -> list[str]:
-    """One file at a time, in turn over all files of three kinds of folders: it is refused, warned of, or changes nothing.
-    `spoil(data, turn)` changes the bytes, each time in its turn, and says how."""
+def swaps(times: int, folder: Path) -> list[str]:
+    """A whole file or folder of another run in the place of one, and a pipe."""
+    kinds(folder / "other", seed=1)
+
+    def swap(path: Path, turn: int) -> str:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if turn % 2:
+            os.mkfifo(path)
+            return "is a pipe"
+        other = folder / "other" / path.relative_to(folder / "copy")
+        other = other if other.exists() else next(other.parent.iterdir())  # orbax draws names of its data
+        shutil.copytree(other, path) if other.is_dir() else shutil.copyfile(other, path)
+        return "is another run's"
+
+    return spoiled(times, folder, swap, Path.exists)
+
+
+def spoiled(times: int, folder: Path, spoil: Spoil, what: Callable[[Path], bool] = Path.is_file) -> list[str]:
+    """One file at a time, in turn over all files of three kinds of folders: it is refused, warned of, or changes nothing."""
     silent = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         held = [(path, read, read(path)) for path, read in kinds(folder).values()]
-    places = [(i, name) for i, (path, _, _) in enumerate(held) for name in sorted(path.rglob("*")) if name.is_file()]
+    places = [(i, name) for i, (path, _, _) in enumerate(held) for name in sorted(path.rglob("*")) if what(name)]
     for n in range(times):
         i, name = places[n % len(places)]
         path, read, wanted = held[i]
-        copy = Path(shutil.copytree(path, folder / "copy", dirs_exist_ok=False))
-        inside = copy / name.relative_to(path)
-        data = bytearray(inside.read_bytes())
-        how = spoil(data, n // len(places)) if data else "empty"
-        inside.write_bytes(data)
+        copy = Path(shutil.copytree(path, folder / "copy" / path.name))
+        how = spoil(copy / name.relative_to(path), n // len(places))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:

@@ -45,6 +45,18 @@ def test_a_cut_that_nobody_is_warned_of_is_silent(tmp_path, monkeypatch):
     assert files.cuts(36, tmp_path)
 
 
+@ORBAX_IS_LOUD
+def test_swaps(tmp_path):
+    assert files.swaps(8, tmp_path) == []
+
+
+@ORBAX_IS_LOUD
+@pytest.mark.slow
+def test_a_checkpoint_that_does_not_say_what_it_is_of_is_swapped_in_silence(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "check_belongs", lambda *_: None)
+    assert "states/checkpoints/7 is another run's" in files.swaps(27, tmp_path)
+
+
 def test_pickles(tmp_path):
     assert files.pickles(30, tmp_path) == []
 
