@@ -116,11 +116,13 @@ def _rescue(work: Held, number: int) -> None:
 
 
 def end(code: int, said: str) -> NoReturn:
-    """Leave nothing half-written, say a line, and end, from any thread."""
+    """Leave nothing half-written, say a line, the last one, and end, from any thread."""
     for cleanup in reversed(_cleanups):
         with suppress(Exception):
             cleanup()
     _say(said)
+    with suppress(OSError):  # jax has a page of its own to say where a process is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     flushing = threading.Thread(target=_flush, daemon=True)  # whoever was stopped may hold its lock
     flushing.start()
     flushing.join(0.5)

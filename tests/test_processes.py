@@ -19,6 +19,7 @@ from jaxformer.processes import group as groups
 from jaxformer.processes import launch as launcher
 from jaxformer.processes.join import seat_in_cluster, seat_of
 from jaxformer.processes.link import Seat, difference, free_port, meet
+from jaxformer.processes.relay import relayed
 
 TOY = """
 import sys, time
@@ -285,3 +286,20 @@ def test_no_program_runs_before_all_have_compiled_it(monkeypatch):
 
 def test_a_process_alone_is_the_first_of_one():
     assert (groups.count(), groups.is_first(), groups.exchange(3), groups.from_first(lambda: 4)) == (1, True, [3], 4)
+
+
+def test_where_process_0_is_gone_jaxs_client_has_an_open_connection():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = relayed(f"127.0.0.1:{server.getsockname()[1]}").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            service = server.accept()[0]
+            client.sendall(b"asked")
+            assert service.recv(9) == b"asked"
+            service.sendall(b"told")
+            assert client.recv(9) == b"told"
+            service.close()
+            client.settimeout(0.1)
+            for _ in range(3):
+                client.sendall(b"a beat")
+                with pytest.raises(TimeoutError):
+                    client.recv(9)

@@ -13,6 +13,7 @@ from typing import Any
 from jaxformer.errors import InputError, first_line
 from jaxformer.processes.group import Group
 from jaxformer.processes.link import LOOPBACK, Seat
+from jaxformer.processes.relay import relayed
 from jaxformer.processes.together import together
 from jaxformer.processes.watch import Limits
 from jaxformer.releases import releases
@@ -87,7 +88,7 @@ def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> N
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which is read in `signals`
     print_on_first(found.seat)
     jax.distributed.initialize(
-        service,
+        relayed(service) if found.seat.number else service,
         found.seat.count,
         found.seat.number,
         found.local_devices,

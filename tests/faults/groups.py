@@ -99,6 +99,7 @@ def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
     wrong = [f"{len(there)} are still there"] if there else []
     wrong += [] if took < LONGEST and process.returncode else [f"it ended with {process.returncode} after {took:.0f} s"]
     wrong += [] if re.search(fault.said, said) else [f"nobody says {fault.said!r}"]
+    wrong += ["it ends with a page of C++"] if re.search(r"\.(cc|h):\d+\] ", said) else []
     return [f"{each}: {said[-1500:]}" for each in wrong]
 
 
