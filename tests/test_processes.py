@@ -293,6 +293,8 @@ def test_where_process_0_is_gone_jaxs_client_has_an_open_connection():
         host, port = relayed(f"127.0.0.1:{server.getsockname()[1]}").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as client:
             service = server.accept()[0]
+            socket.create_connection((host, int(port))).close()
+            server.accept()[0].close()
             client.sendall(b"asked")
             assert service.recv(9) == b"asked"
             service.sendall(b"told")

@@ -31,10 +31,15 @@ def _serve(server: socket.socket, place: tuple[str, int]) -> None:
         _kept.append(near)
         for source, sink in ((near, far), (far, near)):
             source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_hand_on, args=(source, sink), daemon=True).start()
+            threading.Thread(target=_hand_on, args=(source, sink, far), daemon=True).start()
 
 
-def _hand_on(source: socket.socket, sink: socket.socket) -> None:
+def _hand_on(source: socket.socket, sink: socket.socket, far: socket.socket) -> None:
+    """Whoever ends, the connection with the service ends, too."""
     with suppress(OSError):
         while data := source.recv(2**16):
             sink.sendall(data)
+    with suppress(OSError):
+        far.shutdown(socket.SHUT_RDWR)
+    if source is far:
+        far.close()
