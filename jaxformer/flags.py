@@ -115,12 +115,11 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     sys.unraisablehook = tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         if line := stated():
-            print(line, file=sys.stderr)
+            _tell(line)
     except KeyboardInterrupt:  # of Python's own, or raised by the user's code: a signal ends the process otherwise
-        print("stopped by KeyboardInterrupt", file=sys.stderr)
+        _tell("stopped by KeyboardInterrupt")
         code = 130
     except SystemExit as stop:  # rich ends the process where nobody reads any more
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
@@ -130,12 +129,18 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
         if verbose or refused is None:
             traceback.print_exc()
         elif said:
-            print(said, file=sys.stderr)
+            _tell(said)
         if isinstance(error, OSError):
             _drop_output()
     finally:
         stop_listening()
     sys.exit(code or 0)
+
+
+def _tell(line: str) -> None:
+    """On stderr, where somebody reads it."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr)
 
 
 def refusal(error: Exception) -> tuple[str, int] | None:
@@ -164,9 +169,8 @@ def tell_unraisable(found: Any) -> None:
 
 def _drop_output() -> None:
     """What could not be printed is not tried again when Python ends."""
-    if sys.stdout is not None:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_verbose() -> bool:

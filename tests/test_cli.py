@@ -16,6 +16,7 @@ import safetensors.numpy
 import jaxformer.recipes.qa as qa
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer import __version__
+from jaxformer.checksums import sealed
 from jaxformer.cli.commands import COMMANDS
 from jaxformer.cli.generate import Generate
 from jaxformer.cli.main import dispatch
@@ -117,7 +118,7 @@ def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     weights = safetensors.numpy.load_file(copy / "weights.safetensors")
     weights.pop("norm.bias")
-    (copy / "manifest.json").unlink()
+    (copy / "manifest.json").write_text(json.dumps(sealed({"files": {}})))
     safetensors.numpy.save_file(weights, copy / "weights.safetensors")
     assert "1 missing, first norm.bias" in refusal(dispatch, ["generate", str(copy)])
     (copy / "weights.safetensors").unlink()
@@ -278,6 +279,14 @@ def test_the_console_script():
     code, _, error = outcome(script, "-v", "genrate")
     assert code == 2
     assert "Traceback" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("runs --help >&-", (0, "", "")), ("genrate 2>/dev/full", (2, "", "")), ("genrate 2>&- >&- <&-", (2, "", ""))],
+)
+def test_standard_streams_that_are_closed_or_full(words, found):
+    assert outcome("/bin/sh", "-c", f"{Path(sys.executable).with_name('jaxformer')} {words}") == found
 
 
 def test_qa_answers():

@@ -85,6 +85,14 @@ def test_a_lock_that_somebody_removes_frees_nothing(owner, tmp_path):
         pass
 
 
+def test_a_link_is_no_lock(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "other")
+    assert "run cannot be written: Too many levels of symbolic links; name another folder" in refused(tmp_path / "run")
+    assert (tmp_path / "other").read_text() == "precious"
+
+
 def test_a_dead_owner_is_followed(owner, tmp_path):
     owner.send_signal(signal.SIGKILL)
     owner.communicate()

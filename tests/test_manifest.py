@@ -19,6 +19,7 @@ from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.manifest import Manifest
+from jaxformer.training.metrics import checked_line
 from jaxformer.training.runs import RUN, RunFolder
 from tests.tiny import flags, quick_recipe, tiny_config
 
@@ -168,6 +169,7 @@ def test_a_manifest_of_other_types(copy, values, why):
     assert str(caught.value) == f"{path} is damaged ({why}); put it back, or remove it: then no file is checked"
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_a_run_from_before_manifests_goes_on_and_gets_one(whole, copy):
     (copy / "manifest.json").unlink()
     lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
@@ -281,6 +283,22 @@ def test_a_line_of_metrics_is_of_its_run(tmp_path):
     (runs[0].path / "metrics.jsonl").write_bytes((runs[1].path / "metrics.jsonl").read_bytes())
     with pytest.warns(UserWarning, match=r"one/metrics\.jsonl: line 1 is damaged, incomplete or of another run, and left out$"):
         assert runs[0].metrics == []
+
+
+def test_lines_from_before_they_named_their_run_are_read(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "one"})
+    (run.path / "metrics.jsonl").write_text("".join(checked_line("", {"step": step}) for step in (3, 6)))
+    assert [line["step"] for line in run.metrics] == [3, 6]
+    run.forget_after(3)
+    run.log({"step": 5})
+    assert [line["step"] for line in run.metrics] == [3, 5]
+
+
+def test_a_lost_manifest_is_told(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "one"})
+    (run.path / "manifest.json").unlink()
+    with pytest.warns(UserWarning, match=r"run has lost its manifest\.json: its files are taken as they are, unchecked$"):
+        assert run.config == {RUN: "one"}
 
 
 def test_lines_of_metrics_that_are_missing_at_the_end_are_told(tmp_path):

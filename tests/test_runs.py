@@ -92,6 +92,7 @@ def test_the_configuration_reads_back_as_the_same_recipe(whole):
     assert recipe.model.attention_dropout == 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_a_run_from_before_presets_were_renamed_and_had_a_precision_resumes(copy):
     config = json.loads((copy / "config.json").read_text())
     assert config["recipe"]["preset"] == "tiny"
@@ -180,6 +181,7 @@ def test_a_run_is_never_overwritten(whole, text_file):
     assert files(whole) == before
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_resuming_with_another_text_is_refused(copy, text_file, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text().replace("c", "#"))
@@ -315,6 +317,29 @@ def test_resume_takes_the_step_that_is_named_or_none(whole, copy):
         shakespeare.main(["--resume", "6", "--out", str(copy), "--steps", "9"])
 
 
+OTHERS = {
+    "a text": ["thesis.tex", "notes.unfinished"],
+    "a configuration": ["config.json", "tokenizer.json"],
+    "a manifest": ["manifest.json"],
+    "unfinished": ["notes.unfinished"],
+}
+
+
+@pytest.mark.parametrize("names", OTHERS.values(), ids=OTHERS)
+def test_files_that_are_no_runs_stay_as_they_are(names, tmp_path):
+    for name in names:
+        (tmp_path / name).write_text('{"database": "mine"}')
+    with pytest.raises(InputError, match=r"holds other files; name an empty or a new folder with --out$"):
+        RunFolder.create(tmp_path, {})
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, '{"database": "mine"}')
+
+
+def test_weights_that_were_removed_are_written_again(copy, whole):
+    (copy / "weights.safetensors").unlink()
+    shakespeare.main(["--resume", "--out", str(copy)])
+    assert (copy / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+
+
 def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
     before = environment.environment()
     monkeypatch.setattr(environment, "environment", lambda: before | {"jax": "0.1", "cores": "96"})
@@ -325,7 +350,7 @@ def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*metrics.jsonl is cut")  # the manifest is that of a run that wrote some
-@pytest.mark.parametrize("left", [["config.json"], ["manifest.json"], ["config.json", "manifest.json", "checkpoints"]])
+@pytest.mark.parametrize("left", [["manifest.json"], ["config.json", "manifest.json", "checkpoints"]])
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, text_file, tmp_path, left):
     """Both ways: as a new one, and resumed."""
     for arguments in (flags(data=text_file, save_every=2), ["--resume", "--steps", "6"]):

@@ -44,7 +44,7 @@ def test_no_texts():
 
 
 def test_a_vocabulary_too_small_for_bytes():
-    assert said(Tokenizer.train_bpe, ENGLISH, 258) == "vocab_size = 258 is out of range; give an integer from 259 to 2147483647"
+    assert said(Tokenizer.train_bpe, ENGLISH, 258) == "vocab_size = 258 is out of range; give an integer from 259 to 16777216"
     assert Tokenizer.train_bpe(ENGLISH, 259).vocab_size == 259
 
 

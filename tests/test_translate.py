@@ -19,6 +19,7 @@ from jaxformer.pytree import count_parameters
 from jaxformer.recipes import translate
 from jaxformer.training.averaging import average_weights
 from jaxformer.training.checkpoint import digest
+from jaxformer.training.runs import RunFolder
 from jaxformer.training.translator import Translator, load_translator
 from tests.tiny import GERMAN
 
@@ -114,7 +115,7 @@ def test_the_weights_are_the_best_by_validation_loss(folder, data):
         return translate.measure(model, held_out)["val_loss"]
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    mean = average_weights(folder / "evaluated", translator.model)
+    mean = average_weights(RunFolder(folder), translator.model, recipe.averaged)
     assert loss(translator.model) == min(loss(mean), *(line["val_loss"] for line in lines))
 
 
@@ -175,6 +176,7 @@ def test_refusals(data, tmp_path, refusal, changes, said):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_other_data_are_refused(folder, data, tmp_path, refusal):
     other = tmp_path / "other.tsv"
     other.write_text("".join(line + "\n" for line in data.read_text("utf-8").splitlines()[::-1]), "utf-8")

@@ -2,6 +2,7 @@
 
 from jaxformer import __version__
 from jaxformer.signals import listen
+from jaxformer.streams import open_closed_streams
 
 HELP = ("-h", "--help", "help")
 
@@ -27,6 +28,7 @@ def dispatch(arguments: list[str]) -> int | None:
 
 def main(*command: str) -> None:
     """The console script; `command` stands before the arguments."""
+    open_closed_streams()
     listen()
     from jaxformer.flags import run
 

@@ -34,6 +34,8 @@ BPE_SPECIAL = ("<pad>", "<s>", "</s>")
 WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 """Lines that a vocab.txt must hold; [MASK] is a special token too where it is there."""
 
+LARGEST_VOCABULARY = 2**24
+"""The library makes room for as many pairs at once."""
 AT_ONCE = 2**20
 """Characters that are encoded at once where each is a token: the library takes 100 bytes and more for each."""
 
@@ -84,7 +86,7 @@ class Tokenizer:
         vocabulary gets smaller than `vocab_size` where the texts have no more pairs to merge. The same texts, in whatever
         order, give the same tokenizer.
         """
-        check_size("vocab_size", vocab_size, least=len(BPE_SPECIAL) + 256)
+        check_size("vocab_size", vocab_size, least=len(BPE_SPECIAL) + 256, most=LARGEST_VOCABULARY)
         check_several(texts, name="texts")
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

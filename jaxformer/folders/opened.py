@@ -88,8 +88,7 @@ def open_folder(folder: Path) -> Opened:
     if "class" not in described:
         raise CheckpointError(f"{folder}/{CONFIG} does not describe a trained model, nor a saved one, nor one of transformers'")
     try:
-        for name in (CONFIG, WEIGHTS):
-            Manifest(folder, SAVED_REMEDY).check(name)
+        check_saved(folder, WEIGHTS)
         config, dtype = saved_config(described)
     except ConfigError as error:
         raise CheckpointError(f"{folder}/{error}") from None
@@ -97,6 +96,12 @@ def open_folder(folder: Path) -> Opened:
         raise CheckpointError(f"{folder} holds {dtype}; load it under jax.enable_x64(True)")
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), abstract(config))
     return Opened(folder, load_weights(run.weights, like))
+
+
+def check_saved(folder: Path, weights: str) -> None:
+    """CheckpointError where the configuration or the weights of a folder of ours were changed since they were written."""
+    for name in (CONFIG, weights):
+        Manifest(folder, SAVED_REMEDY).check(name)
 
 
 def of_checkpoint(found: Checkpoint) -> Opened:
@@ -119,11 +124,13 @@ def open_file(path: Path, family: Family | str | None, config: ModelConfig | Non
         raise InputError(f"{path} holds tensors alone; give their family, one of {', '.join(FAMILIES)}")
     rules = find_family(family)
     kind, state = MODEL_TYPES.get(rules.name), unwrapped(open_state(path))
-    described = read_config(path.parent) if config is None and (path.parent / CONFIG).is_file() else {}
+    described = read_config(path.parent) if (path.parent / CONFIG).is_file() else {}
+    if "class" in described or "recipe" in described:
+        check_saved(path.parent, path.name)
     try:
-        if kind is not None and "model_type" in described:
+        if config is None and kind is not None and "model_type" in described:
             return of_checkpoint(checkpoint_of(path, kind, described, state))
-        config = saved_config(described)[0] if "class" in described else config
+        config = saved_config(described)[0] if config is None and "class" in described else config
         if config is None:
             raise InputError(f"{path} does not say how many heads its model has, and more; give config=GPTConfig(...)")
         if kind is not None:

@@ -75,8 +75,8 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
 def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
     """A new run folder and the state given, or the run to resume and its last state.
 
-    `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless what
-    comes after the training is `unfinished`.
+    `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless it has no
+    weights, or what comes after the training is `unfinished`.
     """
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
     from jaxformer.training.environment import differences, environment
@@ -98,6 +98,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
     if recipe.checkpoint is not None or has_begun:
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
+    unfinished = unfinished or from_first(lambda: not folder.weights.exists())
     if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
         raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
     if is_first():

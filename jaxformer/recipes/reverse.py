@@ -172,6 +172,8 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         lambda state, n: train_steps(state, None, seed, n),
         console,
     )
+    if from_first(lambda: not folder.weights.exists()):  # somebody removed them
+        write_weights(folder, folder.weights, state.model)
     return folder, state.model
 
 

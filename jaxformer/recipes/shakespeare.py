@@ -163,6 +163,8 @@ def train(
         lambda state, n: train_steps(state, data, seed, n),
         console,
     )
+    if from_first(lambda: not folder.weights.exists()):  # somebody removed them
+        write_weights(folder, folder.weights, state.model)
     return folder, state.model
 
 

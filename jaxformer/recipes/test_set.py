@@ -11,6 +11,7 @@ from jaxformer.processes.group import is_first
 from jaxformer.training.bleu import can_score, score
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.translator import Translator
+from jaxformer.whole_files import written_whole
 
 BEAM = BeamConfig(width=5, early_stopping=True)
 """The test set is translated greedily and by this beam search."""
@@ -21,15 +22,14 @@ def translate_test_set(folder: RunFolder, translator: Translator, pairs: Paralle
     sources, references = pairs
     greedy = translator.greedy(sources)
     beam = [found[0].text for found in translator.beam(sources, BEAM)]
-    write_table(folder, {"source": sources, "reference": references, "greedy": greedy, f"beam {BEAM.width}": beam})
     for source, reference, hypothesis in list(zip(sources, references, beam, strict=True))[:show]:
         console.print(f"\nsource      {source}\nreference   {reference}\nhypothesis  {hypothesis}")
     console.print()
-    if not can_score():
-        return
-    scores = {"greedy": score(greedy, references), f"beam {BEAM.width}": score(beam, references)}
-    for name, found in scores.items():
+    translated = {"greedy": greedy, f"beam {BEAM.width}": beam}
+    for name, texts in translated.items() if can_score() else ():
+        found = score(texts, references)
         console.print(f"BLEU {found.bleu:.2f} {name} · {len(sources):,} sentences · {found.signature}")
+    write_table(folder, {"source": sources, "reference": references, **translated})
 
 
 def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None:
@@ -38,7 +38,8 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
         return
     rows = [columns, *zip(*columns.values(), strict=True)]
     text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
-    table_of(folder.path).write_text(text, encoding="utf-8")
+    with written_whole(table_of(folder.path)) as unfinished:
+        unfinished.write_text(text, "utf-8")
 
 
 def table_of(folder: Path | None) -> Path:

@@ -33,7 +33,15 @@ from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
-from jaxformer.training.averaging import average_weights, keep_weights, kept_steps, write_weights
+from jaxformer.training.averaging import (
+    average_weights,
+    best_step,
+    forget_weights_after,
+    keep_weights,
+    kept_steps,
+    weights_of,
+    write_weights,
+)
 from jaxformer.training.bleu import can_score
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.lock import only_writer
@@ -188,6 +196,8 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
+    if is_first():
+        forget_weights_after(folder, start_step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     loss = PRECISIONS[recipe.precision](partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing))
@@ -215,14 +225,13 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
         lambda state, n: train_steps(state, None, seed, n),
         console,
     )
-    return folder, choose_weights(folder, state.model, evaluate, console)
+    return folder, choose_weights(folder, state.model, recipe.averaged, evaluate, console)
 
 
 def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
     """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
     keep_weights(folder, int(line["step"]), model, averaged)
-    if line["val_loss"] <= from_first(lambda: min(line["val_loss"] for line in folder.metrics)):
-        write_weights(folder, folder.best, model)
+    if line["step"] == from_first(lambda: best_step(folder)[0]):
         write_weights(folder, folder.weights, model)
 
 
@@ -243,14 +252,14 @@ def measure(model: EncoderDecoder, pairs: Buckets) -> dict[str, float]:
     return {"val_loss": total / count, "perplexity": math.exp(min(total / count, 700)), "accuracy": right / count}
 
 
-def choose_weights(folder: RunFolder, model: EncoderDecoder, evaluate: Any, console: Console) -> EncoderDecoder:
+def choose_weights(folder: RunFolder, model: EncoderDecoder, newest: int, evaluate: Any, console: Console) -> EncoderDecoder:
     """The best single model or the mean of the newest ones, by validation loss; it becomes the run's weights."""
     folder.check_kept()
-    mean = put(average_weights(folder.evaluated, model))
-    single = from_first(lambda: min((line["val_loss"] for line in folder.metrics), default=math.inf))
-    averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder.evaluated))
+    best, single = from_first(lambda: best_step(folder))
+    mean = put(average_weights(folder, model, newest))
+    averaged, steps = evaluate(mean)["val_loss"], len(kept_steps(folder)[-newest:])
     console.print(f"validation loss {single:.4f} at best · {averaged:.4f} for the mean of the last {steps} evaluated weights")
-    chosen = mean if averaged < single else put(load_weights(folder.best, model))
+    chosen = mean if averaged < single else put(load_weights(weights_of(folder, best), model))
     write_weights(folder, folder.weights, chosen)
     return chosen
 

@@ -3,6 +3,7 @@
 Only the JAX side has runs: the twin has none.
 """
 
+import math
 from pathlib import Path
 
 import jax
@@ -26,29 +27,48 @@ def write_weights(run: RunFolder, path: Path, model: PyTree) -> None:
         save_weights(path, whole, run.manifest.renewed)
 
 
+def weights_of(run: RunFolder, step: int) -> Path:
+    """The evaluated weights of a step."""
+    return run.evaluated / f"{step}{SUFFIX}"
+
+
 def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
-    """Write the weights of a step; of the others only the newest stay, and none of a later step."""
-    folder = run.evaluated
-    folder.mkdir(exist_ok=True)
-    write_weights(run, folder / f"{step}{SUFFIX}", model)
-    if not is_first():
-        return
-    before = [kept for kept in kept_steps(folder) if kept <= step]
-    for stale in set(kept_steps(folder)) - set(before[-newest:]):
-        run.manifest.remove(folder / f"{stale}{SUFFIX}")
+    """Write the weights of a step; of the others only the newest and the best stay, and none of a later step."""
+    run.evaluated.mkdir(exist_ok=True)
+    write_weights(run, weights_of(run, step), model)
+    if is_first():
+        forget_weights_after(run, step)
+        for stale in {*kept_steps(run)} - {*kept_steps(run)[-newest:], best_step(run)[0]}:
+            run.manifest.remove(weights_of(run, stale))
 
 
-def kept_steps(folder: Path) -> list[int]:
-    """The steps whose weights are there, in order."""
-    return steps_named(path.stem for path in folder.glob(f"*{SUFFIX}"))
+def forget_weights_after(run: RunFolder, step: int) -> None:
+    """Remove the weights of later steps, which a resumed run will take again."""
+    for later in [kept for kept in kept_steps(run) if kept > step]:
+        run.manifest.remove(weights_of(run, later))
 
 
-def average_weights(folder: Path, like: PyTree) -> PyTree:
-    """The mean of all kept weights, taken on the host, where nothing is compiled; CheckpointError where there are none."""
-    steps = kept_steps(folder)
+def kept_steps(run: RunFolder) -> list[int]:
+    """The steps whose weights are there, in order. A file that the run did not write is none of them."""
+    entries = run.manifest.entries
+    found = run.evaluated.glob(f"*{SUFFIX}")
+    return steps_named(path.stem for path in found if not entries or path.relative_to(run.path).as_posix() in entries)
+
+
+def best_step(run: RunFolder) -> tuple[int, float]:
+    """The step of the lowest validation loss among those whose weights are there, and the loss; (-1, infinity) without any."""
+    kept = {*kept_steps(run)}
+    losses = [(line["val_loss"], -line["step"]) for line in run.metrics if line["step"] in kept and "val_loss" in line]
+    loss, step = min(losses, default=(math.inf, 1))
+    return -int(step), loss
+
+
+def average_weights(run: RunFolder, like: PyTree, newest: int) -> PyTree:
+    """The mean of the newest weights, taken on the host, where nothing is compiled; CheckpointError where there are none."""
+    steps = kept_steps(run)[-newest:]
     if not steps:
-        raise CheckpointError(f"{folder} holds no weights to average")
-    total = jax.tree.map(np.asarray, load_weights(folder / f"{steps[0]}{SUFFIX}", like))
+        raise CheckpointError(f"{run.evaluated} holds no weights to average")
+    total = jax.tree.map(np.asarray, load_weights(weights_of(run, steps[0]), like))
     for step in steps[1:]:
-        total = jax.tree.map(np.add, total, load_weights(folder / f"{step}{SUFFIX}", like))
+        total = jax.tree.map(np.add, total, load_weights(weights_of(run, step), like))
     return jax.tree.map(lambda leaf: jax.device_put(leaf / len(steps)), total)

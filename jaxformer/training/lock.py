@@ -73,11 +73,16 @@ def _folder_locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _no_link(path: str, flags: int) -> int:
+    """A link would have another file written."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _locked(path: Path) -> BinaryIO:
     """The lock's file, empty. It is locked until it is closed."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        file = path.open("a+b", buffering=0)
+        file = open(path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115 it is open as long as it is locked
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

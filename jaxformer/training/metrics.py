@@ -32,7 +32,8 @@ def read_lines(path: Path, run: str, least: int) -> list[Line]:
     data = check_file(path).read_bytes() if path.exists() else b""
     lines = data.splitlines(keepends=True)
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
-    found = [_read(line, run, has_checks) for line in lines]
+    of_run = any(_read(line, run, has_checks) for line in lines)  # a file of older lines names no run
+    found = [_read(line, run if of_run else "", has_checks) for line in lines]
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
         warnings.warn(f"{path}: line {', '.join(damaged)} is damaged, incomplete or of another run, and left out", stacklevel=3)
     if len(data) < least:

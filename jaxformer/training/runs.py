@@ -4,6 +4,7 @@ Only the JAX side has runs: the twin has none.
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +25,10 @@ RUN = "run"
 """In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
 MOST_BYTES = 2**27
 """Of a config.json; one with a table of numbers has 20 million."""
-BEGUN = (CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS)
+BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
 """What a run leaves that ended before its first checkpoint."""
+AT_ONCE = {LOCK, CONFIG + UNFINISHED, MANIFEST + UNFINISHED}
+"""What it leaves that has no manifest yet."""
 LEFTOVERS = f"*{UNFINISHED}", f"{EVALUATED}/*{UNFINISHED}", f"{CHECKPOINTS}/*.orbax-checkpoint-tmp", f"{CHECKPOINTS}/tmp*"
 """What a process leaves that is killed while it writes."""
 
@@ -41,14 +44,13 @@ class RunFolder:
         """A new run; InputError where the folder holds a run already, or other files."""
         run = cls(path)
         try:
-            run.remove_leftovers()
             if not run.is_begun:
                 raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
-            begun = BEGUN if (path / CONFIG).exists() else (MANIFEST, LOCK)
-            if path.is_dir() and any(file.name not in begun for file in path.iterdir()):
+            if path.is_dir() and run._has_other_files:
                 raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
+            run.remove_leftovers()
             path.mkdir(parents=True, exist_ok=True)
-            for name in (MANIFEST, TOKENIZER):
+            for name in (CONFIG, TOKENIZER, MANIFEST):  # the manifest, which says whose the others are, is the last to go
                 (path / name).unlink(missing_ok=True)
             run.write_config(config)
         except OSError as error:
@@ -65,9 +67,13 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings; CheckpointError where the file cannot be read, or was changed."""
+        """The settings; CheckpointError where the file cannot be read, or was changed. There is a warning where the run's
+        manifest is gone, which older runs do not have."""
         self.manifest.check(CONFIG)
-        return read_config(self.path)
+        config = read_config(self.path)
+        if RUN in config and not (self.path / MANIFEST).exists():
+            warnings.warn(f"{self.path} has lost its {MANIFEST}: its files are taken as they are, unchecked", stacklevel=2)
+        return config
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the settings."""
@@ -85,12 +91,26 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """Whether there is nothing yet to continue: no checkpoint, no metrics, no weights."""
-        kept = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
-        return not any((self.path / name).exists() for name in (METRICS, WEIGHTS)) and not any(kept)
+        kept = set(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else set()
+        return not any((self.path / name).exists() for name in (METRICS, WEIGHTS)) and kept <= self._leftovers
+
+    @property
+    def _has_other_files(self) -> bool:
+        """Whether there is what no run leaves that ends before its first checkpoint. A manifest tells whose the files are."""
+        try:
+            left = BEGUN | {path.name for path in self._leftovers} if self.manifest.entries else AT_ONCE
+        except CheckpointError:
+            left = AT_ONCE
+        return not {path.name for path in self.path.iterdir()} <= left
+
+    @property
+    def _leftovers(self) -> set[Path]:
+        """What was being written when an earlier process ended."""
+        return {found for pattern in LEFTOVERS for found in self.path.glob(pattern)}
 
     def remove_leftovers(self) -> None:
         """Remove what was being written when an earlier process ended. Only the writer of the run may do so."""
-        for leftover in [found for pattern in LEFTOVERS for found in self.path.glob(pattern)]:
+        for leftover in self._leftovers:
             remove(leftover)
 
     @property
@@ -122,13 +142,8 @@ class RunFolder:
 
     @property
     def evaluated(self) -> Path:
-        """Evaluated weights by step, which are averaged at the end."""
+        """Evaluated weights by step: the newest, which are averaged at the end, and the best."""
         return self.path / EVALUATED
-
-    @property
-    def best(self) -> Path:
-        """The evaluated weights of the lowest validation loss."""
-        return self.evaluated / f"best{Path(WEIGHTS).suffix}"
 
     @property
     def checkpoints(self) -> Path:
