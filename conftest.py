@@ -12,6 +12,9 @@ QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passe
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
+LONGEST = "test_readme.py", "test_groups.py", "test_promises.py", "test_compilation_cache.py"
+"""Files that begin first: at the end one worker would wait for the other."""
+
 gc.set_threshold(50_000, 50, 100)
 
 
@@ -23,3 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)
         os.environ |= {FOLDER: folder.name, LEAST: "0"}
         config.add_cleanup(folder.cleanup)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
