@@ -29,4 +29,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
