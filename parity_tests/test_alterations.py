@@ -253,10 +253,10 @@ def test_a_bug_in_all_layers_is_searched_for_once(decoder, monkeypatch):
     seen = []
     explained = explain.explain_altered
 
-    def twice(rerun, torch, jax, _):
-        says = explained(rerun, torch, jax, hints)
+    def twice(rerun, torch, jax, _, end):
+        says = explained(rerun, torch, jax, hints, end)
         hints.pop("tried")
-        seen.append((says, explained(rerun, torch, jax, hints), hints.get("tried")))
+        seen.append((says, explained(rerun, torch, jax, hints, end), hints.get("tried")))
         return says
 
     monkeypatch.setattr(explain, "explain_altered", twice)
