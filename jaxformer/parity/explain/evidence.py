@@ -4,7 +4,7 @@ All of it is torch's, parameters too: a cause does not depend on what a JAX mode
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,10 @@ class Difference:
     """Whether jax's weights were made of torch's scores."""
     hints: dict[Any, Any] = field(default_factory=dict)
     """What explained other modules of the same run: layers repeat, and so do their bugs."""
-    rerun: Callable[[], Any] = lambda: None
-    """torch's call that made its array, to run again; None where torch is not at hand."""
+    reruns: Callable[[], Iterator[Rerun]] = lambda: iter(())
+    """torch's calls that may have made its array, to run again, the likely one first; none where torch is not at hand."""
+    backward: "Callable[[], Backward | None]" = lambda: None
+    """torch's call that sends it back, if it is a gradient; None where torch is not at hand."""
     normal: np.ndarray | None = None
     """Of an output, jax's along the normal run, with its own axes."""
 
@@ -84,7 +86,7 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
         backward = partial(backward_of, traced, mismatch)
-        return Difference(*both, "gradient", what=mismatch.what, hints=traced.hints, rerun=backward)
+        return Difference(*both, "gradient", what=mismatch.what, hints=traced.hints, backward=backward)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
@@ -92,9 +94,9 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
         norm = calls.get(Site(parent(owner.path), 0))
         before = {"input": as_float64(norm.inputs[0]), OLD: as_float64(traced.reference.buffers[owner.path])} if norm else {}
         return Difference(*both, STATISTIC, Evidence(before))
-    rerun = partial(rerun_of_mismatch, traced, mismatch)
+    reruns = partial(reruns_of_mismatch, traced, mismatch)
     evidence, normal = evidence_of(traced, mismatch), normal_output(traced, mismatch)
-    return Difference(*both, "value", evidence, hints=traced.hints, rerun=rerun, normal=normal)
+    return Difference(*both, "value", evidence, hints=traced.hints, reruns=reruns, normal=normal)
 
 
 def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
@@ -105,22 +107,27 @@ def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
     return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
-def rerun_of_mismatch(traced: Traced, mismatch: Mismatch) -> Rerun | None:
-    """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it."""
+def reruns_of_mismatch(traced: Traced, mismatch: Mismatch) -> Iterator[Rerun]:
+    """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it; and then
+    the nearest whose inputs are seen in jax too, since jax's code before a tap may begin as early."""
     if mismatch.place is None or (traced.draws and traced.draws.differences()):
-        return None  # what one side alone draws is a cause already
+        return  # what one side alone draws is a cause already
     site, part, number = mismatch.place
     place, owner = ArrayKey(traced.pairs[site], part, number), traced.pairs[mismatch.owner]
     seen = {each.place.site for each in traced.isolated.mismatches if each.place and each.place.part == "inputs"}
+    owners = [owner]
     if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
-        around = (Site(path, 0) for path in ancestors(owner.path))
-        owner = next((each for each in around if each in traced.reference.calls), CALL)
+        around = [*(Site(path, 0) for path in ancestors(owner.path)), CALL]
+        whole = {CALL, *(site for site, part in traced.borders if part == "inputs")}
+        owners = [next(each for each in around if each in those) for those in ({CALL, *traced.reference.calls}, whole)]
     buffers = traced.reference.buffers
     borders = frozenset(t for j, t in traced.pairs.items() if j not in traced.valid and t.path not in buffers)
-    rerun = rerun_of(traced.reference, owner, place, borders, mismatch.torch)
-    if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
-        rerun.jax_gradients = traced.gradients
-    return rerun
+    for each in dict.fromkeys(owners):
+        rerun = rerun_of(traced.reference, each, place, borders, mismatch.torch)
+        if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
+            rerun.jax_gradients = traced.gradients
+        if rerun:
+            yield rerun
 
 
 def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":

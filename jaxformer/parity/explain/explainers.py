@@ -1,5 +1,6 @@
 """The explainers of a difference: one list, in the order in which they are asked."""
 
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +29,10 @@ FAILURES = (ArithmeticError, LookupError, MemoryError, ParityError, TypeError, V
 """How arrays break an explanation."""
 
 
+SECONDS = 15.0
+"""Of this process, at most, for changes of torch's code that may explain one difference: other processes change nothing."""
+
+
 class Explainer(NamedTuple):
     """One kind of cause."""
 
@@ -53,17 +58,19 @@ def same_shapes(difference: Difference) -> bool:
 
 def explain_rerun(difference: Difference) -> str:
     """By torch's own code, if torch is at hand."""
-    if (rerun := difference.rerun()) is None:
-        return ""
-    from jaxformer.parity.explain.alterations.explain import explain_altered
-
     torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
-    return explain_altered(rerun, torch, jax, difference.hints)
+    end = time.process_time() + SECONDS
+    for rerun in difference.reruns():
+        from jaxformer.parity.explain.alterations.explain import explain_altered
+
+        if says := explain_altered(rerun, torch, jax, difference.hints, end):
+            return says
+    return ""
 
 
 def explain_stops(difference: Difference) -> str:
     """By torch's own code on the way back."""
-    if (backward := difference.rerun()) is None:
+    if (backward := difference.backward()) is None:
         return ""
     from jaxformer.parity.explain.alterations.stopped import explain_stopped
 

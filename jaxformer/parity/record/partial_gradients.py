@@ -9,6 +9,7 @@ import numpy as np
 from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.capture.torch_hooks import watch_torch
+from jaxformer.parity.numerics.crops import part_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.reference import Reference, tensors_of
@@ -53,12 +54,13 @@ class Cut:
     def _seen(self, site: Site, part: str, value: Any) -> Any:
         import torch
 
-        arrays = arrays_in(value)
-        gradients = getattr(self.calls[site], f"{part.removesuffix('s')}_gradients") if (site, part) in self.sending else ()
+        arrays, record = arrays_in(value), self.calls.get(site)
+        gradients = getattr(record, f"{part.removesuffix('s')}_gradients") if (site, part) in self.sending else ()
         with torch._C.DisableTorchFunction():  # this is none of the model's code
-            for array, gradient in zip(arrays, gradients, strict=False):
+            for array, gradient, recorded in zip(arrays, gradients, getattr(record, part, ()), strict=False):
                 if gradient is not None:
-                    self.total = self.total + (array * torch.from_numpy(gradient)).sum()
+                    compared = array[part_of(host(array), recorded)]
+                    self.total = self.total + (compared * torch.from_numpy(gradient)).sum()
             if (site, part) not in self.cut:
                 return value
             leaves = [array.detach().requires_grad_(array.is_floating_point()) for array in arrays]

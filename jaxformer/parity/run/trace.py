@@ -22,6 +22,7 @@ from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_flo
 from jaxformer.parity.record.reference import Perturbed, Reference, saying
 from jaxformer.parity.record.rounding_error import holders
 from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.cropped_outputs import as_long_as_jaxs
 from jaxformer.parity.run.end_to_end import NormalRun, propagate
 from jaxformer.parity.run.fit_arrays import plain_orders
 from jaxformer.parity.run.isolated import Isolated, Isolation, Mismatch
@@ -229,7 +230,8 @@ def paired(
     left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
     attention = pair_attention(left, reference.calls, parameters)
     valid = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}
-    reference = replace(reference, calls=without_uneven_gradients(reference.calls, all_calls, pairs))
+    theirs = as_long_as_jaxs(without_uneven_gradients(reference.calls, all_calls, pairs), ours.outputs, pairs)
+    reference = replace(reference, calls=theirs)
     return {**pairs, **attention, CALL: CALL}, valid, reference
 
 

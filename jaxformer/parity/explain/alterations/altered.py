@@ -32,6 +32,8 @@ class Dial(NamedTuple):
     inside: Callable[[float], Inside]
     sure: bool = False
     """Whether it is searched for even where a small change of it does not lead to jax's array."""
+    seeds: tuple[float, ...] = ()
+    """Where the search begins, if torch has no such number."""
 
     def at(self, value: float, said: str) -> Alteration:
         """With one number."""

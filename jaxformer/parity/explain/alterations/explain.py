@@ -11,12 +11,15 @@ import numpy as np
 from jaxformer.parity.explain.alterations import (
     losses,
     of_children,
+    of_discretisation,
     of_draws,
+    of_loops,
     of_masks,
     of_modules,
     of_operands,
     of_operations,
     of_pairs,
+    of_parts,
     of_recurrences,
     of_results,
     of_rotations,
@@ -30,8 +33,6 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
-SECONDS = 15.0
-"""Of this process, at most, for one difference: other processes change nothing."""
 REFUSED = (
     ArithmeticError,
     AssertionError,
@@ -47,12 +48,12 @@ MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 
 
-def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any]) -> str:
+def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], end: float) -> str:
     """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array. `hints` has what
-    explained other modules, and how many alterations were tried."""
+    explained other modules, and how many alterations were tried. At `end`, in seconds of this process, it gives up."""
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
-    end, known = time.process_time() + SECONDS, hints.setdefault("alterations", {})
+    known = hints.setdefault("alterations", {})
     limit = near_enough(torch, jax)
     for alteration in every(rerun) if known else ():
         if alteration[:2] in known and (fits := again(rerun, alteration, known[alteration[:2]], jax, limit)):
@@ -61,6 +62,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
     rounded: list[tuple[str, float]] = []
     for kind, most in kinds(rerun):
         found: list[tuple[str, float]] = []
+        digits: dict[str, int] = {}
         for alteration in until_refused(kind):
             if time.process_time() > end or len(found) >= most:
                 break
@@ -70,9 +72,10 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
                 continue
             if fits and is_new(fits[0], found):
                 (found if fits[1] <= EXPLAINED else rounded).append(fits[:2])
+                digits[fits[0]] = len(say(fits[2]))
                 known.setdefault(alteration[:2], fits[2])
         if found:
-            return said(found)
+            return said(sorted(found, key=lambda each: digits[each[0]]))
     return said(rounded[:1])
 
 
@@ -176,8 +179,10 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of each operation of its code, kind by kind; of two; and of what one reads."""
     for operation in rerun.operations:
-        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of,))
+        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, *of_parts.KINDS))
         yield from of_operations.alterations_of(operation)
+    for several in (of_parts.copies, of_loops.alterations_of, of_discretisation.alterations_of):
+        yield from until_refused(several(rerun.operations))
     yield from of_pairs.alterations_of(rerun)
     yield from of_operands.alterations_of(rerun.operations)
 

@@ -15,6 +15,8 @@ SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
 STEPS = 9
 HOPEFUL = 0.3
 """The least cosine between what a change of the number does and the difference."""
+WORSE = 4.0
+"""So many times torch's difference is what a number that torch has not may begin with."""
 VISIBLE = 1e-9
 """A change smaller than this, relL2, says nothing: rounding is not far below."""
 GROWN, LARGEST_STEP = 6, 1e-3
@@ -25,15 +27,10 @@ DIGITS = range(1, 10)
 
 def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
     """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
-    other = run(2 * dial.start or 1.0)
-    if other is not None and np.array_equal(other, torch):
-        return None  # nothing reads it
-    seeds = [dial.start, *(dial.start * each for each in SEEDS)]
-    if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
-        seeds.append(linear)
-    elif not dial.sure:
+    seeds = seeds_of(run, dial, torch, jax)
+    best = min(seeds, key=lambda x: off(run(x), jax), default=None)
+    if best is None or (dial.seeds and off(run(best), jax) > WORSE * off(torch, jax)):
         return None
-    best = min(seeds, key=lambda x: off(run(x), jax))
     found = newton(run, best, jax)
     least = off(run(found), jax)
     if not least <= max(limit, NEARLY):
@@ -42,6 +39,19 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: floa
         if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
             return value, residual
     return None
+
+
+def seeds_of(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> list[float]:
+    """From where the number is searched for; none where torch's leads nowhere."""
+    if dial.seeds:
+        return [*dial.seeds]
+    other = run(2 * dial.start or 1.0)
+    if other is not None and np.array_equal(other, torch):
+        return []  # nothing reads it
+    seeds = [dial.start, *(dial.start * each for each in SEEDS)]
+    if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
+        return [*seeds, linear]
+    return seeds if dial.sure else []
 
 
 def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:

@@ -12,6 +12,7 @@ from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "left out": torch.zeros_like,
     "taken for 1": torch.ones_like,
+    "taken twice": lambda x: 2 * x,
     "plus 1": lambda x: x + 1,
     "minus 1": lambda x: x - 1,
     "negated": torch.neg,
@@ -72,7 +73,7 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
         yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
     elif isinstance(value, int):
         usual = USUAL_SIZES if value > 1 and isinstance(owner, torch.nn.Module) else ()
-        for other in dict.fromkeys((value - 1, value + 1, 1, *usual)):
+        for other in dict.fromkeys((value - 1, value + 1, 1, 2 * value, *usual)):
             yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
     elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
         for more in (-1, 1):

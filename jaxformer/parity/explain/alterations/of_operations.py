@@ -9,9 +9,11 @@ import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Compute, Operation
+from jaxformer.parity.explain.alterations.other_arguments import other_values, shown
 from jaxformer.parity.explain.alterations.other_functions import (
     ACTIVATIONS,
     EPSILON_BEHIND_ROOT,
+    EXPONENTIALS,
     NORMS,
     PLAIN_NAMES,
     POOLINGS,
@@ -21,6 +23,7 @@ from jaxformer.parity.explain.alterations.other_functions import (
     merged,
     of_windows,
     padded,
+    shifted,
     split_otherwise,
     with_operand,
 )
@@ -74,8 +77,11 @@ def others(operation: Operation) -> Iterator[Alteration | Dial]:
     known = PLAIN_NAMES.get(name, name)
     if known in ACTIVATIONS:
         for other, function in ACTIVATIONS.items():
-            if other != known and ("softmax" in other) <= (known in ("softmax", "sigmoid")):
+            alike = ("softmax" in other) <= (known in ("softmax", "sigmoid"))
+            if other != known and alike and function(operation.args[0]).any():  # 0 everywhere is told by what is left out
                 yield instead(operation, f"{other} there", lambda f, a, k, n, function=function: function(a[0]))
+    for other, function in EXPONENTIALS.items() if name == "exp" else ():
+        yield instead(operation, f"{other} there", lambda f, a, k, n, function=function: function(a[0]))
     if name in CONTRARY:
         yield instead(operation, f"{CONTRARY[name].__name__} there", lambda f, a, k, n: CONTRARY[name](*a))
     if name in OTHERWISE and sum(isinstance(each, torch.Tensor) for each in operation.args[:2]) == 2:
@@ -132,53 +138,11 @@ def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
         ):
             yield instead(operation, f"without {'its bias' if value.ndim == 1 else at}", with_argument(at, None))
         else:
-            for other in other_values(value, operation):
+            for other in other_values(value, operation.name):
                 said = f"with {shown(other)} for {shown(value)} there"
                 yield instead(operation, said, with_argument(at, other))
     if operation.name == "scaled_dot_product_attention" and operation.kwargs.get("scale") is None:
         yield number(operation, "scale", operation.args[0].shape[-1] ** -0.5)
-
-
-def other_values(value: Any, operation: Operation) -> list[Any]:
-    """What could stand there instead."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        near = [value - 1, value + 1]
-        return [*([-1] if value == 0 else [0] if value == -1 else []), *near] if operation.name == "getitem" else near
-    if isinstance(value, slice):
-        ends = [(value.start, value.stop)]
-        ends += [(each, value.stop) for each in moved(value.start)] + [(value.start, each) for each in moved(value.stop)]
-        ends += from_other_end(value)
-        return [slice(*each, value.step) for each in ends[1:]]
-    if type(value) in (tuple, list) and 0 < len(value) <= 4:
-        items = list(value)
-        one = [[*items[:i], other, *items[i + 1 :]] for i, each in enumerate(items) for other in other_values(each, operation)]
-        alike = len(items) > 1 and isinstance(items[0], int) and items.count(items[0]) == len(items)
-        all_of_them = [[other] * len(items) for other in other_values(items[0], operation)] if alike else []
-        return [type(value)(each) for each in all_of_them + one]
-    return []
-
-
-def from_other_end(part: slice) -> list[tuple[Any, Any]]:
-    """As many, left out at the other end."""
-    if part.start is None and isinstance(part.stop, int) and part.stop < 0:
-        return [(-part.stop, None)]
-    return [(None, -part.start)] if part.stop is None and isinstance(part.start, int) and part.start > 0 else []
-
-
-def moved(end: Any) -> list[int]:
-    """An end of a slice, one further on either side."""
-    return [end - 1, end + 1] if isinstance(end, int) else []
-
-
-def shown(value: Any) -> str:
-    """As Python has it; a slice as in brackets."""
-    if isinstance(value, slice):
-        return ":".join("" if each is None else str(each) for each in (value.start, value.stop))
-    if isinstance(value, tuple) and any(isinstance(each, slice) for each in value):
-        return f"[{', '.join(map(shown, value))}]"
-    return "..." if value is ... else repr(value)
 
 
 def number(operation: Operation, at: int | str, value: float) -> Dial:
@@ -236,6 +200,10 @@ def exchanged(operation: Operation) -> Iterator[Alteration]:
     tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
     if operation.name in SWAPPED and tensors and tuple(one.shape) == tuple(other.shape):
         yield instead(operation, "exchanges the two", lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k))
+    if operation.name == "glu":
+        axis = next(iter(operation.args[1:]), operation.kwargs.get("dim", -1))
+        halves = partial(with_operand, 0, lambda x: torch.cat(x.chunk(2, axis)[::-1], axis))
+        yield instead(operation, "exchanges its halves", halves)
     if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
         yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
 
@@ -263,8 +231,9 @@ def outputs(operation: Operation) -> Iterator[Alteration]:
         for more in (1, -1, 2):
             yield instead(operation, f"has {more:+d} on it", lambda f, a, k, n, more=more: f(*a, **k) + more)
     elif x.ndim > 2 and x.shape[1] > 1:
-        for more, says in ((1, "one later"), (-1, "one earlier")):
-            yield instead(operation, f"has it {says} along axis 1", lambda f, a, k, n, more=more: f(*a, **k).roll(more, 1))
+        for axis, (more, says) in itertools.product((1, 2), ((1, "one later"), (-1, "one earlier"))):
+            for gap in ("", ", with 0 in the gap")[axis - 1 :]:
+                yield instead(operation, f"has it {says} along axis {axis}{gap}", partial(shifted, (axis, more), bool(gap)))
 
 
 def orders(operation: Operation) -> Iterator[Alteration]:

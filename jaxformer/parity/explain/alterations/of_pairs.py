@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, together
-from jaxformer.parity.explain.alterations.of_operations import instead, is_real
+from jaxformer.parity.explain.alterations.of_operations import JOINING, instead, is_real, operand
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -24,9 +24,11 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     once = [each for each in operations if len(each.runs) == 1 and is_real(each)]
     yield from epsilons(operations)
     yield from in_turn(once)
+    yield from neither(once)
     yield from taken_for(once)
     yield from exchanged(once)
     yield from exchanged_with_children(rerun, once)
+    yield from elsewhere(rerun, once)
 
 
 def alike(operations: list[Operation]) -> list[list[Operation]]:
@@ -84,6 +86,51 @@ def in_turn(operations: list[Operation]) -> Iterator[Alteration]:
             altered = {a.place: partial(done_by, b) for a, b in ((one, other), (other, one))}
             says = f"computes {one.source}, then {other.source}", "the second first"
             yield Alteration(*says, lambda altered=altered: Altered(altered))
+
+
+def neither(operations: list[Operation]) -> Iterator[Alteration]:
+    """Of two, the second of which goes on with what the first gives, both are left out."""
+    for one, other in pairwise(operations):
+        x = next(iter(one.args), None)
+        if isinstance(x, torch.Tensor) and x.shape == other.output.shape and goes_on(one, other):
+            says = f"computes {one.source}, then {other.source}", "neither"
+            yield Alteration(*says, partial(Altered, {each.place: lambda f, a, k, n: a[0] for each in (one, other)}))
+
+
+def goes_on(one: Operation, other: Operation) -> bool:
+    """Whether an operation begins with what another one gave."""
+    x = next(iter(other.args), None)
+    return isinstance(x, torch.Tensor) and x.shape == one.output.shape and torch.equal(x, one.output)
+
+
+def elsewhere(rerun: Rerun, operations: list[Operation]) -> Iterator[Alteration]:
+    """What one of them does with a second array is done with what another one gives, or at the end: a gate before the norm."""
+    for those in alike(operations):
+        for one in those:
+            tensors = [x for x in one.args[:2] if isinstance(x, torch.Tensor)]
+            for i in range(2) if one.name in JOINING and len(tensors) == 2 else ():
+                if tensors[i].shape != one.output.shape:
+                    continue
+                done = partial(done_with, one, i, tensors[1 - i])
+                left = {one.place: partial(operand, i)}
+                for other in those:
+                    if other is not one:
+                        says = f"does that behind {other.source}"
+                        altered = left | {other.place: lambda f, a, k, n, done=done: done(f(*a, **k))}
+                        yield Alteration(f"computes {one.source}", says, partial(Altered, altered))
+                if one.output.shape == rerun.wanted.shape:
+                    inside = partial(at_the_end, rerun, left, done)
+                    yield Alteration(f"computes {one.source}", "does that at the end", inside)
+
+
+def at_the_end(rerun: Rerun, left: Any, done: Any) -> Any:
+    """Inside, something is left out, and something done behind the array."""
+    return together(Altered(left), rerun.followed_by(done))
+
+
+def done_with(operation: Operation, i: int, second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """What an operation makes of another array for its operand `i`."""
+    return operation.function(*((first, second) if i == 0 else (second, first)), *operation.args[2:], **operation.kwargs)
 
 
 def done_by(operation: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:

@@ -30,6 +30,14 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softmax": lambda x: x.softmax(-1),
     "log softmax": lambda x: x.log_softmax(-1),
 }
+EXPONENTIALS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp(-x)": lambda x: torch.exp(-x),
+    "exp(x) - 1": torch.expm1,
+    "2^x": torch.exp2,
+    "1 + x": lambda x: 1 + x,
+    "(1 + x/2) / (1 - x/2)": lambda x: (1 + x / 2) / (1 - x / 2),
+}
+"""Taken for the exponential, or near it."""
 PLAIN_NAMES = {
     "leaky_relu": "leaky relu",
     "hardswish": "hard swish",
@@ -161,6 +169,15 @@ def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) ->
     sizes = [*function(*args, **kwargs).shape]
     sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
     return args[0].reshape(sizes).transpose(axis, axis + 1)
+
+
+def shifted(move: tuple[int, int], cut: bool, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Its output, moved along an axis by so many: around, or `cut` off at the end."""
+    axis, more = move
+    y = function(*args, **kwargs).roll(more, axis)
+    if cut:
+        y.select(axis, 0 if more > 0 else -1).zero_()
+    return y
 
 
 def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:

@@ -26,7 +26,7 @@ def affine_choices(evidence: Evidence) -> Choices:
         "input": fitting,
         "scale": {"1": 1.0, "1/sqrt(d_model)": width**-0.5},
         "weight": weights,
-        "bias": {"left out": False} if bias is None else {"added": True, "left out": False},
+        "bias": {"left out": 0.0} if bias is None else {"added": 1.0, "left out": 0.0, "added twice": 2.0},
     }
 
 
@@ -50,7 +50,7 @@ def tied(others: Mapping[str, Parameters], bias: np.ndarray | None) -> Weights:
 def affine(**chosen: Any) -> np.ndarray:
     """scale x W + b"""
     weight, bias = chosen["weight"]
-    return chosen["scale"] * chosen["input"] @ weight + (bias if chosen["bias"] else 0.0)
+    return chosen["scale"] * chosen["input"] @ weight + (0.0 if bias is None else chosen["bias"] * bias)
 
 
 HYPOTHESES = (Hypothesis("linear layer", affine_choices, affine),)
