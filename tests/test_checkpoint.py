@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -230,6 +231,12 @@ def test_no_room_for_a_checkpoint(saved):
         save_state(saved, 7, state(7))
     assert {path for path in saved.rglob("*") if path.is_file()} == before
     assert digest(load_state(saved, state(0))) == digest(state(6))
+
+
+def test_no_names_for_a_checkpoint(saved, monkeypatch):
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_files=100, f_favail=9))
+    with pytest.raises(CheckpointError, match=r"7 cannot be written: it takes up to 32 files and folders, and 9 are free$"):
+        save_state(saved, 7, state(7))
 
 
 @pytest.fixture(scope="module")

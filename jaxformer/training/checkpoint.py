@@ -6,6 +6,8 @@ Only the JAX side has runs: the twin has none.
 import gc
 import hashlib
 import logging
+import math
+import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +34,8 @@ from jaxformer.whole_files import to_disk
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
+NAMES = 32
+"""Files and folders of a checkpoint, at most. orbax's threads wait five minutes for one that cannot be made."""
 ADDED = "health."
 """Leaves that older checkpoints have not: they begin anew."""
 
@@ -87,6 +91,8 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         needed, free = n_bytes(state), shutil.disk_usage(folder).free
         if needed > free:
             return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
+        if (names := free_names(folder)) < NAMES:
+            return f"{folder / str(step)} cannot be written: it takes up to {NAMES} files and folders, and {names} are free"
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
             leaves = named_leaves(state)
@@ -103,6 +109,12 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         _remove_unfinished(folder)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
+
+
+def free_names(folder: Path) -> float:
+    """How many files and folders its file system can still make; infinity where it counts none."""
+    system = os.statvfs(folder)
+    return system.f_favail if system.f_files else math.inf
 
 
 def _remove_unfinished(folder: Path) -> None:
