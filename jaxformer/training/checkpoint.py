@@ -6,9 +6,9 @@ Only the JAX side has runs: the twin has none.
 import gc
 import hashlib
 import logging
-import math
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,10 +111,10 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
 
 
-def free_names(folder: Path) -> float:
-    """How many files and folders its file system can still make; infinity where it counts none."""
+def free_names(folder: Path) -> int:
+    """How many files and folders its file system can still make; the largest number where it counts none."""
     system = os.statvfs(folder)
-    return system.f_favail if system.f_files else math.inf
+    return system.f_favail if system.f_files else sys.maxsize
 
 
 def _remove_unfinished(folder: Path) -> None:
