@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -234,7 +233,7 @@ def test_no_room_for_a_checkpoint(saved):
 
 
 def test_no_names_for_a_checkpoint(saved, monkeypatch):
-    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_files=100, f_favail=9))
+    monkeypatch.setattr(checkpoint, "free_names", lambda _: 9)
     with pytest.raises(CheckpointError, match=r"7 cannot be written: it takes up to 32 files and folders, and 9 are free$"):
         save_state(saved, 7, state(7))
 
