@@ -267,7 +267,7 @@ def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
     second = range(8 * (data.index(b"\n") + 1), 8 * (data.index(b"\n", data.index(b"\n") + 1) + 1))
     for place in second[::7]:
         flip(path, place)
-        said = r"/metrics\.jsonl: line 2(, 3)? is damaged, incomplete or of another run, and left out$"
+        said = r"/metrics\.jsonl: line 2(, 3)? is damaged, incomplete or not of this run, and left out$"
         with pytest.warns(UserWarning, match=said):
             found = run.metrics
         assert found[0] == wanted[0]
@@ -281,8 +281,21 @@ def test_a_line_of_metrics_is_of_its_run(tmp_path):
     for run in runs:
         run.log({"step": 3, "val_loss": 1 / 3})
     (runs[0].path / "metrics.jsonl").write_bytes((runs[1].path / "metrics.jsonl").read_bytes())
-    with pytest.warns(UserWarning, match=r"one/metrics\.jsonl: line 1 is damaged, incomplete or of another run, and left out$"):
+    with pytest.warns(
+        UserWarning, match=r"one/metrics\.jsonl: line 1 is damaged, incomplete or not of this run, and left out$"
+    ):
         assert runs[0].metrics == []
+
+
+def test_a_line_that_comes_again_is_left_out(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "one"})
+    for step in (3, 6):
+        run.log({"step": step})
+    path = tmp_path / "run/metrics.jsonl"
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first + first + second)
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2 is damaged, incomplete or not of this run, and left out$"):
+        assert [line["step"] for line in run.metrics] == [3, 6]
 
 
 def test_lines_from_before_they_named_their_run_are_read(tmp_path):

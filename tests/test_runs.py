@@ -16,6 +16,7 @@ from jaxformer.cli import runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training import environment, plots
+from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.trained import load_trained
@@ -128,7 +129,7 @@ def test_resuming_an_older_checkpoint_takes_its_steps_again(whole, copy):
     (copy / "weights.safetensors").unlink()
     with (copy / "metrics.jsonl").open("a") as file:
         file.write('{"step": 7, "lo')
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 3 is damaged, incomplete or of another run, and left out$"):
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 3 is damaged, incomplete or not of this run, and left out$"):
         shakespeare.main(["--resume", "--out", str(copy), "--evaluate-every", "3"])
     assert final(copy) == final(whole)
     assert steps_of(copy) == [3, 6]
@@ -301,15 +302,24 @@ def test_a_run_without_a_folder_of_checkpoints_is_listed_as_damaged(copy, capsys
 
 
 @ORBAX_IS_LOUD
-def test_resume_takes_the_step_that_is_named_or_none(whole, copy):
+def test_resume_takes_the_step_that_is_named_or_none(whole, copy, monkeypatch):
     with pytest.raises(CheckpointError, match=r"checkpoints holds no checkpoint of step 5; it holds 4, 6$"):
         shakespeare.main(["--resume", "5", "--out", str(copy), "--steps", "9"])
     with pytest.raises(InputError, match=r"^checkpoint = 5 says where --resume goes on; give --resume too$"):
         shakespeare.main(["--checkpoint", "5", "--out", str(copy.parent / "new")])
     with pytest.raises(InputError, match=r"^--resume 6 and --checkpoint 4 are two steps; give one of them$"):
         shakespeare.main(["--resume", "6", "--checkpoint", "4", "--out", str(copy)])
-    with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 4$"):
-        shakespeare.main(["--resume", "4", "--out", str(copy)])
+    with pytest.raises(InputError, match=r"is at step 4 already; give --steps a larger number to go on$"):
+        shakespeare.main(["--resume", "4", "--out", str(copy), "--steps", "4"])
+    assert (copy / "checkpoints/6").exists()
+    trained = []
+    with monkeypatch.context() as patch:
+        patch.setattr(shakespeare, "fit", lambda state, *_: trained.append(load_trained(copy)[0]) or state)
+        with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 4$"):
+            shakespeare.main(["--resume", "4", "--out", str(copy)])
+    assert digest(trained[0]) != digest(load_trained(whole)[0])
+    (copy / "weights.safetensors").unlink()
+    shakespeare.main(["--resume", "4", "--out", str(copy)])
     assert final(copy) == final(whole)
     assert steps_of(copy) == [3, 6]
     shutil.rmtree(copy / "checkpoints/6/state/d")

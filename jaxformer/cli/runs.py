@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
             check_checkpoints(run)
             lines = run.metrics
             run.check_kept()
+            if WEIGHTS in run.manifest.entries and not run.weights.exists():
+                raise CheckpointError(f"{run.weights} is missing; --resume writes it again")
             run.manifest.check(WEIGHTS)
             kept = "files whole" if run.manifest.entries else "files not checked: there is no manifest.json"
         except JaxformerError as error:

@@ -32,9 +32,12 @@ class FixedTable:
         """The table in a .npy file."""
         check_file(Path(path))
         try:
-            return cls(np.load(path, mmap_mode="r"))  # mapped, its header is held against its size
-        except (OSError, EOFError, ValueError) as error:
+            array = np.lib.format.open_memmap(path, mode="r")  # mapped, its header is held against its size
+            if array.dtype.kind not in "iuf":
+                raise ValueError(f"its type is {array.dtype}")
+        except Exception as error:  # numpy reads the header with Python's own tokenizer
             raise ConfigError(f"{path} holds no table: {first_line(error)}; give a .npy file of numpy.save") from None
+        return cls(array)
 
     @property
     def shape(self) -> tuple[int, int]:

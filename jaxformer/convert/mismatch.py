@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.errors import printable
+
 LISTED = 3
 """How many names an error lists before it only counts them."""
 
@@ -23,7 +25,7 @@ class Misfit(NamedTuple):
 
 def listed(names: Sequence[str], separator: str = ", ") -> str:
     """The first of them, and how many more there are."""
-    return separator.join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+    return separator.join(map(printable, names[:LISTED])) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def say_misfits(misfits: Sequence[Misfit]) -> list[str]:

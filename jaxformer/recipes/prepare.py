@@ -78,6 +78,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless it has no
     weights, or what comes after the training is `unfinished`.
     """
+    from jaxformer.training.averaging import write_weights
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
     from jaxformer.training.environment import differences, environment
 
@@ -95,16 +96,23 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
         folder.remove_leftovers()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
+    unfinished = unfinished or from_first(lambda: not folder.weights.exists())
+
+    def check_goes_on(step: int) -> None:
+        if recipe.steps <= step and not (unfinished and recipe.steps == step):
+            raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
+
+    check_goes_on(recipe.checkpoint or 0)  # before later ones are set aside
     has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
     if recipe.checkpoint is not None or has_begun:
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
-    unfinished = unfinished or from_first(lambda: not folder.weights.exists())
-    if recipe.steps <= int(state.step) and not (unfinished and recipe.steps == int(state.step)):
-        raise InputError(f"{recipe.out} is at step {int(state.step)} already; give --steps a larger number to go on")
+    check_goes_on(int(state.step))
     if is_first():
         folder.forget_after(int(state.step))
         folder.begin_manifest()
         _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
+    if recipe.checkpoint is not None:
+        write_weights(folder, folder.weights, state.model)  # what is there is of a later step
     return folder, state
 
 

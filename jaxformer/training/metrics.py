@@ -10,7 +10,7 @@ Only the JAX side has runs: the twin has none.
 import json
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from jaxformer.validation.fields import check_file
@@ -33,13 +33,24 @@ def read_lines(path: Path, run: str, least: int) -> list[Line]:
     lines = data.splitlines(keepends=True)
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
     of_run = any(_read(line, run, has_checks) for line in lines)  # a file of older lines names no run
-    found = [_read(line, run if of_run else "", has_checks) for line in lines]
+    found = _in_order(_read(line, run if of_run else "", has_checks) for line in lines)
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
-        warnings.warn(f"{path}: line {', '.join(damaged)} is damaged, incomplete or of another run, and left out", stacklevel=3)
+        warnings.warn(
+            f"{path}: line {', '.join(damaged)} is damaged, incomplete or not of this run, and left out", stacklevel=3
+        )
     if len(data) < least:
         said = f"it has {len(data):,} bytes, and was written with {least:,}: the steps in the rest are not known"
         warnings.warn(f"{path} is cut: {said}", stacklevel=3)
     return [line for line in found if line is not None]
+
+
+def _in_order(lines: Iterable[Line | None]) -> list[Line | None]:
+    """Lines as a run writes them, each of a later step; one that is not has been put there."""
+    found, last = list[Line | None](), -1
+    for line in lines:
+        found.append(line if line is not None and line["step"] > last else None)
+        last = last if found[-1] is None else found[-1]["step"]
+    return found
 
 
 def _read(line: bytes, run: str, has_check: bool) -> Line | None:

@@ -48,6 +48,8 @@ def check_number(
     interval = f"{'(' if open_below else '['}{least:g}, {end}"
     if not isinstance(value, int | float) or isinstance(value, bool) or not -MOST < value < MOST:
         raise ConfigError(f"{name} = {value!r:.30} is not a finite number; give one in {interval}")
+    if isinstance(value, int) and abs(value) > LARGEST_SIZE:
+        raise ConfigError(f"{name} = {value!r:.30} does not fit int32; write it as a number with a point")
     if open_below and least < value < least + LEAST:
         raise ConfigError(f"{name} = {value:g} may be 0 in float32; give a number of at least {LEAST:g}")
     inside = least <= value < below if most is None else least <= value <= most
