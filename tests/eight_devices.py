@@ -17,6 +17,7 @@ import optax
 
 import jaxformer as jf
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
+from jaxformer.collectives import in_order
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.distributed.compare import judge
 from jaxformer.distributed.mutants import MUTANTS
@@ -151,6 +152,7 @@ def refused() -> list[str]:
 
 
 def main() -> None:
+    in_order()
     found = {"refused": refused(), "stays": stays()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}

@@ -81,6 +81,13 @@ def test_what_a_mesh_needs_is_asked_of_the_devices_that_share_a_memory(eight):
     assert simulated == 8 * accelerator
 
 
+@pytest.mark.parametrize("command", ["generate no", "translate no x", "parity sharded no", "info no"])
+def test_collectives_are_in_order_before_jax_has_its_devices(command, monkeypatch, refusal):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    refusal(dispatch, [*command.split(), "--mesh", "data=2"])
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
 def test_init_checkpoints_and_generation(eight):
     stays = eight["stays"]
     assert stays["same init"]

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from jaxformer.collectives import SCHEDULER
 from jaxformer.errors import InputError
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.capture.call_sites import Site
@@ -100,7 +101,7 @@ def described(given: Any) -> str:
 
 def run(step: Callable[..., Any], *given: Any) -> Any:
     """step(*given), compiled in little time, for it runs once."""
-    return jax.block_until_ready(jax.jit(step, compiler_options=RUN_ONCE)(*given))
+    return jax.block_until_ready(jax.jit(step, compiler_options={**RUN_ONCE, SCHEDULER: False})(*given))
 
 
 def copies(array: Any) -> list[tuple[Any, np.ndarray]]:
