@@ -12,6 +12,7 @@ from unittest.mock import patch
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -114,6 +115,46 @@ def own_steps() -> list[str]:
     return [*said, verdict_of(replace(made, loss=lambda model, batch, key: 1.0), reference)]
 
 
+TOY = {"up": {"kernel": np.linspace(0.1, 1.0, 16, dtype=np.float32).reshape(4, 4)}}
+ROWS = np.linspace(-1.0, 1.0, 16, dtype=np.float32).reshape(4, 4)
+WARM_UP = optax.sgd(optax.linear_schedule(0.0, 0.1, 100))
+
+
+def toy_loss(model, batch, key, count=16.0):
+    return ((batch @ model["up"]["kernel"]) ** 2).sum(), jnp.asarray(count)
+
+
+def toy_step(factor):
+    def step(state, batch, key):
+        loss = lambda model: factor * toy_loss(model, batch, key)[0] / 16  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(state.model)
+        updates, moments = WARM_UP.update(gradient, state.moments, state.model)
+        after = replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
+        return after, value / factor
+
+    return jax.jit(step)
+
+
+TOYS = {
+    "a warm-up": {"optimizer": WARM_UP, "step": toy_step(1)},
+    "a warm-up, and twice the gradient": {"optimizer": WARM_UP, "step": toy_step(2)},
+    "a rate of 0": {"optimizer": optax.sgd(0.0)},
+    "NaN": {"loss": lambda *given: toy_loss(*given, count=jnp.nan)},
+    "a count of 0": {"loss": lambda *given: toy_loss(*given, count=0.0)},
+    "no gradient": {"loss": lambda model, batch, key: (jnp.asarray(1.0), jnp.asarray(1.0))},
+}
+"""What a model of two lines is compared with, in little time."""
+
+
+def toy(changes) -> str:
+    """What is said of it, or the refusal, or whatever else is raised."""
+    given = {"model": TOY, "mesh": "data=2", "batch": ROWS, "loss": toy_loss, "optimizer": optax.sgd(0.1), **changes}
+    try:
+        return jf.compare_sharded(**given).verdict
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def verdict_of(made, reference) -> str:
     """Or the refusal, or whatever else is raised."""
     try:
@@ -156,7 +197,7 @@ def main() -> None:
     found = {"refused": refused(), "stays": stays()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
-    found |= {"own steps": own_steps(), "sizes": sizes()}
+    found |= {"own steps": own_steps(), "sizes": sizes(), "toys": {name: toy(changes) for name, changes in TOYS.items()}}
     found["pairs"] = str(jf.compare_sharded(small(PAIR_CONFIG), PRODUCT))
     print(json.dumps(found | {"training": training()}))
 

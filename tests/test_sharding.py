@@ -22,7 +22,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
-from tests.eight_devices import TRIED
+from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config
 
 
@@ -65,6 +65,22 @@ def test_a_step_of_the_users_own(eight):
         "InputError: step gives step as a ndarray; give a jax array, as the mesh holds it",
         "InputError: loss gives a float; give loss(model, batch, key) -> (sum, count), two numbers",
     ]
+
+
+NOT_FINITE = "the loss is not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+SAID = {
+    "a warm-up": "EQUAL: loss, updates (tier A)",
+    "a warm-up, and twice the gradient": "DIFFERENT: updates: first model.up.kernel: max/rms ",
+    "a rate of 0": "COULD NOT COMPARE: updates: the step on one device changes no weight and no moment; give an optimizer",
+    "NaN": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
+    "a count of 0": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
+    "no gradient": "COULD NOT COMPARE: gradients: all of them are 0 on one device; give a loss that depends on the parameters",
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_what_is_said_of_a_step(eight, name):
+    assert eight["toys"][name].startswith(SAID[name])
 
 
 def test_blocks_that_stand_where_they_should_are_in_no_other_order():

@@ -25,7 +25,7 @@ from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.pytree import named_leaves
+from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.optimizers import make_optimizer
@@ -72,7 +72,7 @@ class Case:
             return run(step, self.state, self.batch, self.key)
 
     def _run_own(self, step: Step) -> Recorded:
-        with jax.enable_x64(True):
+        with jax_float64():
             state, value = state_and_loss(step(self.state, self.batch, self.key))
         leaves = {name: leaf for name, leaf in named_leaves(state).items() if not name.startswith(COUNTS)}
         return Recorded({}, {"loss": value}, {}, leaves)
@@ -119,6 +119,9 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     alone: list[str] = []
     for name in STAGES:
         ours, theirs = getattr(found, name), getattr(reference, name)
+        if lacks := nothing_to_see(name, theirs, case.state):
+            stages.append(Stage(name, "failed", lacks))
+            break
         if not ours and name in INSIDE:
             stages.append(Stage(name, "n/a", f"your own step shows nothing of it{HIDDEN if name == 'gradients' else ''}"))
             continue
@@ -137,6 +140,20 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
         stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{said}"))
     facts = environment() | {"mesh": str(mesh), "devices": str(mesh.devices)}
     return Report(tier="A", tolerance=TOLERANCES["activation"][0], stages=stages, environment=facts)
+
+
+def nothing_to_see(stage: str, theirs: Arrays, before: TrainState) -> str:
+    """Why a step on one device shows nothing of a mistake, '' where it may: equal arrays would say nothing."""
+    if stage in ("loss", "gradients"):
+        for name, array in theirs.items():
+            if not np.isfinite(array).all():
+                what = "the loss is" if stage == "loss" else f"the gradient of {name} is"
+                return f"{what} not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+        if stage == "gradients" and not any(map(np.any, theirs.values())):
+            return "all of them are 0 on one device; give a loss that depends on the parameters"
+    if stage == "updates" and all(np.array_equal(leaf, theirs[name]) for name, leaf in named_weights(before).items()):
+        return "the step on one device changes no weight and no moment; give an optimizer whose rate is not 0"
+    return ""
 
 
 def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed | None] | None:

@@ -16,7 +16,6 @@ from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.placement import along_rows, as_placed
-from jaxformer.training.losses import mean
 from jaxformer.training.step import Loss, TrainState
 
 Step = Callable[[TrainState, Any, PRNGKeyArray | None], tuple[TrainState, Array]]
@@ -57,13 +56,13 @@ class _Outputs:
 def recorded_step(
     state: TrainState, batch: Any, key: PRNGKeyArray | None, *, loss: Loss, optimizer: optax.GradientTransformation
 ) -> Recorded:
-    """The step of `train_step`, written out, so that every call in it can be seen."""
+    """The step of `train_step`, written out, so that every call in it can be seen. A loss over nothing is not finite here."""
 
     def seen_loss(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Array, Arrays]:
         outputs = _Outputs()
         with watch_jax(model, outputs):
             total, count = sum_and_count(loss(model, batch, key))
-        return mean(total, count), outputs.found
+        return total / count, outputs.found
 
     with written_out():
         batch = along_rows(batch)

@@ -28,6 +28,8 @@ OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.1, 
 LEAST_ROWS, LONGEST = 8, 16
 MOMENT = 1e-3
 """The size of drawn moments, which is that of small gradients."""
+COUNT = 1
+"""Steps taken before: at 0 the rate of a warm-up is 0, and hides the gradient."""
 PAD = 0
 """Of an encoder-decoder's pairs."""
 
@@ -38,18 +40,21 @@ def excited(config: ModelConfig) -> Model:
 
 
 def wide_state(model: Any, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first step, in float64, on the host."""
+    """A state before a step, in float64, on the host."""
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if is_weight(leaf) else np.asarray(leaf), model)
         state = jax.tree.map(np.asarray, train_state(jax.tree.map(jnp.asarray, wide), optimizer))
-    return replace(state, moments=drawn(state.moments, named_weights(model)))
+    return replace(state, step=np.full_like(state.step, COUNT), moments=drawn(state.moments, named_weights(model)))
 
 
 def drawn(moments: Any, parameters: Iterable[str]) -> Any:
-    """Moments of parameters with values, for zeros hide whatever is done with them. All are positive, as squares have to be."""
+    """Moments of parameters with values, for zeros hide whatever is done with them. All are positive, as squares have to be.
+    Steps are counted on."""
     rng, ends = np.random.default_rng(0), tuple(f".{name}" for name in parameters)
 
     def fill(name: str, leaf: Any) -> Any:
+        if f".{name}".endswith(".count"):
+            return np.full_like(leaf, COUNT)
         is_moment = is_weight(leaf) and f".{name}".endswith(ends)
         return MOMENT * rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype) if is_moment else leaf
 
