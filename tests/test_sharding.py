@@ -16,7 +16,8 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
-from jaxformer.distributed.causes import other_order
+from jaxformer.distributed.causes import explain, other_order
+from jaxformer.distributed.compare import worst
 from jaxformer.distributed.predict import flops_of
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
@@ -83,6 +84,17 @@ def test_what_is_said_of_a_step(eight, name):
     assert eight["toys"][name].startswith(SAID[name])
 
 
+def test_the_worst_update_is_the_one_that_is_printed():
+    theirs = {"model.a": np.ones(2), "model.b": np.ones(2)}
+    assert worst("updates", {**theirs, "model.b": np.array([1.0, 1.0 + 2**-50])}, theirs).startswith("at most max/rms 8.9e-16")
+
+
+def test_all_axes_that_explain_an_array_are_named():
+    theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
+    placed = SimpleNamespace(sizes={"data": 2, "fsdp": 4, "tensor": 2}, whole=2 * theirs, differing=list)
+    assert explain(placed, theirs) == (["data", "tensor"], "summed over it once too often")
+
+
 def test_blocks_that_stand_where_they_should_are_in_no_other_order():
     theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
     placed = SimpleNamespace(sizes={"data": 2}, whole=theirs)
@@ -129,7 +141,7 @@ def test_every_mistake_of_shards_is_named_with_its_axis():
     command = [sys.executable, "-m", "jaxformer", "parity", "sharded", "--mutants"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("14/14 mutants of shards killed, each with its axis\n")
+    assert done.stdout.endswith("15/15 mutants of shards killed, each with its axis\n")
 
 
 def test_what_does_not_fit_is_refused_in_one_line(eight):

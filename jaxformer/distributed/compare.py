@@ -17,7 +17,7 @@ from jaxtyping import PRNGKeyArray
 
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.models import ModelConfig
-from jaxformer.distributed.causes import Placed, explain, explained, shard_means
+from jaxformer.distributed.causes import STALE, Placed, explain, explained, shard_means
 from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
 from jaxformer.distributed.step_inputs import OPTIMIZER, check_rows, default_batch, default_loss, excited, wide_state
 from jaxformer.parity.judge.comparison import environment
@@ -130,13 +130,14 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
             stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}"))
             continue
         place, how_far, placed = wrong
-        axis, cause = explain(placed, np.asarray(theirs[place])) if placed else ("", "")
-        if not axis and name == "loss":
-            axis, cause = unequal_mean(case, mesh, around)
-        if not axis and placed:
+        fit, cause = explain(placed, np.asarray(theirs[place])) if placed else ([], "")
+        if not fit and name == "loss":
+            fit, cause = unequal_mean(case, mesh, around)
+        if placed and len(fit) != 1 and cause != STALE:
             alone = alone or list(axes_at_fault(case, mesh, reference, around))
-            axis = ", ".join(alone)
-        said = f"; axis {axis}{f': {cause}' if cause else ''}" if axis else ""
+            fit = [axis for axis in fit if axis in alone] or fit or alone
+        axis = (" or " if cause and cause != STALE else ", ").join(fit)
+        said = f"; axis {axis}{f': {cause}' if cause else ''}" if fit else ""
         stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{said}"))
     facts = environment() | {"mesh": str(mesh), "devices": str(mesh.devices)}
     return Report(tier="A", tolerance=TOLERANCES["activation"][0], stages=stages, environment=facts)
@@ -199,15 +200,15 @@ def null_gradients(stage: str, theirs: Arrays) -> float:
     return NULL_GRADIENT * rms(theirs.values()) if stage == "gradients" else 0.0
 
 
-def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[str, str]:
+def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[list[str], str]:
     """Whether the loss is a mean of the shards' means, which is seen without dropout."""
     quiet = replace(case, key=None)
     found = np.asarray(quiet.on(mesh, around)[0].loss["loss"])
     with jax_float64():
-        for axis, parts in (("data", mesh.data), ("fsdp", mesh.fsdp), ("data, fsdp", mesh.rows)):
+        for axes, parts in ((["data"], mesh.data), (["fsdp"], mesh.fsdp), (["data, fsdp"], mesh.rows)):
             if parts > 1 and explained(found, np.asarray(shard_means(case.loss, case.state.model, case.batch, parts))):
-                return axis, "a mean of the shards' means, whose counts differ"
-    return "", ""
+                return axes, "a mean of the shards' means, whose counts differ"
+    return [], ""
 
 
 def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh) -> Iterator[str]:
