@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 
 import jaxformer
@@ -17,13 +18,15 @@ from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.distributed.causes import explain, other_order
-from jaxformer.distributed.compare import worst
+from jaxformer.distributed.compare import Case, decided_by_rounding, worst
 from jaxformer.distributed.predict import flops_of
+from jaxformer.distributed.recorded_step import Recorded
+from jaxformer.distributed.step_inputs import wide_state
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
-from tests.eight_devices import TOYS, TRIED
+from tests.eight_devices import TOYS, TRIED, toy_loss
 from tests.tiny import tiny_config
 
 
@@ -87,6 +90,14 @@ def test_what_is_said_of_a_step(eight, name):
 def test_the_worst_update_is_the_one_that_is_printed():
     theirs = {"model.a": np.ones(2), "model.b": np.ones(2)}
     assert worst("updates", {**theirs, "model.b": np.array([1.0, 1.0 + 2**-50])}, theirs).startswith("at most max/rms 8.9e-16")
+
+
+def test_what_rounding_alone_decides_is_not_compared():
+    sign, model = optax.sign_sgd(0.1), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
+    gradients = {"up.bias": np.full(4, 1e-17), "up.kernel": np.ones((4, 4))}
+    updates = {f"model.{name}": np.full_like(leaf, 0.9) for name, leaf in gradients.items()}
+    made = Case(wide_state(model, sign), None, None, toy_loss, sign)
+    assert decided_by_rounding(made, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
 
 
 def test_all_axes_that_explain_an_array_are_named():
