@@ -135,12 +135,30 @@ def toy_step(factor):
     return jax.jit(step)
 
 
+def other_loss(model, batch, key):
+    return toy_loss({"up": model["fc"]}, batch, key)
+
+
+OTHER = {"fc": TOY["up"]}
 TOYS = {
     "a warm-up": {"optimizer": WARM_UP, "step": toy_step(1)},
     "a warm-up, and twice the gradient": {"optimizer": WARM_UP, "step": toy_step(2)},
     "a rate of 0": {"optimizer": optax.sgd(0.0)},
     "NaN": {"loss": lambda *given: toy_loss(*given, count=jnp.nan)},
     "a count of 0": {"loss": lambda *given: toy_loss(*given, count=0.0)},
+    "MultiSteps": {"optimizer": optax.MultiSteps(optax.sgd(0.1), 2)},
+    "moments of other axes": {"optimizer": optax.adafactor(0.1, min_dim_size_to_factor=4)},
+    "another name": {"model": OTHER, "loss": other_loss},
+    "another name and its rule": {"model": OTHER, "loss": other_loss, "mesh": "tensor=2", "rules": {"fc.kernel": "D F"}},
+    "noise": {"optimizer": optax.noisy_sgd(0.1, key=0)},
+    "no optimizer": {"optimizer": "adam"},
+    "no model": {"model": None},
+    "a name": {"model": "gpt.tiny"},
+    "a key": {"model": {**TOY, "key": np.zeros(2, np.uint32)}},
+    "no batch": {"batch": None},
+    "lists": {"batch": [[1, 2]]},
+    "strings": {"batch": np.array(["a", "b"])},
+    "no key": {"key": 3},
     "no gradient": {"loss": lambda model, batch, key: (jnp.asarray(1.0), jnp.asarray(1.0))},
 }
 """What a model of two lines is compared with, in little time."""

@@ -72,12 +72,26 @@ def test_a_step_of_the_users_own(eight):
 
 
 NOT_FINITE = "the loss is not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+EQUAL = "EQUAL: loss, gradients, updates (tier A)"
 SAID = {
     "a warm-up": "EQUAL: loss, updates (tier A)",
     "a warm-up, and twice the gradient": "DIFFERENT: updates: first model.up.kernel: max/rms ",
     "a rate of 0": "COULD NOT COMPARE: updates: the step on one device changes no weight and no moment; give an optimizer",
     "NaN": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
     "a count of 0": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
+    "MultiSteps": EQUAL,
+    "moments of other axes": EQUAL,
+    "another name": "ConfigError: no rule says how model.fc.kernel is cut; add the end of its name",
+    "another name and its rule": EQUAL,
+    "noise": "InputError: the optimizer's 0.rng_key is a random key, whose draws hide a difference; compare without it",
+    "no optimizer": "InputError: optimizer = 'adam' is a str; give one of optax's",
+    "no model": "InputError: model is a NoneType, which holds no arrays; give a model, or its configuration",
+    "a name": "InputError: model is a str; give a model whose leaves are arrays, or its configuration",
+    "a key": "InputError: model.key is of type uint32, and no gradient trains it; give a model of floats alone",
+    "no batch": "InputError: a dict has no batch of its own; give batch",
+    "lists": "InputError: batch.0.0 is a int; give arrays of numbers, whose first axis is that of rows",
+    "strings": "InputError: the batch is an array of <U1 with 1 axes; give arrays of numbers",
+    "no key": "InputError: key = 3 is a int; give jax.random.key(0)",
     "no gradient": "COULD NOT COMPARE: gradients: all of them are 0 on one device; give a loss that depends on the parameters",
 }
 
@@ -167,6 +181,11 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
     ]
 
 
+def test_a_mesh_of_a_thousand_devices_is_refused_before_they_are_simulated(refusal):
+    said = refusal(dispatch, ["parity", "sharded", "gpt.tiny", "--mesh", "data=1000000"])
+    assert said == "mesh = data=1000000 has 1000000 devices; give one of at most 64, to run the step on"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -197,6 +216,11 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
+    refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=4", "--batch", "8", "--parts", "8"])
+    assert (
+        refused
+        == "--batch 8 in --parts 8 is 1 a part, which data x fsdp = 4 x 1 of the mesh does not divide; give other --parts"
+    )
 
 
 @pytest.mark.parametrize("flag", ["--device-flops", "--link"])

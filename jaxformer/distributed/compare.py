@@ -3,10 +3,11 @@
 The first array that differs is named, with the axis of the mesh and, where a formula gives it, the mistake.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.models import ModelConfig
 from jaxformer.distributed.causes import STALE, Placed, explain, explained, shard_means
 from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
-from jaxformer.distributed.step_inputs import OPTIMIZER, check_rows, default_batch, default_loss, excited, wide_state
+from jaxformer.distributed.step_inputs import OPTIMIZER, batch_of, check_rows, check_weights, default_loss, excited, wide_state
 from jaxformer.parity.judge.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, is_null, over, rms
@@ -28,9 +29,10 @@ from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named, named_leaves, named_weights
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
+from jaxformer.sharding.rules import AXES_OF, Table, with_whole
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import Loss, TrainState
-from jaxformer.validation.fields import check_function
+from jaxformer.validation.fields import check_function, check_kind
 
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
 INSIDE = ("activations", "gradients")
@@ -54,6 +56,8 @@ class Case:
     optimizer: optax.GradientTransformation
     step: Step | None = None
     """The user's own step on the mesh: its state and its loss are compared, and nothing inside of it."""
+    rules: Table = field(default_factory=lambda: AXES_OF)
+    """How the state is cut."""
 
     def on_one_device(self) -> Recorded:
         """What the step computes, as numpy arrays."""
@@ -63,12 +67,12 @@ class Case:
         """What it computes on a mesh, as the devices hold it."""
         with jax.enable_x64(True), on_mesh(mesh) as devices, around():
             assert devices is not None
-            case = replace(self, state=put(self.state), batch=put_batch(self.batch))
+            case = replace(self, state=put(self.state, self.rules), batch=put_batch(self.batch))
             return case._run() if self.step is None else case._run_own(self.step), devices
 
     def _run(self) -> Recorded:
         with jax_float64():
-            step = partial(recorded_step, loss=self.loss, optimizer=self.optimizer)
+            step = partial(recorded_step, loss=self.loss, optimizer=self.optimizer, rules=self.rules)
             return run(step, self.state, self.batch, self.key)
 
     def _run_own(self, step: Step) -> Recorded:
@@ -87,11 +91,13 @@ def compare_sharded(
     optimizer: optax.GradientTransformation | None = None,
     key: PRNGKeyArray | None = None,
     step: Step | None = None,
+    rules: Table | None = None,
 ) -> Report:
     """One step of a model of ours, or of its configuration with excited parameters, on one device and on a mesh.
 
     `mesh` is `data=2,tensor=2` or a MeshConfig; this process needs as many devices. `loss(model, batch, key)` gives a sum and
     what it is divided by; left out, it is that of our recipes, on a batch of random ids of unequal lengths, with dropout.
+    `rules` say how parameters are cut whose names are not ours, as {"fc1.kernel": "D F"}; moments that no rule fits stay whole.
     `step(state, batch, key) -> (state, loss)` is your own step for the mesh, which surrounds it; left out, it is ours.
     Nothing is raised for a difference: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError for what
     does not fit the mesh.
@@ -100,15 +106,20 @@ def compare_sharded(
     for name, f, wanted in (("loss", loss, "loss(model, batch, key) -> (sum, count)"), ("step", step, STEP)):
         if f is not None:
             check_function(name, f, wanted)
+    check_kind("optimizer", optimizer, (optax.GradientTransformation, optax.MultiSteps, NoneType), "one of optax's")
+    check_kind("rules", rules, (Mapping, NoneType), 'ends of names and axes, as {"fc1.kernel": "D F"}')
+    check_kind("key", key, (jax.Array, NoneType), "jax.random.key(0)")
     config = model if isinstance(model, ModelConfig) else getattr(model, "config", None)
     if isinstance(config, ModelConfig):
         check_model(config, mesh)
     model = excited(model) if isinstance(model, ModelConfig) else model
+    check_weights(model)
     loss = default_loss(model) if loss is None else loss
-    batch = default_batch(model.config, mesh) if batch is None else batch
+    batch = batch_of(model, mesh) if batch is None else batch
     check_rows(batch, mesh)
     optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
-    case = Case(wide_state(model, optimizer), batch, jax.random.key(0) if key is None else key, loss, optimizer, step)
+    state, key = wide_state(model, optimizer), jax.random.key(0) if key is None else key
+    case = Case(state, batch, key, loss, optimizer, step, with_whole({**AXES_OF, **(rules or {})}, state.moments))
     return judge(case, mesh, case.on_one_device())
 
 

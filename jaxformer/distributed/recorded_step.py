@@ -16,6 +16,7 @@ from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.placement import along_rows, as_placed
+from jaxformer.sharding.rules import Table
 from jaxformer.training.step import Loss, TrainState
 
 Step = Callable[[TrainState, Any, PRNGKeyArray | None], tuple[TrainState, Array]]
@@ -54,7 +55,13 @@ class _Outputs:
 
 
 def recorded_step(
-    state: TrainState, batch: Any, key: PRNGKeyArray | None, *, loss: Loss, optimizer: optax.GradientTransformation
+    state: TrainState,
+    batch: Any,
+    key: PRNGKeyArray | None,
+    *,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    rules: Table,
 ) -> Recorded:
     """The step of `train_step`, written out, so that every call in it can be seen. A loss over nothing is not finite here."""
 
@@ -69,8 +76,8 @@ def recorded_step(
         of = jax.value_and_grad(seen_loss, has_aux=True)
         (value, activations), gradient = of(state.model, batch, key)
         updates, moments = optimizer.update(gradient, state.moments, state.model)
-        after = as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments))
-    return Recorded(activations, {"loss": value}, named_leaves(as_placed(gradient)), named_leaves(after))
+        after = as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments), rules)
+    return Recorded(activations, {"loss": value}, named_leaves(as_placed(gradient, rules)), named_leaves(after))
 
 
 def sum_and_count(given: Any) -> tuple[Array, Array]:
