@@ -12,11 +12,13 @@ from unittest.mock import patch
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 import jaxformer as jf
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
+from jaxformer.collectives import in_order
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.distributed.compare import judge
 from jaxformer.distributed.mutants import MUTANTS
@@ -113,6 +115,64 @@ def own_steps() -> list[str]:
     return [*said, verdict_of(replace(made, loss=lambda model, batch, key: 1.0), reference)]
 
 
+TOY = {"up": {"kernel": np.linspace(0.1, 1.0, 16, dtype=np.float32).reshape(4, 4)}}
+ROWS = np.linspace(-1.0, 1.0, 16, dtype=np.float32).reshape(4, 4)
+WARM_UP = optax.sgd(optax.linear_schedule(0.0, 0.1, 100))
+
+
+def toy_loss(model, batch, key, count=16.0):
+    return ((batch @ model["up"]["kernel"]) ** 2).sum(), jnp.asarray(count)
+
+
+def toy_step(factor):
+    def step(state, batch, key):
+        loss = lambda model: factor * toy_loss(model, batch, key)[0] / 16  # noqa: E731
+        value, gradient = jax.value_and_grad(loss)(state.model)
+        updates, moments = WARM_UP.update(gradient, state.moments, state.model)
+        after = replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
+        return after, value / factor
+
+    return jax.jit(step)
+
+
+def other_loss(model, batch, key):
+    return toy_loss({"up": model["fc"]}, batch, key)
+
+
+OTHER = {"fc": TOY["up"]}
+TOYS = {
+    "a warm-up": {"optimizer": WARM_UP, "step": toy_step(1)},
+    "a warm-up, and twice the gradient": {"optimizer": WARM_UP, "step": toy_step(2)},
+    "a rate of 0": {"optimizer": optax.sgd(0.0)},
+    "NaN": {"loss": lambda *given: toy_loss(*given, count=jnp.nan)},
+    "a count of 0": {"loss": lambda *given: toy_loss(*given, count=0.0)},
+    "MultiSteps": {"optimizer": optax.MultiSteps(optax.sgd(0.1), 2)},
+    "moments of other axes": {"optimizer": optax.adafactor(0.1, min_dim_size_to_factor=4)},
+    "another name": {"model": OTHER, "loss": other_loss},
+    "another name and its rule": {"model": OTHER, "loss": other_loss, "mesh": "tensor=2", "rules": {"fc.kernel": "D F"}},
+    "noise": {"optimizer": optax.noisy_sgd(0.1, key=0)},
+    "no optimizer": {"optimizer": "adam"},
+    "no model": {"model": None},
+    "a name": {"model": "gpt.tiny"},
+    "a key": {"model": {**TOY, "key": np.zeros(2, np.uint32)}},
+    "no batch": {"batch": None},
+    "lists": {"batch": [[1, 2]]},
+    "strings": {"batch": np.array(["a", "b"])},
+    "no key": {"key": 3},
+    "no gradient": {"loss": lambda model, batch, key: (jnp.asarray(1.0), jnp.asarray(1.0))},
+}
+"""What a model of two lines is compared with, in little time."""
+
+
+def toy(changes) -> str:
+    """What is said of it, or the refusal, or whatever else is raised."""
+    given = {"model": TOY, "mesh": "data=2", "batch": ROWS, "loss": toy_loss, "optimizer": optax.sgd(0.1), **changes}
+    try:
+        return jf.compare_sharded(**given).verdict
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def verdict_of(made, reference) -> str:
     """Or the refusal, or whatever else is raised."""
     try:
@@ -151,10 +211,11 @@ def refused() -> list[str]:
 
 
 def main() -> None:
+    in_order()
     found = {"refused": refused(), "stays": stays()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
-    found |= {"own steps": own_steps(), "sizes": sizes()}
+    found |= {"own steps": own_steps(), "sizes": sizes(), "toys": {name: toy(changes) for name, changes in TOYS.items()}}
     found["pairs"] = str(jf.compare_sharded(small(PAIR_CONFIG), PRODUCT))
     print(json.dumps(found | {"training": training()}))
 

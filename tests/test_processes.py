@@ -161,6 +161,10 @@ def test_processes_that_are_not_alike_are_all_refused():
     for process in start(2, "nothing", code):
         assert said(process)[1].endswith(line)
     assert difference({0: {"a": 1}, 1: {"a": 1}}) == ""
+    command = "train reverse --mesh data=2,tensor=2 --steps 20 --batch 32 --seed {} --out runs/a"
+    words = difference({i: {"command": command.format(i)} for i in range(2)})
+    shown = "...0 --batch 32 --seed {} --out runs/a'"
+    assert words.startswith(f"process 1 has command = {shown.format(1)}, and process 0 has {shown.format(0)}; start")
 
 
 def knock(port: int, says: bytes) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optax
 import pytest
 
 import jaxformer
@@ -16,13 +17,16 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
-from jaxformer.distributed.causes import other_order
+from jaxformer.distributed.causes import explain, other_order
+from jaxformer.distributed.compare import Case, decided_by_rounding, worst
 from jaxformer.distributed.predict import flops_of
+from jaxformer.distributed.recorded_step import Recorded
+from jaxformer.distributed.step_inputs import wide_state
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
-from tests.eight_devices import TRIED
+from tests.eight_devices import TOYS, TRIED, toy_loss
 from tests.tiny import tiny_config
 
 
@@ -67,6 +71,55 @@ def test_a_step_of_the_users_own(eight):
     ]
 
 
+NOT_FINITE = "the loss is not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+EQUAL = "EQUAL: loss, gradients, updates (tier A)"
+SAID = {
+    "a warm-up": "EQUAL: loss, updates (tier A)",
+    "a warm-up, and twice the gradient": "DIFFERENT: updates: first model.up.kernel: max/rms ",
+    "a rate of 0": "COULD NOT COMPARE: updates: the step on one device changes no weight and no moment; give an optimizer",
+    "NaN": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
+    "a count of 0": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
+    "MultiSteps": EQUAL,
+    "moments of other axes": EQUAL,
+    "another name": "ConfigError: no rule says how model.fc.kernel is cut; add the end of its name",
+    "another name and its rule": EQUAL,
+    "noise": "InputError: the optimizer's 0.rng_key is a random key, whose draws hide a difference; compare without it",
+    "no optimizer": "InputError: optimizer = 'adam' is a str; give one of optax's",
+    "no model": "InputError: model is a NoneType, which holds no arrays; give a model, or its configuration",
+    "a name": "InputError: model is a str; give a model whose leaves are arrays, or its configuration",
+    "a key": "InputError: model.key is of type uint32, and no gradient trains it; give a model of floats alone",
+    "no batch": "InputError: a dict has no batch of its own; give batch",
+    "lists": "InputError: batch.0.0 is a int; give arrays of numbers, whose first axis is that of rows",
+    "strings": "InputError: the batch is an array of <U1 with 1 axes; give arrays of numbers",
+    "no key": "InputError: key = 3 is a int; give jax.random.key(0)",
+    "no gradient": "COULD NOT COMPARE: gradients: all of them are 0 on one device; give a loss that depends on the parameters",
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_what_is_said_of_a_step(eight, name):
+    assert eight["toys"][name].startswith(SAID[name])
+
+
+def test_the_worst_update_is_the_one_that_is_printed():
+    theirs = {"model.a": np.ones(2), "model.b": np.ones(2)}
+    assert worst("updates", {**theirs, "model.b": np.array([1.0, 1.0 + 2**-50])}, theirs).startswith("at most max/rms 8.9e-16")
+
+
+def test_what_rounding_alone_decides_is_not_compared():
+    sign, model = optax.sign_sgd(0.1), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
+    gradients = {"up.bias": np.full(4, 1e-17), "up.kernel": np.ones((4, 4))}
+    updates = {f"model.{name}": np.full_like(leaf, 0.9) for name, leaf in gradients.items()}
+    made = Case(wide_state(model, sign), None, None, toy_loss, sign)
+    assert decided_by_rounding(made, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
+
+
+def test_all_axes_that_explain_an_array_are_named():
+    theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
+    placed = SimpleNamespace(sizes={"data": 2, "fsdp": 4, "tensor": 2}, whole=2 * theirs, differing=list)
+    assert explain(placed, theirs) == (["data", "tensor"], "summed over it once too often")
+
+
 def test_blocks_that_stand_where_they_should_are_in_no_other_order():
     theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
     placed = SimpleNamespace(sizes={"data": 2}, whole=theirs)
@@ -79,6 +132,13 @@ def test_what_a_mesh_needs_is_asked_of_the_devices_that_share_a_memory(eight):
     one, simulated, accelerator = eight["sizes"]
     assert one / 8 < accelerator < one / 6
     assert simulated == 8 * accelerator
+
+
+@pytest.mark.parametrize("command", ["generate no", "translate no x", "parity sharded no", "info no"])
+def test_collectives_are_in_order_before_jax_has_its_devices(command, monkeypatch, refusal):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    refusal(dispatch, [*command.split(), "--mesh", "data=2"])
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def test_init_checkpoints_and_generation(eight):
@@ -106,7 +166,7 @@ def test_every_mistake_of_shards_is_named_with_its_axis():
     command = [sys.executable, "-m", "jaxformer", "parity", "sharded", "--mutants"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("14/14 mutants of shards killed, each with its axis\n")
+    assert done.stdout.endswith("15/15 mutants of shards killed, each with its axis\n")
 
 
 def test_what_does_not_fit_is_refused_in_one_line(eight):
@@ -119,6 +179,11 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
         "step = 3 cannot be called; give step(state, batch, key) -> (TrainState, mean loss)",
         "the batch has 6 rows, which data x fsdp = 4 x 1 of the mesh does not divide; give a multiple of 4",
     ]
+
+
+def test_a_mesh_of_a_thousand_devices_is_refused_before_they_are_simulated(refusal):
+    said = refusal(dispatch, ["parity", "sharded", "gpt.tiny", "--mesh", "data=1000000"])
+    assert said == "mesh = data=1000000 has 1000000 devices; give one of at most 64, to run the step on"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +216,11 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
+    refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=4", "--batch", "8", "--parts", "8"])
+    assert (
+        refused
+        == "--batch 8 in --parts 8 is 1 a part, which data x fsdp = 4 x 1 of the mesh does not divide; give other --parts"
+    )
 
 
 @pytest.mark.parametrize("flag", ["--device-flops", "--link"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from jaxformer.collectives import in_order
 from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import SamplingConfig
@@ -74,8 +75,10 @@ def main(arguments: list[str]) -> None:
     from jaxformer.sharding.mesh import on_mesh
     from jaxformer.sharding.placement import put
 
-    found = open_path(flags.folder)
     mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
+    if mesh is not None:
+        in_order()
+    found = open_path(flags.folder)
     check_model(found.model.config, mesh)
     with on_mesh(mesh):
         print(written(flags, replace(found, model=put(found.model))))

@@ -60,7 +60,12 @@ def check_parts(batch: int | None, parts: int, mesh: MeshConfig) -> None:
     check_size("batch", batch)
     if batch % parts:
         raise InputError(f"--parts {parts} does not divide --batch {batch}; give a divisor of {batch}")
-    check_batch(batch // parts, mesh)
+    if parts > 1 and batch // parts % mesh.rows:
+        raise InputError(
+            f"--batch {batch} in --parts {parts} is {batch // parts} a part, which data x fsdp = {mesh.data} x {mesh.fsdp} "
+            f"of the mesh does not divide; give other --parts"
+        )
+    check_batch(batch, mesh)
 
 
 def predict(flags: Info) -> None:

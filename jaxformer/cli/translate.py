@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from jaxformer.collectives import in_order
 from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
@@ -72,8 +73,10 @@ def main(arguments: list[str]) -> None:
 
     if flags.attention is not None and not can_plot():
         raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
-    translator = open_translator(flags.folder, flags.too_long, flags.first)
     mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
+    if mesh is not None:
+        in_order()
+    translator = open_translator(flags.folder, flags.too_long, flags.first)
     check_model(translator.model.config, mesh)
     with on_mesh(mesh):
         show(flags, replace(translator, model=put(translator.model)), beam)

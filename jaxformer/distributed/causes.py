@@ -40,15 +40,14 @@ class Placed:
         ]
 
 
-def explain(placed: Placed, reference: np.ndarray) -> tuple[str, str]:
-    """An axis and what went wrong along it; '' and '' where no formula gives the array."""
+def explain(placed: Placed, reference: np.ndarray) -> tuple[list[str], str]:
+    """The axes along one of which it went wrong, and how; none and '' where no formula gives the array."""
     differing = placed.differing()
     formulas = OF_COPIES if differing else OF_WHOLES
-    for axis in differing or placed.sizes:
-        for say, formula in formulas.items() if np.issubdtype(reference.dtype, np.inexact) else ():
-            if formula(placed, reference, axis):
-                return axis, say
-    return (", ".join(differing), STALE) if differing else ("", "")
+    for say, formula in formulas.items() if np.issubdtype(reference.dtype, np.inexact) else ():
+        if fit := [axis for axis in differing or placed.sizes if formula(placed, reference, axis)]:
+            return fit, say
+    return (differing, STALE) if differing else ([], "")
 
 
 def explained(ours: np.ndarray, reference: np.ndarray) -> bool:

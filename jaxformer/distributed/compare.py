@@ -3,10 +3,11 @@
 The first array that differs is named, with the axis of the mesh and, where a formula gives it, the mistake.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import jax
@@ -17,20 +18,21 @@ from jaxtyping import PRNGKeyArray
 
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.models import ModelConfig
-from jaxformer.distributed.causes import Placed, explain, explained, shard_means
+from jaxformer.distributed.causes import STALE, Placed, explain, explained, shard_means
 from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
-from jaxformer.distributed.step_inputs import OPTIMIZER, check_rows, default_batch, default_loss, excited, wide_state
+from jaxformer.distributed.step_inputs import OPTIMIZER, batch_of, check_rows, check_weights, default_loss, excited, wide_state
 from jaxformer.parity.judge.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, is_null, over, rms
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.pytree import named_leaves
+from jaxformer.pytree import map_named, named_leaves, named_weights
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
+from jaxformer.sharding.rules import AXES_OF, Table, with_whole
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import Loss, TrainState
-from jaxformer.validation.fields import check_function
+from jaxformer.validation.fields import check_function, check_kind
 
 KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradients": "gradient", "updates": "parameter"}
 INSIDE = ("activations", "gradients")
@@ -54,6 +56,8 @@ class Case:
     optimizer: optax.GradientTransformation
     step: Step | None = None
     """The user's own step on the mesh: its state and its loss are compared, and nothing inside of it."""
+    rules: Table = field(default_factory=lambda: AXES_OF)
+    """How the state is cut."""
 
     def on_one_device(self) -> Recorded:
         """What the step computes, as numpy arrays."""
@@ -63,16 +67,16 @@ class Case:
         """What it computes on a mesh, as the devices hold it."""
         with jax.enable_x64(True), on_mesh(mesh) as devices, around():
             assert devices is not None
-            case = replace(self, state=put(self.state), batch=put_batch(self.batch))
+            case = replace(self, state=put(self.state, self.rules), batch=put_batch(self.batch))
             return case._run() if self.step is None else case._run_own(self.step), devices
 
     def _run(self) -> Recorded:
         with jax_float64():
-            step = partial(recorded_step, loss=self.loss, optimizer=self.optimizer)
+            step = partial(recorded_step, loss=self.loss, optimizer=self.optimizer, rules=self.rules)
             return run(step, self.state, self.batch, self.key)
 
     def _run_own(self, step: Step) -> Recorded:
-        with jax.enable_x64(True):
+        with jax_float64():
             state, value = state_and_loss(step(self.state, self.batch, self.key))
         leaves = {name: leaf for name, leaf in named_leaves(state).items() if not name.startswith(COUNTS)}
         return Recorded({}, {"loss": value}, {}, leaves)
@@ -87,11 +91,13 @@ def compare_sharded(
     optimizer: optax.GradientTransformation | None = None,
     key: PRNGKeyArray | None = None,
     step: Step | None = None,
+    rules: Table | None = None,
 ) -> Report:
     """One step of a model of ours, or of its configuration with excited parameters, on one device and on a mesh.
 
     `mesh` is `data=2,tensor=2` or a MeshConfig; this process needs as many devices. `loss(model, batch, key)` gives a sum and
     what it is divided by; left out, it is that of our recipes, on a batch of random ids of unequal lengths, with dropout.
+    `rules` say how parameters are cut whose names are not ours, as {"fc1.kernel": "D F"}; moments that no rule fits stay whole.
     `step(state, batch, key) -> (state, loss)` is your own step for the mesh, which surrounds it; left out, it is ours.
     Nothing is raised for a difference: `report.exit_code` is 0 for equal, 1 for different. ConfigError or InputError for what
     does not fit the mesh.
@@ -100,15 +106,20 @@ def compare_sharded(
     for name, f, wanted in (("loss", loss, "loss(model, batch, key) -> (sum, count)"), ("step", step, STEP)):
         if f is not None:
             check_function(name, f, wanted)
+    check_kind("optimizer", optimizer, (optax.GradientTransformation, optax.MultiSteps, NoneType), "one of optax's")
+    check_kind("rules", rules, (Mapping, NoneType), 'ends of names and axes, as {"fc1.kernel": "D F"}')
+    check_kind("key", key, (jax.Array, NoneType), "jax.random.key(0)")
     config = model if isinstance(model, ModelConfig) else getattr(model, "config", None)
     if isinstance(config, ModelConfig):
         check_model(config, mesh)
     model = excited(model) if isinstance(model, ModelConfig) else model
+    check_weights(model)
     loss = default_loss(model) if loss is None else loss
-    batch = default_batch(model.config, mesh) if batch is None else batch
+    batch = batch_of(model, mesh) if batch is None else batch
     check_rows(batch, mesh)
     optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
-    case = Case(wide_state(model, optimizer), batch, jax.random.key(0) if key is None else key, loss, optimizer, step)
+    state, key = wide_state(model, optimizer), jax.random.key(0) if key is None else key
+    case = Case(state, batch, key, loss, optimizer, step, with_whole({**AXES_OF, **(rules or {})}, state.moments))
     return judge(case, mesh, case.on_one_device())
 
 
@@ -117,26 +128,47 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     found, devices = case.on(mesh, around)
     stages: list[Stage] = []
     alone: list[str] = []
+    noisy = decided_by_rounding(case, reference)
+    found, reference = without(found, noisy), without(reference, noisy)
     for name in STAGES:
         ours, theirs = getattr(found, name), getattr(reference, name)
+        if lacks := nothing_to_see(name, theirs, case.state):
+            stages.append(Stage(name, "failed", lacks))
+            break
         if not ours and name in INSIDE:
             stages.append(Stage(name, "n/a", f"your own step shows nothing of it{HIDDEN if name == 'gradients' else ''}"))
             continue
         wrong = first_difference(name, ours, theirs, devices)
         if wrong is None:
-            stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}"))
+            left = f"; not compared: {', '.join(noisy)}, for rounding alone decides" if noisy and name == "updates" else ""
+            stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}{left}"))
             continue
         place, how_far, placed = wrong
-        axis, cause = explain(placed, np.asarray(theirs[place])) if placed else ("", "")
-        if not axis and name == "loss":
-            axis, cause = unequal_mean(case, mesh, around)
-        if not axis and placed:
+        fit, cause = explain(placed, np.asarray(theirs[place])) if placed else ([], "")
+        if not fit and name == "loss":
+            fit, cause = unequal_mean(case, mesh, around)
+        if placed and len(fit) != 1 and cause != STALE:
             alone = alone or list(axes_at_fault(case, mesh, reference, around))
-            axis = ", ".join(alone)
-        said = f"; axis {axis}{f': {cause}' if cause else ''}" if axis else ""
+            fit = [axis for axis in fit if axis in alone] or fit or alone
+        axis = (" or " if cause and cause != STALE else ", ").join(fit)
+        said = f"; axis {axis}{f': {cause}' if cause else ''}" if fit else ""
         stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{said}"))
     facts = environment() | {"mesh": str(mesh), "devices": str(mesh.devices)}
     return Report(tier="A", tolerance=TOLERANCES["activation"][0], stages=stages, environment=facts)
+
+
+def nothing_to_see(stage: str, theirs: Arrays, before: TrainState) -> str:
+    """Why a step on one device shows nothing of a mistake, '' where it may: equal arrays would say nothing."""
+    if stage in ("loss", "gradients"):
+        for name, array in theirs.items():
+            if not np.isfinite(array).all():
+                what = "the loss is" if stage == "loss" else f"the gradient of {name} is"
+                return f"{what} not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+        if stage == "gradients" and not any(map(np.any, theirs.values())):
+            return "all of them are 0 on one device; give a loss that depends on the parameters"
+    if stage == "updates" and all(np.array_equal(leaf, theirs[name]) for name, leaf in named_weights(before).items()):
+        return "the step on one device changes no weight and no moment; give an optimizer whose rate is not 0"
+    return ""
 
 
 def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed | None] | None:
@@ -177,20 +209,44 @@ def worst(stage: str, ours: Arrays, theirs: Arrays) -> str:
     return "at most " + say(stage, max(errors, key=lambda each: each.off(KINDS[stage])))
 
 
+def decided_by_rounding(case: Case, reference: Recorded) -> list[str]:
+    """Leaves of the state after the step that differ where null gradients are 0: an optimizer that divides a gradient by its
+    size, or takes its sign, makes an update of mere rounding."""
+    noise = null_gradients("gradients", reference.gradients)
+    null = {name for name, array in reference.gradients.items() if is_null(array, array, noise)}
+    if not null:
+        return []
+    gradient = map_named(lambda name, _: reference.gradients[name] * (name not in null), case.state.model)
+
+    def update(state: TrainState, gradient: Any) -> TrainState:
+        updates, moments = case.optimizer.update(gradient, state.moments, state.model)
+        return replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
+
+    with jax_float64():
+        after = named_leaves(run(update, case.state, gradient))
+    names = (name for name in reference.updates if not name.startswith(COUNTS))
+    return [name for name in names if over(error(after[name], reference.updates[name]), KINDS["updates"])]
+
+
+def without(recorded: Recorded, leaves: Collection[str]) -> Recorded:
+    """The same, and the state after it lacks these leaves."""
+    return recorded._replace(updates={name: leaf for name, leaf in recorded.updates.items() if name not in leaves})
+
+
 def null_gradients(stage: str, theirs: Arrays) -> float:
     """Up to here a gradient is rounding around zero."""
     return NULL_GRADIENT * rms(theirs.values()) if stage == "gradients" else 0.0
 
 
-def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[str, str]:
+def unequal_mean(case: Case, mesh: MeshConfig, around: OnMesh) -> tuple[list[str], str]:
     """Whether the loss is a mean of the shards' means, which is seen without dropout."""
     quiet = replace(case, key=None)
     found = np.asarray(quiet.on(mesh, around)[0].loss["loss"])
     with jax_float64():
-        for axis, parts in (("data", mesh.data), ("fsdp", mesh.fsdp), ("data, fsdp", mesh.rows)):
+        for axes, parts in ((["data"], mesh.data), (["fsdp"], mesh.fsdp), (["data, fsdp"], mesh.rows)):
             if parts > 1 and explained(found, np.asarray(shard_means(case.loss, case.state.model, case.batch, parts))):
-                return axis, "a mean of the shards' means, whose counts differ"
-    return "", ""
+                return axes, "a mean of the shards' means, whose counts differ"
+    return [], ""
 
 
 def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh) -> Iterator[str]:
@@ -201,7 +257,8 @@ def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnM
 
 
 def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool:
-    """Whether a mesh of one axis differs."""
+    """Whether a mesh of one axis differs, in what is compared."""
     found, devices = case.on(MeshConfig(**{axis: size}), around)
+    found = without(found, found.updates.keys() - reference.updates.keys())
     pairs = ((name, getattr(found, name), getattr(reference, name)) for name in STAGES)
     return any(first_difference(name, ours, theirs, devices) for name, ours, theirs in pairs if ours or name not in INSIDE)

@@ -102,6 +102,19 @@ def mean_of_means(axis: str) -> Callable[[Any], Any]:
     return make
 
 
+def loss_twice_over(axis: str) -> Callable[[Any], Any]:
+    """A loss that every device has whole is summed over an axis."""
+
+    def make(loss: Any) -> Any:
+        def summed(logits: Any, targets: Any) -> Any:
+            total, count = loss(logits, targets)
+            return by_hand(psum(axis), P(), out=P())(total), count
+
+        return summed
+
+    return make
+
+
 def own_gradient(axis: str, reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What each device adds to the gradient of a kernel, from its own rows; a sum over the axis is wanted."""
 
@@ -210,6 +223,7 @@ GRADIENT = {
 MASKS = {axis: replaced(keep_mask, keep_mask=shared_mask(axis)) for axis in ("data", "fsdp")}
 GATHERED = {name: replaced(linear, matmul=gathered(f)) for name, f in {"rolled": rolled, "first": of_first}.items()}
 MEANS = replaced(step_inputs, cross_entropy=mean_of_means("data"))
+TWICE = replaced(step_inputs, cross_entropy=loss_twice_over("tensor"))
 NORM = replaced(optax.tree, norm=norm_of_shards)
 COUNTED = replaced(InputEmbedding, __call__=counted_anew)
 STALE = replaced(compare, put=lambda original: stale)
@@ -222,6 +236,7 @@ MUTANTS = (
     ShardMutant("a mean of a gradient in the place of its sum", "data=4", GRADIENT["mean"], "data", "divided by its size"),
     ShardMutant("a gradient summed twice", "data=4", GRADIENT["twice"], "data", "summed over it once too often"),
     ShardMutant("a mean of unequal shards", "data=4", MEANS, "data", "a mean of the shards' means"),
+    ShardMutant("a loss summed once too often", "data=2,tensor=2", TWICE, "tensor", "summed over it once too often"),
     ShardMutant("the same dropout in each shard", "data=4", MASKS["data"], "data", "dropout repeats"),
     ShardMutant("the same dropout in each shard of fsdp", "fsdp=2,tensor=2", MASKS["fsdp"], "fsdp", "dropout repeats"),
     ShardMutant("shards gathered in another order", "fsdp=4", GATHERED["rolled"], "fsdp"),

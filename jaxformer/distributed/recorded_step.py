@@ -8,6 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from jaxformer.collectives import SCHEDULER
 from jaxformer.errors import InputError
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.capture.call_sites import Site
@@ -15,7 +16,7 @@ from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.placement import along_rows, as_placed
-from jaxformer.training.losses import mean
+from jaxformer.sharding.rules import Table
 from jaxformer.training.step import Loss, TrainState
 
 Step = Callable[[TrainState, Any, PRNGKeyArray | None], tuple[TrainState, Array]]
@@ -54,23 +55,29 @@ class _Outputs:
 
 
 def recorded_step(
-    state: TrainState, batch: Any, key: PRNGKeyArray | None, *, loss: Loss, optimizer: optax.GradientTransformation
+    state: TrainState,
+    batch: Any,
+    key: PRNGKeyArray | None,
+    *,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    rules: Table,
 ) -> Recorded:
-    """The step of `train_step`, written out, so that every call in it can be seen."""
+    """The step of `train_step`, written out, so that every call in it can be seen. A loss over nothing is not finite here."""
 
     def seen_loss(model: PyTree, batch: Any, key: PRNGKeyArray | None) -> tuple[Array, Arrays]:
         outputs = _Outputs()
         with watch_jax(model, outputs):
             total, count = sum_and_count(loss(model, batch, key))
-        return mean(total, count), outputs.found
+        return total / count, outputs.found
 
     with written_out():
         batch = along_rows(batch)
         of = jax.value_and_grad(seen_loss, has_aux=True)
         (value, activations), gradient = of(state.model, batch, key)
         updates, moments = optimizer.update(gradient, state.moments, state.model)
-        after = as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments))
-    return Recorded(activations, {"loss": value}, named_leaves(as_placed(gradient)), named_leaves(after))
+        after = as_placed(TrainState(state.step + 1, optax.apply_updates(state.model, updates), moments), rules)
+    return Recorded(activations, {"loss": value}, named_leaves(as_placed(gradient, rules)), named_leaves(after))
 
 
 def sum_and_count(given: Any) -> tuple[Array, Array]:
@@ -100,7 +107,7 @@ def described(given: Any) -> str:
 
 def run(step: Callable[..., Any], *given: Any) -> Any:
     """step(*given), compiled in little time, for it runs once."""
-    return jax.block_until_ready(jax.jit(step, compiler_options=RUN_ONCE)(*given))
+    return jax.block_until_ready(jax.jit(step, compiler_options={**RUN_ONCE, SCHEDULER: False})(*given))
 
 
 def copies(array: Any) -> list[tuple[Any, np.ndarray]]:

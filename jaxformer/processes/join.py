@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from jaxformer.collectives import in_order
 from jaxformer.errors import InputError, first_line
 from jaxformer.processes.group import Group
 from jaxformer.processes.link import LOOPBACK, Seat
@@ -21,8 +22,6 @@ from jaxformer.releases import releases
 HEARTBEAT, SHUTDOWN = 100, 30
 """Seconds after which jax takes a process for dead: without a heartbeat, or while all of them end. It aborts all then, which
 says little; `watch` is to be quicker, and does not count time in which a machine stood still."""
-IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-"""Else XLA's CPU compiler orders collectives so that several devices a process may wait for each other, until gloo gives up."""
 SETTINGS = ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_THREEFRY_PARTITIONABLE")
 """Environment variables that change numbers."""
 
@@ -81,7 +80,7 @@ def begin_jax(found: Found, service: str, devices: int | None, wait: float) -> N
     """jax.distributed, and its collectives on a CPU."""
     import jax
 
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {IN_ORDER}".strip()
+    in_order()
     if devices is not None:
         jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from jaxformer.errors import InputError
 
 MOST_BYTES = 2**26
 """Of a message."""
+SHOWN = 60
+"""Characters of a fact that differs."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 GREETING = 10.0
 """Seconds in which whoever connects has to say who it is."""
@@ -180,11 +183,21 @@ def difference(facts: Mapping[int, Mapping[str, Any]]) -> str:
     for number, found in facts.items():
         for name in sorted({*first, *found}):
             if (mine := found.get(name)) != (wanted := first.get(name)):
+                mine, wanted = where_apart(repr(mine), repr(wanted))
                 return (
-                    f"process {number} has {name} = {mine!r:.60}, and process 0 has {wanted!r:.60}; "
+                    f"process {number} has {name} = {mine}, and process 0 has {wanted}; "
                     "start all with the same command, on the same versions"
                 )
     return ""
+
+
+def where_apart(*texts: str) -> Iterator[str]:
+    """Of long texts, the part that begins a little before they differ."""
+    alike = sum(1 for _ in takewhile(lambda each: len({*each}) == 1, zip(*texts, strict=False)))
+    start = max(0, alike - SHOWN // 3)
+    for text in texts:
+        part = text[start:] if max(map(len, texts)) > SHOWN else text
+        yield f"{'...' * (part != text)}{part[:SHOWN]}{'...' * (len(part) > SHOWN)}"
 
 
 def free_port(bound: str = LOOPBACK[1]) -> int:

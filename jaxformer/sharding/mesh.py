@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from jaxformer.collectives import in_order
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.errors import ConfigError
 from jaxformer.processes.group import count
@@ -38,6 +39,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
 
 def simulate(devices: int) -> None:
     """Let a CPU pass for so many devices, unless the environment says how many. Call it before anything is computed."""
+    in_order()
     if "JAX_NUM_CPU_DEVICES" not in os.environ and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         with suppress(RuntimeError):  # jax has its devices already
             jax.config.update("jax_num_cpu_devices", devices)
@@ -53,6 +55,7 @@ def on_mesh(config: MeshConfig | None) -> Iterator[Mesh | None]:
             )
         yield None
         return
+    in_order()
     with jax.set_mesh(mesh := make_mesh(config)):
         yield mesh
 

@@ -96,12 +96,12 @@ def looked_up(rows: Array, table: tuple[int, ...]) -> Array:
     return along_rows(jax.lax.with_sharding_constraint(rows, PartitionSpec(*spec[:-1], "fsdp")))
 
 
-def as_placed(tree: T) -> T:
+def as_placed(tree: T, rules: Table = AXES_OF) -> T:
     """Inside of a compiled program: a model or train state is cut by the table."""
     mesh = traced_for()
     if mesh is None:
         return tree
-    return jax.tree.map(jax.lax.with_sharding_constraint, tree, specs_of(tree, dict(mesh.shape)))
+    return jax.tree.map(jax.lax.with_sharding_constraint, tree, specs_of(tree, dict(mesh.shape), rules))
 
 
 def cut_cache(cache: T) -> T:

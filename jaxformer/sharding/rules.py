@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import PyTree
 
 from jaxformer.errors import ConfigError
-from jaxformer.pytree import is_stacked, map_named
+from jaxformer.pytree import is_stacked, map_named, named_leaves
 
 AXES_OF = {
     "token.table": "V D",
@@ -77,6 +77,20 @@ def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
     if parts[-1] in ("scale", "bias") and parts[-2:-1] and parts[-2].endswith("_norm"):
         return letters_of(f"{'blocks.' if is_stacked(name) else ''}norm.{parts[-1]}", rules)
     raise ConfigError(f"no rule says how {name} is cut; add the end of its name and the letters of its axes to the rules")
+
+
+def with_whole(rules: Table, moments: PyTree) -> Table:
+    """The rules, and those by which every device has each moment whole that no rule fits: optimizers keep sums over the axes of
+    a parameter, and histories of it."""
+    whole = dict[str, str]()
+    for name, leaf in named_leaves({"moments": moments}).items():
+        try:
+            fits = len(letters_of(name, rules)) == leaf.ndim
+        except ConfigError:
+            fits = False
+        if not fits and leaf.ndim:
+            whole[name] = " ".join("X" * (leaf.ndim - is_stacked(name)))
+    return {**rules, **whole}
 
 
 def spec_of(name: str, shape: tuple[int, ...], sizes: Mapping[str, int], rules: Table = AXES_OF) -> PartitionSpec:

@@ -13,6 +13,9 @@ from jaxformer.config.presets import PRESETS
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 
+MOST_DEVICES = 64
+"""Of one process. With a thousand simulated ones, XLA gives up waiting for them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sharded(CacheFlag, ReportFlags):
@@ -40,6 +43,8 @@ def main(arguments: list[str]) -> int:
         simulate(DEVICES)
         return try_mutants()
     mesh = MeshConfig.read(flags.mesh)
+    if mesh.devices > MOST_DEVICES:
+        raise InputError(f"mesh = {mesh} has {mesh.devices} devices; give one of at most {MOST_DEVICES}, to run the step on")
     simulate(mesh.devices)
     from jaxformer.distributed.compare import compare_sharded
 

@@ -58,9 +58,9 @@ class Error:
         return max(relative, FACTOR * self.rounding), max(peak, 2 * FACTOR * self.rounding_peak)
 
     def off(self, kind: Kind) -> float:
-        """In units of the tolerance: relL2 of values, max/rms of gradients."""
+        """In units of the tolerance: relL2, or max/rms where any relL2 is allowed, as of gradients."""
         relative, peak = self.allowed(kind)
-        return self.peak / peak if kind == "gradient" else self.relative / relative
+        return self.peak / peak if relative == math.inf else self.relative / relative
 
     def __str__(self) -> str:
         return f"relL2 {self.relative:.1e}, max/rms {self.peak:.1e}"
