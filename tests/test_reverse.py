@@ -120,6 +120,7 @@ def test_refused_prompts(refusal, folder, arguments, said):
     assert said in refusal(cli.dispatch, ["generate", str(folder), *arguments])
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 def test_a_model_of_another_task(refusal, folder, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     config["recipe"]["task"] = "reverse"
@@ -128,6 +129,7 @@ def test_a_model_of_another_task(refusal, folder, tmp_path):
     assert said.endswith("does not describe a trained model: its model has 13 symbols, its task or text 39")
 
 
+@pytest.mark.filterwarnings("ignore:.*has lost its manifest")
 @pytest.mark.parametrize("task", ["nope", ["reverse"]])
 def test_a_task_that_is_none(refusal, folder, tmp_path, task):
     config = json.loads((folder / "config.json").read_text())

@@ -96,17 +96,12 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
         folder.remove_leftovers()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
-    unfinished = unfinished or from_first(lambda: not folder.weights.exists())
-
-    def check_goes_on(step: int) -> None:
-        if recipe.steps <= step and not (unfinished and recipe.steps == step):
-            raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
-
-    check_goes_on(recipe.checkpoint or 0)  # before later ones are set aside
+    last = recipe.steps if unfinished or from_first(lambda: not folder.weights.exists()) else recipe.steps - 1
+    _check_goes_on(recipe, recipe.checkpoint or 0, last)  # before later ones are set aside
     has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
     if recipe.checkpoint is not None or has_begun:
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
-    check_goes_on(int(state.step))
+    _check_goes_on(recipe, int(state.step), last)
     if is_first():
         folder.forget_after(int(state.step))
         folder.begin_manifest()
@@ -114,6 +109,12 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     if recipe.checkpoint is not None:
         write_weights(folder, folder.weights, state.model)  # what is there is of a later step
     return folder, state
+
+
+def _check_goes_on(recipe: Any, step: int, last: int) -> None:
+    """InputError where a run is behind the last step from which it goes on."""
+    if step > last:
+        raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
 
 
 def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> None:

@@ -196,8 +196,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
-    if is_first():
-        forget_weights_after(folder, start_step)
+    forget_weights_after(folder, start_step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     loss = PRECISIONS[recipe.precision](partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing))
