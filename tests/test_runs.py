@@ -308,7 +308,7 @@ def test_resume_takes_the_step_that_is_named_or_none(whole, copy, monkeypatch):
     with pytest.raises(InputError, match=r"^checkpoint = 5 says where --resume goes on; give --resume too$"):
         shakespeare.main(["--checkpoint", "5", "--out", str(copy.parent / "new")])
     with pytest.raises(InputError, match=r"^--resume 6 and --checkpoint 4 are two steps; give one of them$"):
-        shakespeare.main(["--resume", "6", "--checkpoint", "4", "--out", str(copy)])
+        shakespeare.main(["--resume=6", "--checkpoint", "4", "--out", str(copy)])
     with pytest.raises(InputError, match=r"is at step 4 already; give --steps a larger number to go on$"):
         shakespeare.main(["--resume", "4", "--out", str(copy), "--steps", "4"])
     assert (copy / "checkpoints/6").exists()

@@ -50,8 +50,9 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
 
 
 def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
-    """`--resume 500` as `--resume --checkpoint 500`; InputError where flags name two steps."""
-    found, asked = list(arguments), peek(arguments, "--checkpoint")
+    """`--resume 500` and `--resume=500` as `--resume --checkpoint 500`; InputError where flags name two steps."""
+    found = [part for each in arguments for part in (each.split("=", 1) if each.startswith("--resume=") else [each])]
+    asked = peek(found, "--checkpoint")
     for i, argument in enumerate(found[:-1]):
         if argument == "--resume" and not found[i + 1].startswith("-"):
             if asked not in (None, found[i + 1]):
