@@ -150,6 +150,8 @@ TOYS = {
     "moments of other axes": {"optimizer": optax.adafactor(0.1, min_dim_size_to_factor=4)},
     "another name": {"model": OTHER, "loss": other_loss},
     "another name and its rule": {"model": OTHER, "loss": other_loss, "mesh": "tensor=2", "rules": {"fc.kernel": "D F"}},
+    "a rule of another letter": {"rules": {"fc.kernel": "D tensor"}},
+    "half": {"loss": lambda *given: (toy_loss(*given)[0].astype(jnp.bfloat16), 1.0)},
     "noise": {"optimizer": optax.noisy_sgd(0.1, key=0)},
     "no optimizer": {"optimizer": "adam"},
     "no model": {"model": None},

@@ -83,6 +83,8 @@ SAID = {
     "moments of other axes": EQUAL,
     "another name": "ConfigError: no rule says how model.fc.kernel is cut; add the end of its name",
     "another name and its rule": EQUAL,
+    "a rule of another letter": "ConfigError: rules: 'fc.kernel' has 'D tensor'; give the letters of its axes, of V NH KH",
+    "half": "InputError: loss computes in bfloat16 or float16, whose rounding differs from mesh to mesh; give it in",
     "noise": "InputError: the optimizer's 0.rng_key is a random key, whose draws hide a difference; compare without it",
     "no optimizer": "InputError: optimizer = 'adam' is a str; give one of optax's",
     "no model": "InputError: model is a NoneType, which holds no arrays; give a model, or its configuration",

@@ -3,7 +3,7 @@
 The first array that differs is named, with the axis of the mesh and, where a formula gives it, the mistake.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from jaxformer.config.models import ModelConfig
 from jaxformer.distributed.causes import STALE, Placed, explain, explained, shard_means
 from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
 from jaxformer.distributed.step_inputs import OPTIMIZER, batch_of, check_rows, check_weights, default_loss, excited, wide_state
+from jaxformer.errors import InputError
 from jaxformer.parity.judge.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, is_null, over, rms
@@ -29,7 +30,7 @@ from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named, named_leaves, named_weights
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
-from jaxformer.sharding.rules import AXES_OF, Table, with_whole
+from jaxformer.sharding.rules import AXES_OF, Table, with_own, with_whole
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import Loss, TrainState
 from jaxformer.validation.fields import check_function, check_kind
@@ -107,7 +108,6 @@ def compare_sharded(
         if f is not None:
             check_function(name, f, wanted)
     check_kind("optimizer", optimizer, (optax.GradientTransformation, optax.MultiSteps, NoneType), "one of optax's")
-    check_kind("rules", rules, (Mapping, NoneType), 'ends of names and axes, as {"fc1.kernel": "D F"}')
     check_kind("key", key, (jax.Array, NoneType), "jax.random.key(0)")
     config = model if isinstance(model, ModelConfig) else getattr(model, "config", None)
     if isinstance(config, ModelConfig):
@@ -119,8 +119,23 @@ def compare_sharded(
     check_rows(batch, mesh)
     optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
     state, key = wide_state(model, optimizer), jax.random.key(0) if key is None else key
-    case = Case(state, batch, key, loss, optimizer, step, with_whole({**AXES_OF, **(rules or {})}, state.moments))
+    check_precision(loss, model, batch, key)
+    case = Case(
+        state,
+        batch,
+        key,
+        loss,
+        optimizer,
+        step,
+        with_whole(with_own(rules), state.moments),
+    )
     return judge(case, mesh, case.on_one_device())
+
+
+def check_precision(loss: Loss, *given: Any) -> None:
+    """InputError where a loss rounds to 16 bits: partial sums are rounded then, and are others on each mesh."""
+    if "f16[" in str(jax.make_jaxpr(loss)(*given)):
+        raise InputError("loss computes in bfloat16 or float16, whose rounding differs from mesh to mesh; give it in float32")
 
 
 def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nullcontext) -> Report:

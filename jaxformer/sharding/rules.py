@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from jaxformer.errors import ConfigError
 from jaxformer.pytree import is_stacked, map_named, named_leaves
+from jaxformer.validation.fields import check_kind
 
 AXES_OF = {
     "token.table": "V D",
@@ -79,13 +80,23 @@ def letters_of(name: str, rules: Table = AXES_OF) -> tuple[str, ...]:
     raise ConfigError(f"no rule says how {name} is cut; add the end of its name and the letters of its axes to the rules")
 
 
+def with_own(rules: Table | None) -> Table:
+    """The table with a user's own rules; ConfigError where one is not the letters of axes, InputError where they are none."""
+    rules = {} if rules is None else rules
+    check_kind("rules", rules, Mapping, 'ends of names and axes, as {"fc1.kernel": "D F"}')
+    for name, letters in rules.items():
+        if not isinstance(name, str) or not isinstance(letters, str) or not {*letters.split()} <= CUT_BY.keys():
+            raise ConfigError(f"rules: {name!r:.60} has {letters!r:.60}; give the letters of its axes, of {' '.join(CUT_BY)}")
+    return {**AXES_OF, **rules}
+
+
 def with_whole(rules: Table, moments: PyTree) -> Table:
     """The rules, and those by which every device has each moment whole that no rule fits: optimizers keep sums over the axes of
     a parameter, and histories of it."""
     whole = dict[str, str]()
     for name, leaf in named_leaves({"moments": moments}).items():
         try:
-            fits = len(letters_of(name, rules)) == leaf.ndim
+            fits = len(letters_of(name, rules)) == leaf.ndim and 1 not in leaf.shape
         except ConfigError:
             fits = False
         if not fits and leaf.ndim:
