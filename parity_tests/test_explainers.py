@@ -112,6 +112,15 @@ def test_ids_that_are_shifted():
     assert cause(ids * 2, ids) == ""
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [(float, "torch a; jax b"), (int, "as if torch a; jax b: other changes may give these integers too")]
+)
+def test_what_gives_the_same_integers_is_no_fact(kind, said, monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.explain.alterations.explain.explain_altered", lambda *given: "torch a; jax b")
+    array = np.arange(4, dtype=kind)
+    assert explainers.explain_rerun(Difference(array, array + 1, reruns=lambda: iter([None]))) == said
+
+
 def spoiled(value):
     array = noise(B, T, D).astype(np.float64)
     array[1, 2] = value
