@@ -271,3 +271,18 @@ def test_a_number_that_acts_in_steps_is_a_whole_one():
     dial = Dial("window 2", "window {}", 2.0, lambda x: nullcontext(), sure=True)
     found = solved(lambda x: 1.0 * (np.arange(9) < x), dial, 1.0 * (np.arange(9) < 2), 1.0 * (np.arange(9) < 5), EXPLAINED)
     assert found == (5.0, 0.0)
+
+
+def test_a_number_near_0_is_0():
+    """Even where 0 itself gives none, as of a mask that is infinite."""
+    one, other = np.random.default_rng(0).standard_normal((2, 9))
+    dial = Dial("its bias", "{} times its bias", 1.0, lambda x: nullcontext())
+    found = solved(lambda x: one + x * other if x else None, dial, one + other, one, EXPLAINED)
+    assert found is not None
+    assert found[0] == 0.0
+
+
+def test_of_causes_that_fit_alike_the_plainest_comes_first():
+    causes = [("has its second operand alone", 0.0), ("softmax there", 0.0), ("with {}", 48**-0.5), ("with {}", 2400**0.5)]
+    efforts = [explain.effort(*each) for each in causes]
+    assert efforts == sorted(set(efforts))

@@ -1,6 +1,7 @@
 """Causes: what each explainer finds, that the first of the list is heard, and that none of them ends a comparison."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ import jaxformer
 from jaxformer.errors import ParityError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.explain import by_formula, explainers
+from jaxformer.parity.explain.appearance import appearance
 from jaxformer.parity.explain.evidence import Difference, Evidence
 from jaxformer.parity.explain.explainers import EXPLAINERS, attempt, explain
 from jaxformer.parity.explain.formulas.attention import attend, masks
@@ -110,6 +112,29 @@ def test_ids_that_are_shifted():
     ids = np.arange(B * T).reshape(B, T)
     assert cause(ids - 2, ids) == "jax looks up ids -2 from torch's"
     assert cause(ids * 2, ids) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(float, "torch a; jax b"), (int, "as if torch a; jax b: other changes may give these integers too")]
+)
+def test_what_gives_the_same_integers_is_no_fact(kind, said, monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.explain.alterations.explain.explain_altered", lambda *given: "torch a; jax b")
+    array = np.arange(4, dtype=kind)
+    assert explainers.explain_rerun(Difference(array, array + 1, reruns=lambda: iter([None]))) == said
+
+
+ROUNDED = {
+    "each entry": (lambda x: x.astype(jnp.bfloat16).astype(x.dtype), True),
+    "one position": (lambda x: np.where(np.arange(T)[:, None] == 2, x + 2**-9 * noise(*x.shape, seed=9), x), False),
+    "noise": (lambda x: x + 2**-9 * noise(*x.shape, seed=9), False),
+}
+
+
+@pytest.mark.parametrize("how", ROUNDED)
+def test_rounding_is_in_each_entry_as_large_as_the_entry_has_it(how):
+    change, hint = ROUNDED[how]
+    array = noise(B, T, D)
+    assert appearance(change(array), array).endswith("the size of bfloat16's rounding") == hint
 
 
 def spoiled(value):

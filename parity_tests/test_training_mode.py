@@ -249,6 +249,12 @@ def test_flaxs_own_norms_differ_in_the_running_variance_alone(theirs):
         assert next(stage.name for stage in report.stages if stage.status == "different") == "forward"
 
 
+def test_a_bug_beside_flaxs_own_norms_is_explained(theirs):
+    found = causes(report_of(theirs, Net(theirs, epsilon=1e-3)))
+    assert found.keys() == {"first.var", "second", "second.var"}, found
+    assert "epsilon 0.001" in found["second"], found
+
+
 def test_linens_momentum(theirs):
     found = causes(report_of(theirs, variables(theirs), linen_call(momentum=0.2), **FAST))
     assert found["second.mean"].startswith("torch momentum 0.2; jax momentum 0.8: flax's is 1 minus torch's"), found

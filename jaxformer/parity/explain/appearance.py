@@ -61,7 +61,7 @@ def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
             yield f"a factor of its own in each {name}"
         if theirs.shape[axis] < theirs.size and distance(theirs + (ours - theirs).mean(others, keepdims=True), ours) <= ALIKE:
             yield f"a number of its own added in each {name}"
-    size = np.abs(ours - theirs).max() / np.abs(theirs).max()
+    changes = np.abs(ours / theirs - 1)[theirs != 0]
     for name, half in TYPES.items():
-        if half / 8 <= size <= 4 * half:
+        if changes.size and changes.max() <= 2 * half and np.median(changes) >= half / 8:
             yield f"the size of {name}'s rounding"

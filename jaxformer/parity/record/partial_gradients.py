@@ -39,9 +39,11 @@ class Cut:
     """An observer: adds up what is sent back, and detaches what gradients do not go through."""
 
     def __init__(self, calls: Trace, sending: Container[End], cut: Container[End]):
+        import torch
+
         self.calls, self.sending, self.cut = calls, sending, cut
-        self.total: Any = 0.0
-        """Its gradient is what is sent back."""
+        self.total: Any = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        """Its gradient is what is sent back; integers and running statistics send nothing."""
         self.leaves: dict[ArrayKey, Any] = {}
         """The floats that go on in place of what is cut."""
 

@@ -44,6 +44,8 @@ REFUSED = (
     ValueError,
 )
 """How an alteration cannot be made."""
+PLAINEST = ("left out", "leaves it out", "operand alone")
+"""How alterations end that only leave something out."""
 MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 
@@ -60,9 +62,9 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
             return said([fits])
     hints["tried"] = 0
     rounded: list[tuple[str, float]] = []
+    about: dict[str, tuple[tuple[str, str], float]] = {}
     for kind, most in kinds(rerun):
         found: list[tuple[str, float]] = []
-        digits: dict[str, int] = {}
         for alteration in until_refused(kind):
             if time.process_time() > end or len(found) >= most:
                 break
@@ -72,11 +74,19 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
                 continue
             if fits and is_new(fits[0], found):
                 (found if fits[1] <= EXPLAINED else rounded).append(fits[:2])
-                digits[fits[0]] = len(say(fits[2]))
-                known.setdefault(alteration[:2], fits[2])
+                about[fits[0]] = alteration[:2], fits[2]
         if found:
-            return said(sorted(found, key=lambda each: digits[each[0]]))
+            found.sort(key=lambda each: effort(each[0], about[each[0]][1]))
+            known.update([about[found[0][0]]])
+            return said(found)
+    known.update(about[says] for says, _ in rounded[:1])
     return said(rounded[:1])
+
+
+def effort(says: str, number: float) -> tuple[bool, int]:
+    """How much a cause supposes: what leaves something out the least, and then numbers of few digits."""
+    name = say(number).rpartition(" = ")[2]
+    return not says.endswith(PLAINEST), sum(letter.isdigit() for letter in name)
 
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
@@ -171,9 +181,11 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
         names = [name for name in names if name.count(".") < 2]
     seen: set[int] = set()
     for name in names:
+        yield from of_modules.readings(own.get_submodule(name), name, ("left out",))
+    for name in names:
         yield from of_modules.settings(own.get_submodule(name), name, seen)
     for name in names:
-        yield from of_modules.readings(own.get_submodule(name), name)
+        yield from of_modules.readings(own.get_submodule(name), name, [*of_modules.READINGS][1:])
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:

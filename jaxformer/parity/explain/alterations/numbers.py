@@ -22,6 +22,8 @@ VISIBLE = 1e-9
 GROWN, LARGEST_STEP = 6, 1e-3
 NEARLY = 1e-7
 """From so near, a rounder number may still be exact."""
+NULL = 1e-12
+"""A smaller part of torch's number is 0, with which itself what is masked would have no number."""
 DIGITS = range(1, 10)
 
 
@@ -37,7 +39,7 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: floa
         return None
     for value in rounded(found):
         if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
-            return value, residual
+            return (value if abs(value) > NULL * (abs(dial.start) or 1.0) else 0.0), residual
     return None
 
 

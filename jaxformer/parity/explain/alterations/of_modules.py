@@ -1,6 +1,6 @@
 """What may be otherwise in torch's modules: their settings, and what they read as their parameters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,14 +86,15 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
             yield Alteration(f"{path} {value.__name__}", f"{path} {other}", lambda function=function: inside(function))
 
 
-def readings(module: Any, name: str) -> Iterator[Alteration]:
-    """Its own tensors, read otherwise, or others of their shape in their place."""
+def readings(module: Any, name: str, ways: Iterable[str]) -> Iterator[Alteration]:
+    """Its own tensors, read in other ways."""
     own = {**module._parameters, **module._buffers}
     own = {key: tensor for key, tensor in own.items() if tensor is not None and tensor.is_floating_point()}
     for key, tensor in list(own.items())[:MOST_READINGS]:
         path = f"{name}.{key}" if name else key
-        for says, read in READINGS.items():
-            if (says in ("left out", "taken for 1") and tensor.squeeze().ndim > 2) or (other := read(tensor)) is tensor:
+        for says in ways:
+            other = READINGS[says](tensor)
+            if other is tensor or (says in ("left out", "taken for 1") and tensor.squeeze().ndim > 2):
                 continue
             yield Alteration(f"{path} as it is", f"{path} {says}", lambda tensor=tensor, other=other: held(tensor, other))
 
