@@ -120,15 +120,7 @@ def compare_sharded(
     optimizer = make_optimizer(*OPTIMIZER) if optimizer is None else optimizer
     state, key = wide_state(model, optimizer), jax.random.key(0) if key is None else key
     check_precision(loss, model, batch, key)
-    case = Case(
-        state,
-        batch,
-        key,
-        loss,
-        optimizer,
-        step,
-        with_whole(with_own(rules), state.moments),
-    )
+    case = Case(state, batch, key, loss, optimizer, step, with_whole(with_own(rules), state.moments))
     return judge(case, mesh, case.on_one_device())
 
 

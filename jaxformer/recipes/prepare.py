@@ -79,7 +79,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless it has no
     weights, or what comes after the training is `unfinished`.
     """
-    from jaxformer.training.averaging import write_weights
+    from jaxformer.training.averaging import forget_weights_after, write_weights
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
     from jaxformer.training.environment import differences, environment
 
@@ -97,7 +97,8 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
         folder.remove_leftovers()
     if any(folder.config.get(name) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
-    last = recipe.steps if unfinished or from_first(lambda: not folder.weights.exists()) else recipe.steps - 1
+    has_weights = from_first(lambda: folder.weights.exists())
+    last = recipe.steps - (has_weights and not unfinished)
     _check_goes_on(recipe, recipe.checkpoint or 0, last)  # before later ones are set aside
     has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
     if recipe.checkpoint is not None or has_begun:
@@ -106,9 +107,10 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     if is_first():
         folder.forget_after(int(state.step))
         folder.begin_manifest()
+        forget_weights_after(folder, int(state.step))
         _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
-    if recipe.checkpoint is not None:
-        write_weights(folder, folder.weights, state.model)  # what is there is of a later step
+    if recipe.checkpoint is not None or (int(state.step) and not has_weights):
+        write_weights(folder, folder.weights, state.model)  # what is there is of a later step, or was removed
     return folder, state
 
 

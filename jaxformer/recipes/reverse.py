@@ -27,7 +27,7 @@ from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
-from jaxformer.training.averaging import write_missing_weights, write_weights
+from jaxformer.training.averaging import write_weights
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, clock, fit
 from jaxformer.training.mixed_precision import PRECISIONS
@@ -172,7 +172,6 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
         lambda state, n: train_steps(state, None, seed, n),
         console,
     )
-    write_missing_weights(folder, state.model)
     return folder, state.model
 
 

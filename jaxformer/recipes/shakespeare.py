@@ -28,7 +28,7 @@ from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
-from jaxformer.training.averaging import write_missing_weights, write_weights
+from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.lock import only_writer
@@ -163,7 +163,6 @@ def train(
         lambda state, n: train_steps(state, data, seed, n),
         console,
     )
-    write_missing_weights(folder, state.model)
     return folder, state.model
 
 

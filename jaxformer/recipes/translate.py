@@ -36,7 +36,6 @@ from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import (
     average_weights,
     best_step,
-    forget_weights_after,
     keep_weights,
     kept_steps,
     weights_of,
@@ -196,7 +195,6 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
-    forget_weights_after(folder, start_step)
     console.print(headline(recipe, state.model, pairs) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
     loss = PRECISIONS[recipe.precision](partial(pair_loss, pad=held_out.pad, smoothing=recipe.smoothing))

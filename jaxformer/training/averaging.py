@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
-from jaxformer.processes.group import from_first, is_first
+from jaxformer.processes.group import is_first
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.checkpoint import steps_named
 from jaxformer.training.runs import RunFolder
@@ -32,12 +32,6 @@ def weights_of(run: RunFolder, step: int) -> Path:
     return run.evaluated / f"{step}{SUFFIX}"
 
 
-def write_missing_weights(run: RunFolder, model: PyTree) -> None:
-    """Write the run's weights where somebody has removed them."""
-    if from_first(lambda: not run.weights.exists()):
-        write_weights(run, run.weights, model)
-
-
 def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
     """Write the weights of a step; of the others only the newest and the best stay, and none of a later step."""
     run.evaluated.mkdir(exist_ok=True)
@@ -50,7 +44,7 @@ def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
 
 def forget_weights_after(run: RunFolder, step: int) -> None:
     """Remove the weights of later steps, which a resumed run will take again."""
-    for later in [kept for kept in kept_steps(run) if kept > step] if is_first() else ():
+    for later in [kept for kept in kept_steps(run) if kept > step]:
         run.manifest.remove(weights_of(run, later))
 
 
