@@ -163,21 +163,27 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
 def verdict(folder: Path, step: int) -> str:
     """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
     with _quiet():
-        try:
-            meta = orbax().metadata(path := _path(folder, step))
-            described = meta.custom_metadata or {}
-            if meta.metadata is None:
-                return "damaged: its description is not readable"
-            if not {"sha256", "names"} <= {*described}:
-                return "not checked"
-            check_belongs(folder, step, described)
-            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
-            wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in meta.metadata.items()}
-            leaves = orbax().load(path, wanted)
-            is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
-            return "whole" if is_whole else "damaged: its sha256 differs"
-        except Exception as error:
-            return f"damaged: {first_line(error)}"
+        if (found := _verdict(folder, step)).startswith("damaged"):
+            gc.collect()
+    return found
+
+
+def _verdict(folder: Path, step: int) -> str:
+    try:
+        meta = orbax().metadata(path := _path(folder, step))
+        described = meta.custom_metadata or {}
+        if meta.metadata is None:
+            return "damaged: its description is not readable"
+        if not {"sha256", "names"} <= {*described}:
+            return "not checked"
+        check_belongs(folder, step, described)
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
+        wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in meta.metadata.items()}
+        leaves = orbax().load(path, wanted)
+        is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
+        return "whole" if is_whole else "damaged: its sha256 differs"
+    except Exception as error:
+        return f"damaged: {first_line(error)}"
 
 
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:
