@@ -12,8 +12,7 @@ import pytest
 
 import jaxformer as jf
 from jaxformer.cli.main import dispatch
-from jaxformer.data import corpora
-from jaxformer.data.corpora import read_text
+from jaxformer.data.corpora import read_corpus, read_text
 from jaxformer.errors import CheckpointError, InputError
 from jaxformer.memory import check_fits, free_bytes
 from tests.tiny import tiny_config
@@ -59,16 +58,12 @@ def test_a_configuration_far_larger_than_its_tensors(tmp_path, refusal):
     assert "describes a model of" in refusal(dispatch, ["info", str(tmp_path / "model")])
 
 
-def test_a_text_that_was_packed_too_well(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "SUSPICIOUS_BYTES", 2**21)
+def test_a_text_that_was_packed_too_well(tmp_path):
     path = tmp_path / "text.gz"
     path.write_bytes(gzip.compress(b"a" * 2**22))
-    with pytest.raises(
-        InputError, match=r"text\.gz has [\d,]+ bytes and unpacks to more than [\d,]+, as no text does; if it is"
-    ):
-        read_text(path)
-    monkeypatch.setattr(corpora, "SUSPICIOUS_BYTES", 2**26)
-    assert len(read_text(path)) == 2**22
+    with pytest.raises(InputError, match=r"text\.gz has [\d,]+ bytes and unpacks to more than 3 MiB; .* with --unpacked MIB"):
+        read_corpus(str(path), 3)
+    assert len(read_corpus(str(path), 4)) == 2**22
 
 
 @pytest.mark.parametrize("suffix", ["txt", "safetensors", "pt", "npy"])

@@ -13,6 +13,7 @@ from jaxformer.collectives import in_order
 from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
+from jaxformer.data.corpora import UNPACKED
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
@@ -34,6 +35,8 @@ class Translate(CacheFlag):
     """Texts to translate. Left out: the lines of --file, or of standard input."""
     file: Path | None = None
     """A text file with one source in each line; may be packed as .gz."""
+    unpacked: int = UNPACKED
+    """Most MiB that a file packed as .gz may unpack to."""
     beam: int = 5
     """Width of the beam search; 1 takes the likeliest token at each step."""
     n_best: int = 1
@@ -51,6 +54,7 @@ class Translate(CacheFlag):
     """Devices by axes, as tensor=4: weights and cache are cut. None: one device."""
 
     def __post_init__(self) -> None:
+        check_size("unpacked", self.unpacked)
         check_size("beam", self.beam)
         check_size("n_best", self.n_best)
         if self.texts and self.file is not None:
@@ -102,7 +106,7 @@ def sources(flags: Translate) -> Iterable[str]:
 
     if flags.texts:
         return flags.texts
-    return standard_input() if flags.file is None else lines(flags.file)
+    return standard_input() if flags.file is None else lines(flags.file, flags.unpacked)
 
 
 def standard_input() -> Iterator[str]:

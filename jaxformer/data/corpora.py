@@ -52,8 +52,8 @@ CORPORA: dict[str, dict[str, Source]] = {
 """What a corpus is made of: one text, or sources and targets line by line."""
 FOLDER = "JAXFORMER_DATA"
 """Environment variable: a folder that is looked into before the network."""
-MOST_PACKED, SUSPICIOUS_BYTES = 50, 2**26
-"""A text is packed to a third or a tenth; what unpacks to 64 MiB and to more than 50 times its size is none."""
+UNPACKED = 256
+"""Most MiB that a packed text unpacks to, unless its reader allows more."""
 WRONG = "does not have the wanted sha256"
 
 
@@ -80,18 +80,21 @@ def located(name: str) -> str:
     return name
 
 
-def read_corpus(name: str) -> str:
-    """The text of a corpus by name, or of a file by path."""
-    return read_text(find(name, "text"))
+def read_corpus(name: str, unpacked: int = UNPACKED) -> str:
+    """The text of a corpus by name, or of a file by path; one that gzip packed has at most `unpacked` MiB."""
+    return read_text(find(name, "text"), unpacked)
 
 
-def read_text(path: Path | str) -> str:
-    """A UTF-8 file, with a byte order mark or without, packed by gzip or not; InputError says which byte is not UTF-8."""
+def read_text(path: Path | str, unpacked: int = UNPACKED) -> str:
+    """A UTF-8 file, with a byte order mark or without, packed by gzip or not.
+
+    InputError says which byte is not UTF-8, or that a packed file has more than `unpacked` MiB.
+    """
     path = check_path("path", path)
     try:
         found = check_file(path).read_bytes()
         packed = path.suffix == ".gz" or found.startswith(b"\x1f\x8b")
-        text = (_unpacked(path, found) if packed else found).decode("utf-8").removeprefix("\ufeff")
+        text = (_unpack(path, found, unpacked) if packed else found).decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError(f"{path} is not UTF-8: byte 0x{byte:02x} at offset {error.start}; convert the file first") from None
@@ -104,18 +107,18 @@ def read_text(path: Path | str) -> str:
     return text
 
 
-def _unpacked(path: Path, packed: bytes) -> bytes:
-    """What gzip packed; InputError where little was packed into much, as no text is."""
-    unpacked = bytearray()
+def _unpack(path: Path, packed: bytes, most: int) -> bytes:
+    """What gzip packed; InputError where it has more MiB than that."""
+    found = bytearray()
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         while chunk := file.read(2**20):
-            unpacked += chunk
-            if len(unpacked) > max(SUSPICIOUS_BYTES, MOST_PACKED * len(packed)):
+            found += chunk
+            if len(found) > most * 2**20:
                 raise InputError(
-                    f"{path} has {len(packed):,} bytes and unpacks to more than {len(unpacked):,}, as no text does; if it is "
-                    "one, unpack it, and give the unpacked file"
+                    f"{path} has {len(packed):,} bytes and unpacks to more than {most:,} MiB; if that is wanted, allow it with "
+                    "--unpacked MIB, or give the unpacked file"
                 )
-    return bytes(unpacked)
+    return bytes(found)
 
 
 def _checked(path: Path, source: Source) -> Path:

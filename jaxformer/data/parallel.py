@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
-from jaxformer.data.corpora import CORPORA, find, read_text
+from jaxformer.data.corpora import CORPORA, UNPACKED, find, read_text
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 
@@ -31,27 +31,30 @@ class Splits(NamedTuple):
     test: Parallel
 
 
-def read_splits(data: Sequence[str], validation: Sequence[str] = (), test: Sequence[str] = ()) -> Splits:
+def read_splits(
+    data: Sequence[str], validation: Sequence[str] = (), test: Sequence[str] = (), *, unpacked: int = UNPACKED
+) -> Splits:
     """A corpus's own splits, or those of files.
 
     Without validation files, the end of the training pairs is held out; without test files, the validation pairs are tested.
     """
-    train, own = read_parallel(data), len(data) == 1 and "train.source" in CORPORA.get(data[0], {})
+    train, own = read_parallel(data, unpacked=unpacked), len(data) == 1 and "train.source" in CORPORA.get(data[0], {})
     if validation or own:
-        validating = read_parallel(validation or data, "validation")
+        validating = read_parallel(validation or data, "validation", unpacked)
     elif (held := min(HELD_OUT, len(train.sources) // 10)) == 0:
         raise InputError(f"data: {len(train.sources)} pairs are too few to hold some out; give ten or more, or --validation")
     else:
         validating = Parallel(train.sources[-held:], train.targets[-held:])
         train = Parallel(train.sources[:-held], train.targets[:-held])
-    return Splits(train, validating, read_parallel(test or data, "test") if test or own else validating)
+    testing = read_parallel(test or data, "test", unpacked) if test or own else validating
+    return Splits(train, validating, testing)
 
 
-def read_parallel(data: Sequence[str], split: str = "train") -> Parallel:
+def read_parallel(data: Sequence[str], split: str = "train", unpacked: int = UNPACKED) -> Parallel:
     """The pairs of a corpus by name (one of its splits), of two text files, or of one file with a tab in each line.
 
-    Files are UTF-8, and may be packed as .gz. Pairs of which one side is empty are left out, with a warning. InputError names
-    the file and the line that does not fit.
+    Files are UTF-8, and may be packed as .gz, of at most `unpacked` MiB each. Pairs of which one side is empty are left
+    out, with a warning. InputError names the file and the line that does not fit.
     """
     if isinstance(data, str) or not 1 <= len(data) <= 2:
         raise InputError(
@@ -64,18 +67,18 @@ def read_parallel(data: Sequence[str], split: str = "train") -> Parallel:
         paths = [find(data[0], part) for part in parts]
     else:
         paths = [find(data[0], parts[0])]
-    sides = [lines(path) for path in paths] if len(paths) == 2 else columns(paths[0])
+    sides = [lines(path, unpacked) for path in paths] if len(paths) == 2 else columns(paths[0], unpacked)
     return _aligned(sides, [str(path) for path in paths] * (3 - len(paths)))
 
 
-def lines(path: Path) -> list[str]:
+def lines(path: Path, unpacked: int = UNPACKED) -> list[str]:
     """The lines of a text file, without their ends; only a line feed, alone or after a carriage return, ends one."""
-    return [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+    return [line.removesuffix("\r") for line in read_text(path, unpacked).removesuffix("\n").split("\n")]
 
 
-def columns(path: Path) -> tuple[list[str], list[str]]:
+def columns(path: Path, unpacked: int) -> tuple[list[str], list[str]]:
     """The two columns of a file with a tab in each line."""
-    rows = [line.split("\t") if line.strip() else ["", ""] for line in lines(path)]
+    rows = [line.split("\t") if line.strip() else ["", ""] for line in lines(path, unpacked)]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
             raise InputError(f"{path} line {number} has {len(row)} columns; give a source, a tab and a target in each line")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-CHANGEABLE = ("out", "resume", "checkpoint", "cache", "steps", "sample", "show", "evaluate_every", "save_every", "mesh")
+MEANS = ("out", "resume", "checkpoint", "cache", "unpacked", "mesh")
+CHANGEABLE = (*MEANS, "steps", "sample", "show", "evaluate_every", "save_every")
 """Flags that may change when a run is resumed; every other one decides what is learned."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""

@@ -18,7 +18,7 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import CPU, GPU, TINY
 from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.data.corpora import located, read_corpus
+from jaxformer.data.corpora import UNPACKED, located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
@@ -54,7 +54,9 @@ class Shakespeare(Recipe):
     preset: Literal["tiny", "cpu", "gpu"]
     """The size of the model and its training; the other flags change single values."""
     data: str = "tinyshakespeare"
-    """A text file, or a corpus by name."""
+    """A text file, packed as .gz or not, or a corpus by name."""
+    unpacked: int = UNPACKED
+    """Most MiB that a file packed as .gz may unpack to."""
     sample: int = 200
     """Characters written at each evaluation."""
     model: GPTConfig
@@ -63,6 +65,7 @@ class Shakespeare(Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "data", located(self.data))
+        check_size("unpacked", self.unpacked)
         check_size("sample", self.sample, least=0, most=MOST_TOKENS)
         check_batch(self.batch, self.layout)
         check_model(self.model, self.layout)
@@ -108,7 +111,7 @@ def main(arguments: list[str]) -> None:
     """Read the flags and the text, train, save, and show what was learned."""
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train shakespeare")
     use_cache(recipe.cache)
-    text = read_corpus(recipe.data)
+    text = read_corpus(recipe.data, recipe.unpacked)
     tokenizer = Tokenizer.characters(text)
     splits = split(tokenizer.encode(text), recipe.model.context)
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"shakespeare-{recipe.preset}"))))

@@ -21,7 +21,7 @@ from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.buckets import Buckets
-from jaxformer.data.corpora import located
+from jaxformer.data.corpora import UNPACKED, located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
@@ -72,6 +72,8 @@ class Translate(Recipe):
     """Pairs that choose the best weights. Left out: the corpus's own, or the end of the training pairs."""
     test: tuple[str, ...] = ()
     """Pairs that BLEU is measured on. Left out: the corpus's own, or the validation pairs."""
+    unpacked: int = UNPACKED
+    """Most MiB that a file packed as .gz may unpack to."""
     tokenizer: Path | None = None
     """A tokenizer.json, or BERT's uncased vocab.txt. None: byte-level BPE of model.vocab-size tokens, trained on both."""
     batch: int
@@ -97,7 +99,7 @@ class Translate(Recipe):
         super().__post_init__()
         for name in ("data", "validation", "test"):
             object.__setattr__(self, name, tuple(map(located, getattr(self, name))))
-        for name in ("parts", "shapes", "longest", "averaged"):
+        for name in ("unpacked", "parts", "shapes", "longest", "averaged"):
             check_size(name, getattr(self, name))
         check_size("show", self.show, least=0)
         if self.tested is not None:
@@ -159,7 +161,7 @@ def main(arguments: list[str]) -> None:
     use_cache(recipe.cache)
     keep_freed_memory()
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"translate-{recipe.preset}"))))
-    splits = read_splits(recipe.data, recipe.validation, recipe.test)
+    splits = read_splits(recipe.data, recipe.validation, recipe.test, unpacked=recipe.unpacked)
     is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
     tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))

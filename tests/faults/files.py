@@ -23,7 +23,7 @@ import torch
 
 import jaxformer as jf
 from jaxformer.convert.state_files import open_state
-from jaxformer.data.corpora import read_text
+from jaxformer.data.corpora import UNPACKED, read_text
 from jaxformer.errors import JaxformerError
 from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest, load_state, save_state
@@ -188,7 +188,7 @@ def bombs(times: int, folder: Path) -> list[str]:
 
 def made_bombs(folder: Path, times: int) -> Iterator[tuple[Path, Callable[[Path], Any]]]:
     """Of gzip, headers, nested JSON, configurations and counts, in turn, of growing size."""
-    packed = gzip.compress(bytes(2**28), 9)
+    packed = gzip.compress(bytes(UNPACKED * 2**20 + 1), 9)
     for i in range(-(-times // 5)):
         large = 10 ** (8 + i)
         (folder / f"{i}.gz").write_bytes(packed * (i + 1))
