@@ -32,7 +32,7 @@ from jaxformer.training.checkpoint import digest, load_state, save_state
 from jaxformer.training.size import held_bytes
 from jaxformer.training.step import train_state, train_step
 
-TRIED = ("the sum of a product's parts left out", "a mean of unequal shards")
+TRIED = ("the sum of a product's parts left out", "a mean of unequal shards", "a stale replica")
 PRODUCT = "data=2,fsdp=2,tensor=2"
 
 
@@ -124,11 +124,11 @@ def toy_loss(model, batch, key, count=16.0):
     return ((batch @ model["up"]["kernel"]) ** 2).sum(), jnp.asarray(count)
 
 
-def toy_step(factor):
+def toy_step(factor, optimizer=WARM_UP):
     def step(state, batch, key):
         loss = lambda model: factor * toy_loss(model, batch, key)[0] / 16  # noqa: E731
         value, gradient = jax.value_and_grad(loss)(state.model)
-        updates, moments = WARM_UP.update(gradient, state.moments, state.model)
+        updates, moments = optimizer.update(gradient, state.moments, state.model)
         after = replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
         return after, value / factor
 
@@ -144,6 +144,9 @@ TOYS = {
     "a warm-up": {"optimizer": WARM_UP, "step": toy_step(1)},
     "a warm-up, and twice the gradient": {"optimizer": WARM_UP, "step": toy_step(2)},
     "a rate of 0": {"optimizer": optax.sgd(0.0)},
+    "decay alone": {"optimizer": optax.chain(optax.scale(0.0), optax.add_decayed_weights(-0.1))},
+    "a rate of almost 0": {"optimizer": optax.sgd(1e-12), "step": toy_step(2, optax.sgd(1e-12))},
+    "signs": {"optimizer": optax.sign_sgd(1e-3)},
     "NaN": {"loss": lambda *given: toy_loss(*given, count=jnp.nan)},
     "a count of 0": {"loss": lambda *given: toy_loss(*given, count=0.0)},
     "MultiSteps": {"optimizer": optax.MultiSteps(optax.sgd(0.1), 2)},

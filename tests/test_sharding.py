@@ -18,7 +18,8 @@ from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.distributed.causes import explain, other_order
-from jaxformer.distributed.compare import Case, decided_by_rounding, worst
+from jaxformer.distributed.compare import worst
+from jaxformer.distributed.other_gradients import decided_by_rounding, traces, untraced
 from jaxformer.distributed.predict import flops_of
 from jaxformer.distributed.recorded_step import Recorded
 from jaxformer.distributed.step_inputs import wide_state
@@ -26,7 +27,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
-from tests.eight_devices import TOYS, TRIED, toy_loss
+from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config
 
 
@@ -72,11 +73,15 @@ def test_a_step_of_the_users_own(eight):
 
 
 NOT_FINITE = "the loss is not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+NO_TRACE = "almost nothing of the gradients reaches the state on one device, so a wrong one would not be seen; give"
 EQUAL = "EQUAL: loss, gradients, updates (tier A)"
 SAID = {
     "a warm-up": "EQUAL: loss, updates (tier A)",
     "a warm-up, and twice the gradient": "DIFFERENT: updates: first model.up.kernel: max/rms ",
     "a rate of 0": "COULD NOT COMPARE: updates: the step on one device changes no weight and no moment; give an optimizer",
+    "decay alone": f"COULD NOT COMPARE: updates: {NO_TRACE}",
+    "a rate of almost 0": f"COULD NOT COMPARE: updates: {NO_TRACE}",
+    "signs": EQUAL,
     "NaN": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
     "a count of 0": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
     "MultiSteps": EQUAL,
@@ -112,8 +117,17 @@ def test_what_rounding_alone_decides_is_not_compared():
     sign, model = optax.sign_sgd(0.1), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
     gradients = {"up.bias": np.full(4, 1e-17), "up.kernel": np.ones((4, 4))}
     updates = {f"model.{name}": np.full_like(leaf, 0.9) for name, leaf in gradients.items()}
-    made = Case(wide_state(model, sign), None, None, toy_loss, sign)
-    assert decided_by_rounding(made, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
+    assert decided_by_rounding(wide_state(model, sign), sign, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
+
+
+@pytest.mark.parametrize(("gradient", "named"), [(1.0, ["up.bias"]), (1e-17, [])])
+def test_parameters_are_named_that_an_optimizer_keeps_from_their_gradients(gradient, named):
+    frozen = optax.masked(optax.set_to_zero(), {"up": {"bias": True, "kernel": False}})
+    optimizer, model = optax.chain(frozen, optax.sgd(0.1)), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
+    updates = {"model.up.bias": np.ones(4), "model.up.kernel": np.full((4, 4), 0.9)}
+    reference = Recorded({}, {}, {"up.bias": np.full(4, gradient), "up.kernel": np.ones((4, 4))}, updates)
+    assert (seen := traces(wide_state(model, optimizer), optimizer, reference)) == ["model.up.kernel"]
+    assert untraced(seen, reference) == named
 
 
 def test_all_axes_that_explain_an_array_are_named():
