@@ -67,7 +67,7 @@ def test_a_step_of_the_users_own(eight):
         f"InputError: step gives (TrainState, ArrayImpl, int); {wanted}",
         f"InputError: step gives a TrainState; {wanted}",
         f"InputError: step gives (TrainState, dict); {wanted}",
-        "InputError: step gives step as a ndarray; give a jax array, as the mesh holds it",
+        "InputError: step gives step as an ndarray; give a jax array, as the mesh holds it",
         "InputError: loss gives a float; give loss(model, batch, key) -> (sum, count), two numbers",
     ]
 
@@ -96,9 +96,9 @@ SAID = {
     "a name": "InputError: model is a str; give a model whose leaves are arrays, or its configuration",
     "a key": "InputError: model.key is of type uint32, and no gradient trains it; give a model of floats alone",
     "no batch": "InputError: a dict has no batch of its own; give batch",
-    "lists": "InputError: batch.0.0 is a int; give arrays of numbers, whose first axis is that of rows",
+    "lists": "InputError: batch.0.0 is an int; give arrays of numbers, whose first axis is that of rows",
     "strings": "InputError: the batch is an array of <U1 with 1 axes; give arrays of numbers",
-    "no key": "InputError: key = 3 is a int; give jax.random.key(0)",
+    "no key": "InputError: key = 3 is an int; give jax.random.key(0)",
     "no gradient": "COULD NOT COMPARE: gradients: all of them are 0 on one device; give a loss that depends on the parameters",
 }
 
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
         "or give another mesh",
         "mesh = tensor=8: tensor = 8 does not divide n_heads = 4; give a divisor of 4",
         "mesh = 'tensor' is not a mesh; give axes and sizes, as data=4,tensor=2",
-        "mesh = 4 is a int; give axes and sizes, as data=4,tensor=2",
+        "mesh = 4 is an int; give axes and sizes, as data=4,tensor=2",
         "step = 3 cannot be called; give step(state, batch, key) -> (TrainState, mean loss)",
         "the batch has 6 rows, which data x fsdp = 4 x 1 of the mesh does not divide; give a multiple of 4",
     ]
