@@ -159,6 +159,7 @@ def test_collectives_are_in_order_before_jax_has_its_devices(command, monkeypatc
 
 def test_init_checkpoints_and_generation(eight):
     stays = eight["stays"]
+    assert eight["looked up"]
     assert stays["same init"]
     assert stays["same ids"]
     assert stays["largest"] == 1 / 8
