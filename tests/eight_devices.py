@@ -27,8 +27,9 @@ from jaxformer.distributed.try_mutants import case, try_mutant
 from jaxformer.errors import JaxformerError
 from jaxformer.nn import in_parts
 from jaxformer.nn.embeddings import Embedding
+from jaxformer.recipes.qa import train_all
 from jaxformer.sharding.mesh import make_mesh, on_mesh
-from jaxformer.sharding.placement import init, put
+from jaxformer.sharding.placement import init, put, put_batch
 from jaxformer.training import chunked_loss
 from jaxformer.training.checkpoint import digest, load_state, save_state
 from jaxformer.training.size import held_bytes
@@ -91,6 +92,16 @@ def looked_up() -> bool:
 
     with on_mesh(MeshConfig.read(PRODUCT)):
         return np.array_equal(jax.jit(rows)(put(table), ids), table["token"].encode(ids))
+
+
+def many_seeds() -> list[bool]:
+    """Of models that are trained side by side: whether they lie on eight devices, and answer and lose as on one."""
+    train, seeds = jax.jit(train_all, static_argnums=1), np.arange(8, dtype=np.uint32)
+    answers, losses = train(seeds, 5)
+    with on_mesh(MeshConfig(data=8)):
+        found, lost = train(put_batch(seeds), 5)
+    lies = len({str(shard.index) for shard in lost.addressable_shards}) == 8
+    return [lies, np.array_equal(found, answers), np.allclose(lost, losses, rtol=1e-5)]
 
 
 def own_steps() -> list[str]:
@@ -231,7 +242,7 @@ def refused() -> list[str]:
 
 def main() -> None:
     in_order()
-    found = {"refused": refused(), "stays": stays(), "looked up": looked_up()}
+    found = {"refused": refused(), "stays": stays(), "looked up": looked_up(), "seeds": many_seeds()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
     found |= {"own steps": own_steps(), "sizes": sizes(), "toys": {name: toy(changes) for name, changes in TOYS.items()}}

@@ -198,6 +198,14 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
     ]
 
 
+def test_seeds_are_divided_over_devices(eight, refusal):
+    assert eight["seeds"] == [True, True, True]
+    refused = refusal(dispatch, ["train", "qa", "--seeds", "6", "--mesh", "data=4"])
+    assert refused == "seeds = 6 is not divided by data=4 of the mesh; give 8"
+    refused = refusal(dispatch, ["train", "qa", "--seeds", "4", "--mesh", "data=2,tensor=2"])
+    assert refused == "mesh = data=2,tensor=2 cuts models, and these are too small; give data alone, as data=4"
+
+
 def test_a_mesh_of_a_thousand_devices_is_refused_before_they_are_simulated(refusal):
     said = refusal(dispatch, ["parity", "sharded", "gpt.tiny", "--mesh", "data=1000000"])
     assert said == "mesh = data=1000000 has 1000000 devices; give one of at most 64, to run the step on"
@@ -231,6 +239,8 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     said = refusal(dispatch, ["info", "gpt.no", "--mesh", "data=1"])
     assert "; give a folder, or with --mesh a preset: qa, gpt.tiny" in said
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
+    refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1000000", "--batch", "1000000"])
+    assert refused.startswith("mesh = data=1000000 has 1000000 devices, and with --batch a step is compiled for at most 4,096")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=4", "--batch", "8", "--parts", "8"])
