@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +19,8 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
-from jaxformer.distributed.causes import explain, other_order
-from jaxformer.distributed.compare import worst
+from jaxformer.distributed.causes import STALE, explain, other_order
+from jaxformer.distributed.compare import Case, different_alone, worst
 from jaxformer.distributed.other_gradients import decided_by_rounding, traces, untraced
 from jaxformer.distributed.predict import flops_of
 from jaxformer.distributed.recorded_step import Recorded
@@ -58,6 +60,9 @@ def test_a_step_of_the_users_own(eight):
     right, wrong, forgets, stale, lacks, *refused = eight["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
     assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
+    assert wrong.endswith(
+        "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
+    )
     assert forgets.startswith("DIFFERENT: updates: first model.embed"), forgets
     assert stale.endswith("axis data: copies differ: a device has an older or another value"), stale
     assert lacks.endswith("count: the mesh does not give it"), lacks
@@ -134,6 +139,23 @@ def test_all_axes_that_explain_an_array_are_named():
     theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
     placed = SimpleNamespace(sizes={"data": 2, "fsdp": 4, "tensor": 2}, whole=2 * theirs, differing=list)
     assert explain(placed, theirs) == (["data", "tensor"], "summed over it once too often")
+
+
+@pytest.mark.parametrize(("apart", "said"), [((0, 1.5e-12), STALE), ((-1, 1), "the mean over it is left out: ")])
+def test_copies_of_which_one_is_right_are_no_mean_left_out(apart, said):
+    theirs = np.linspace(1.0, 2.0, 4)
+    copies = [((slice(None),), [theirs * (1 + each) for each in apart])]
+    placed = SimpleNamespace(sizes={"data": 2}, differing=lambda: ["data"], along=lambda axis: copies)
+    axes, cause = explain(placed, theirs)
+    assert (axes, cause.startswith(said)) == (["data"], True)
+
+
+def test_an_own_step_that_fails_on_one_device_tells_nothing():
+    sgd, model = optax.sgd(0.1), {"up": {"kernel": np.ones((4, 4))}}
+    case = Case(wide_state(model, sgd), np.ones((4, 4)), None, lambda *_: 1 / 0, sgd, step=lambda *_: 1 / 0)
+    assert not different_alone(case, "data", 1, Recorded({}, {}, {}, {}), nullcontext)
+    with pytest.raises(ZeroDivisionError):
+        different_alone(replace(case, step=None), "data", 1, Recorded({}, {}, {}, {}), nullcontext)
 
 
 def test_blocks_that_stand_where_they_should_are_in_no_other_order():
