@@ -39,6 +39,12 @@ class NonFiniteError(JaxformerError, ArithmeticError):
     """A loss or a gradient became NaN or infinite."""
 
 
+def type_of(value: object) -> str:
+    """Its type, as a sentence names it: a str, an int."""
+    name = type(value).__name__
+    return f"{'an' if name.startswith(('nd', *'aeioAEIO')) else 'a'} {name}"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of its message."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 
 import jaxformer as jf
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
@@ -25,14 +26,16 @@ from jaxformer.distributed.mutants import MUTANTS
 from jaxformer.distributed.try_mutants import case, try_mutant
 from jaxformer.errors import JaxformerError
 from jaxformer.nn import in_parts
+from jaxformer.nn.embeddings import Embedding
+from jaxformer.recipes.qa import train_all
 from jaxformer.sharding.mesh import make_mesh, on_mesh
-from jaxformer.sharding.placement import init, put
+from jaxformer.sharding.placement import init, put, put_batch
 from jaxformer.training import chunked_loss
 from jaxformer.training.checkpoint import digest, load_state, save_state
 from jaxformer.training.size import held_bytes
 from jaxformer.training.step import train_state, train_step
 
-TRIED = ("the sum of a product's parts left out", "a mean of unequal shards")
+TRIED = ("the sum of a product's parts left out", "a mean of unequal shards", "a stale replica")
 PRODUCT = "data=2,fsdp=2,tensor=2"
 
 
@@ -77,6 +80,28 @@ def stays() -> dict:
         same = np.array_equal(jf.generate(put(alone), prompt, 6), written)
     part = largest.addressable_shards[0].data.size / largest.size
     return {"same init": digest(cut) == digest(alone), "largest": part, "resumed": said, "same ids": bool(same)}
+
+
+def looked_up() -> bool:
+    """Whether rows of an embedding are right whose ids are cut by all axes, as where tokens are decoded. XLA may warn."""
+    table, ids = {"token": Embedding(33, 16)}, np.arange(8, dtype=np.int32)[:, None]
+    table["token"].table[...] = jnp.arange(33.0 * 16).reshape(33, 16)
+
+    def rows(table, ids):
+        return table["token"].encode(jax.lax.with_sharding_constraint(ids, PartitionSpec(("data", "fsdp", "tensor"))))
+
+    with on_mesh(MeshConfig.read(PRODUCT)):
+        return np.array_equal(jax.jit(rows)(put(table), ids), table["token"].encode(ids))
+
+
+def many_seeds() -> list[bool]:
+    """Of models that are trained side by side: whether they lie on eight devices, and answer and lose as on one."""
+    train, seeds = jax.jit(train_all, static_argnums=1), np.arange(8, dtype=np.uint32)
+    answers, losses = train(seeds, 5)
+    with on_mesh(MeshConfig(data=8)):
+        found, lost = train(put_batch(seeds), 5)
+    lies = len({str(shard.index) for shard in lost.addressable_shards}) == 8
+    return [lies, np.array_equal(found, answers), np.allclose(lost, losses, rtol=1e-5)]
 
 
 def own_steps() -> list[str]:
@@ -124,11 +149,11 @@ def toy_loss(model, batch, key, count=16.0):
     return ((batch @ model["up"]["kernel"]) ** 2).sum(), jnp.asarray(count)
 
 
-def toy_step(factor):
+def toy_step(factor, optimizer=WARM_UP):
     def step(state, batch, key):
         loss = lambda model: factor * toy_loss(model, batch, key)[0] / 16  # noqa: E731
         value, gradient = jax.value_and_grad(loss)(state.model)
-        updates, moments = WARM_UP.update(gradient, state.moments, state.model)
+        updates, moments = optimizer.update(gradient, state.moments, state.model)
         after = replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
         return after, value / factor
 
@@ -144,6 +169,9 @@ TOYS = {
     "a warm-up": {"optimizer": WARM_UP, "step": toy_step(1)},
     "a warm-up, and twice the gradient": {"optimizer": WARM_UP, "step": toy_step(2)},
     "a rate of 0": {"optimizer": optax.sgd(0.0)},
+    "decay alone": {"optimizer": optax.chain(optax.scale(0.0), optax.add_decayed_weights(-0.1))},
+    "a rate of almost 0": {"optimizer": optax.sgd(1e-12), "step": toy_step(2, optax.sgd(1e-12))},
+    "signs": {"optimizer": optax.sign_sgd(1e-3)},
     "NaN": {"loss": lambda *given: toy_loss(*given, count=jnp.nan)},
     "a count of 0": {"loss": lambda *given: toy_loss(*given, count=0.0)},
     "MultiSteps": {"optimizer": optax.MultiSteps(optax.sgd(0.1), 2)},
@@ -214,7 +242,7 @@ def refused() -> list[str]:
 
 def main() -> None:
     in_order()
-    found = {"refused": refused(), "stays": stays()}
+    found = {"refused": refused(), "stays": stays(), "looked up": looked_up(), "seeds": many_seeds()}
     outcomes = [try_mutant(mutant) for mutant in MUTANTS if mutant.name in TRIED]
     found["mutants"] = {outcome.mutant.name: [outcome.killed, outcome.report.verdict] for outcome in outcomes}
     found |= {"own steps": own_steps(), "sizes": sizes(), "toys": {name: toy(changes) for name, changes in TOYS.items()}}

@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "no cache": (
         lambda: GPT.last_hidden_state(IDS, 3),
-        "the cache is a int; give what empty_cache(model, batch, capacity) returns",
+        "the cache is an int; give what empty_cache(model, batch, capacity) returns",
     ),
     "names that are numbers": (
         lambda: jf.from_torch({1: np.zeros(2)}, jf.abstract(CONFIG)),
@@ -141,17 +141,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: jf.make_optimizer(ADAM, 5),
         "schedule = 5 cannot be called; give a ScheduleConfig, or a function of the step",
     ),
-    "a number for a folder": (lambda: jf.save(GPT, 5), "folder = 5 is a int; give a path"),
+    "a number for a folder": (lambda: jf.save(GPT, 5), "folder = 5 is an int; give a path"),
     "the folder first": (
         lambda: jf.save("folder", GPT),
         "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder",
     ),
     "no folder": (lambda: jf.save(GPT, ""), "folder is empty; give a path"),
     "a model to load": (lambda: jf.load(GPT), "path is a GPT; give a path"),
-    "a tokenizer from a number": (lambda: jf.Tokenizer.load(5), "path = 5 is a int; give a path"),
+    "a tokenizer from a number": (lambda: jf.Tokenizer.load(5), "path = 5 is an int; give a path"),
     "a number for a tokenizer": (
         lambda: jf.Tokenizer(5),
-        "backend = 5 is a int; give a tokenizers.Tokenizer, or take Tokenizer.load(path)",
+        "backend = 5 is an int; give a tokenizers.Tokenizer, or take Tokenizer.load(path)",
     ),
     "a seed in letters": (
         lambda: jf.excite(GPT, seed="a"),
@@ -167,14 +167,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a tap without a name": (
         lambda: jf.tap(5, IDS),
-        "the name of a tap = 5 is a int; give tap('layers.0.norm', x): the name, then the array",
+        "the name of a tap = 5 is an int; give tap('layers.0.norm', x): the name, then the array",
     ),
     "a tap with the array first": (
         lambda: jf.tap(IDS, "norm"),
-        "the name of a tap is a ndarray; give tap('layers.0.norm', x): the name, then the array",
+        "the name of a tap is an ndarray; give tap('layers.0.norm', x): the name, then the array",
     ),
-    "a reference by number": (lambda: jf.check(5, GPT), "reference = 5 is a int; give a path"),
-    "a dump to a number": (lambda: jf.dump(torch.nn.Linear(1, 1), (np.ones((1, 1)),), 5), "folder = 5 is a int; give a path"),
+    "a reference by number": (lambda: jf.check(5, GPT), "reference = 5 is an int; give a path"),
+    "a dump to a number": (lambda: jf.dump(torch.nn.Linear(1, 1), (np.ones((1, 1)),), 5), "folder = 5 is an int; give a path"),
 }
 
 

@@ -99,9 +99,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rules that are none": (
         {"rules": 3},
-        f"rules is a int; give a Family, or one of {', '.join(FAMILIES)}",
+        f"rules is an int; give a Family, or one of {', '.join(FAMILIES)}",
     ),
-    "an array for inputs": ({"inputs": X}, "inputs is a ndarray; give a tuple of arrays, (x,) for one"),
+    "an array for inputs": ({"inputs": X}, "inputs is an ndarray; give a tuple of arrays, (x,) for one"),
     "no array": ({"inputs": ("x",)}, "input 0 is a str; give arrays of numbers with at least one axis"),
     "None": ({"inputs": (X, None)}, "input 1 is None; leave it out, and give it in call_torch and call_jax"),
     "names for inputs": (
@@ -117,10 +117,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "the JAX model is a NoneType, which is not a tree of arrays; give an NNX module, or parameters and call_jax(params, "
         "*inputs)",
     ),
-    "a number for the training": ({"training": 5}, "training = 5 is a int; give a TrainingSpec"),
+    "a number for the training": ({"training": 5}, "training = 5 is an int; give a TrainingSpec"),
     "a number for the generation": (
         {"generate": 5},
-        "generate = 5 is a int; give two functions, (torch_generate, jax_generate)",
+        "generate = 5 is an int; give two functions, (torch_generate, jax_generate)",
     ),
     "one function for the generation": (
         {"generate": (len,)},

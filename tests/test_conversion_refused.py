@@ -28,28 +28,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a rule of numbers": (
         lambda: jf.Rule(5, "a"),
-        "the jax name of a Rule = 5 is a int; give the last parts of its name, as 'up.kernel'",
+        "the jax name of a Rule = 5 is an int; give the last parts of its name, as 'up.kernel'",
     ),
     "a rule to a number": (
         lambda: jf.Rule("a", 5),
-        "the torch name of a Rule = 5 is a int; give the last parts of its name, as 'fc1.weight'",
+        "the torch name of a Rule = 5 is an int; give the last parts of its name, as 'fc1.weight'",
     ),
     "a layout that is none": (
         lambda: jf.Rule("a", "b", 5),
-        "layout of the rule of a = 5 is a int; give 'same', 'transposed' or axes by name",
+        "layout of the rule of a = 5 is an int; give 'same', 'transposed' or axes by name",
     ),
-    "a part that is none": (lambda: jf.Rule("a", "b", part=5), "part of the rule of a = 5 is a int; give a Part"),
+    "a part that is none": (lambda: jf.Rule("a", "b", part=5), "part of the rule of a = 5 is an int; give a Part"),
     "a join that is none": (
         lambda: jf.Rule("a", "b{part}", join=("q", "k")),
         "join of the rule of a is a tuple; give a Join, or None",
     ),
-    "a family without rules": (lambda: jf.Family("f", {}, 5), "rules of family f = 5 is a int; give a tuple of Rules"),
+    "a family without rules": (lambda: jf.Family("f", {}, 5), "rules of family f = 5 is an int; give a tuple of Rules"),
     "rules that are none": (lambda: jf.Family("f", {}, ("a",)), "a rule of family f = 'a' is a str; give a Rule"),
-    "stacks that are none": (lambda: jf.Family("f", 5, ()), "stacks of family f = 5 is a int; give a dict of names"),
-    "a family without a name": (lambda: jf.Family(5, {}, ()), "the name of a Family = 5 is a int; give a string"),
+    "stacks that are none": (lambda: jf.Family("f", 5, ()), "stacks of family f = 5 is an int; give a dict of names"),
+    "a family without a name": (lambda: jf.Family(5, {}, ()), "the name of a Family = 5 is an int; give a string"),
     "a module by number": (
         lambda: jf.module_rules("a", 5),
-        "the name of a module = 5 is a int; give a string; '' is the model itself",
+        "the name of a module = 5 is an int; give a string; '' is the model itself",
     ),
     "two projections": (
         lambda: jf.projection_rules("a", "b", ("q", "k"), "o"),
@@ -57,16 +57,16 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "projections by number": (
         lambda: jf.projection_rules("a", "b", 5, "o"),
-        "names = 5 is a int; give torch's names of query, key and value",
+        "names = 5 is an int; give torch's names of query, key and value",
     ),
-    "within no family": (lambda: jf.within(5, "a.", {}), f"family is a int; give a Family, or one of {KNOWN}"),
+    "within no family": (lambda: jf.within(5, "a.", {}), f"family is an int; give a Family, or one of {KNOWN}"),
     "within a number": (
         lambda: jf.within("gpt2", 5, {}),
-        "start = 5 is a int; give what the torch names begin with, as 'transformer.'",
+        "start = 5 is an int; give what the torch names begin with, as 'transformer.'",
     ),
     "beside a number": (
         lambda: jf.within("gpt2", "a.", 5),
-        "beside = 5 is a int; give a dict: what JAX names begin with -> what torch's do",
+        "beside = 5 is an int; give a dict: what JAX names begin with -> what torch's do",
     ),
     "a family in capitals": (
         lambda: jf.to_torch(MODEL, "GPT2"),
@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no model to write": (lambda: jf.to_torch(None), f"the model is a NoneType; {GIVE_A_MODEL}"),
     "torch's model to write": (lambda: jf.to_torch(LINEAR), f"the model is a Linear; {GIVE_A_MODEL}"),
     "a configuration to write": (lambda: jf.to_torch(CONFIG), f"the model is a GPTConfig; {GIVE_A_MODEL}"),
-    "a number to fill": (lambda: jf.from_torch({}, 5, "gpt2"), f"the model is a int; {GIVE_A_MODEL}"),
+    "a number to fill": (lambda: jf.from_torch({}, 5, "gpt2"), f"the model is an int; {GIVE_A_MODEL}"),
     "models in the other order": (lambda: jf.from_torch(MODEL, LINEAR, "gpt2"), f"the model is a Linear; {GIVE_A_MODEL}"),
 }
 

@@ -122,18 +122,18 @@ REFUSED = {
         "the model has shapes alone, and nothing to compute with; build it with rngs=nnx.Rngs(0), or fill it with "
         "jaxformer.from_torch",
     ),
-    "no model": (lambda path: jf.export(3, path), "a int cannot be exported; give a GPT, an Encoder or an EncoderDecoder"),
+    "no model": (lambda path: jf.export(3, path), "an int cannot be exported; give a GPT, an Encoder or an EncoderDecoder"),
     "sampling in a word": (
         lambda path: jf.export_generate(GPT, path, 3, "greedy"),
         "sampling = 'greedy' is a str; give a SamplingConfig",
     ),
     "an encoder that writes": (
         lambda path: jf.export_generate(ENCODER, path, 3),
-        "a Encoder with start = None; give a GPT without, or an EncoderDecoder with one",
+        "an Encoder with start = None; give a GPT without, or an EncoderDecoder with one",
     ),
     "a translation without a start": (
         lambda path: jf.export_generate(TRANSLATOR, path, 3),
-        "a EncoderDecoder with start = None; give a GPT without, or an EncoderDecoder with one",
+        "an EncoderDecoder with start = None; give a GPT without, or an EncoderDecoder with one",
     ),
     "more than the context": (
         lambda path: jf.export_generate(GPT, path, 8),

@@ -16,7 +16,7 @@ import torch
 
 import jaxformer as jf
 from jaxformer.convert.families import MODEL_TYPES
-from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, JaxformerError
+from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, JaxformerError, type_of
 
 CONFIG = jf.GPTConfig(
     vocab_size=7, context=5, d_model=4, n_layers=2, n_heads=2, d_ff=6, projections="fused", activation="gelu_tanh", tied=True
@@ -240,7 +240,7 @@ def test_a_pickle_runs_no_code(suffix, tmp_path):
 
 def test_a_file_without_tensors(tmp_path):
     torch.save({"step": 3, "name": "x"}, tmp_path / "it.pt")
-    assert "holds no state_dict: step is a int, name is a str" in said(tmp_path / "it.pt", family="gpt2")
+    assert "holds no state_dict: step is an int, name is a str" in said(tmp_path / "it.pt", family="gpt2")
     (tmp_path / "it.txt").write_text("x")
     assert "ends in no known way" in said(tmp_path / "it.txt", InputError, family="gpt2")
 
@@ -270,7 +270,7 @@ def test_a_tensor_without_plain_numbers(kind, tmp_path):
 @pytest.mark.parametrize("name", [1, None, True, (1, 2)])
 def test_a_key_that_is_no_name(name, tmp_path):
     torch.save({"a": torch.zeros(1), name: torch.zeros(1)}, tmp_path / "it.pt")
-    assert f"holds no state_dict: its key {name!r} is a {type(name).__name__}; save" in said(tmp_path / "it.pt", family="gpt2")
+    assert f"holds no state_dict: its key {name!r} is {type_of(name)}; save" in said(tmp_path / "it.pt", family="gpt2")
 
 
 def sharded(folder: Path, **names: str) -> None:

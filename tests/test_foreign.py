@@ -73,8 +73,8 @@ def test_a_file_of_a_run_that_never_ends(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("data", "data = 7 is a int; give a file, or a corpus by its name"),
-        ("mesh", "mesh = 7 is a int; give axes and sizes, as data=4,tensor=2"),
+        ("data", "data = 7 is an int; give a file, or a corpus by its name"),
+        ("mesh", "mesh = 7 is an int; give axes and sizes, as data=4,tensor=2"),
         ("steps", "steps = '7' is not a whole number; give an integer of at least 1"),
         ("model", "7 is no GPTConfig"),
     ],

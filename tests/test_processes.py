@@ -18,25 +18,26 @@ from jaxformer.errors import InputError
 from jaxformer.processes import group as groups
 from jaxformer.processes import launch as launcher
 from jaxformer.processes.join import seat_in_cluster, seat_of
-from jaxformer.processes.link import Seat, difference, free_port, meet
+from jaxformer.processes.link import Met, Seat, difference, free_port, meet
 from jaxformer.processes.relay import relayed
+from jaxformer.processes.watch import Limits, Watch
 
 TOY = """
 import sys, time
 from jaxformer.signals import listen
 listen()
-from jaxformer.processes.group import exchange, from_first, timed_step
+from jaxformer.processes.group import exchange, from_first, timed
 from jaxformer.processes.link import Seat
 from jaxformer.processes.together import together
 from jaxformer.processes.watch import Limits, Watch
 number, count, port, does = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-limits = Limits(beat=0.05, silence=1.0, step=1.0, patience=5.0)
+limits = Limits(beat=0.05, silence=1.0, usual=1.0, patience=5.0)
 with together(Seat(number, count, "127.0.0.1", port), {"is": "alike"}, wait=10, limits=limits):
     for step in range(10**6 if does != "nothing" else 3):
         values = exchange([number, step])
         assert values == [[each, step] for each in range(count)], values
         assert from_first(lambda: step + 0.5) == step + 0.5
-        with timed_step(f"step {step}"):
+        with timed("step", step):
             if step == 2:
                 print("steps", flush=True)
             if step >= 3 and number == count - 1:  # all have said it
@@ -124,6 +125,41 @@ def test_without_beats_a_process_that_is_stopped_is_waited_for():
     processes[1].send_signal(signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
         processes[0].wait(timeout=2.5)
+
+
+@pytest.mark.parametrize(
+    ("phases", "longest", "seconds", "said"),
+    [
+        (["step", "step"], {"step": 1.0}, 31, "step 7 has not ended for 31 s (the longest took 1.0 s): "),
+        (["the evaluation of step"], {"step": 1.0}, 1801, "the evaluation of step 7 has not ended for 1801 s: "),
+        (["the evaluation of step"], {"the evaluation of step": 20.0}, 61, "the evaluation of step 7 has not ended for 61 s ("),
+        (["step", "the evaluation of step"], {"step": 1.0}, 1801, "the evaluation of step 7 has not ended for 1801 s: "),
+        (["step", ""], {"step": 1.0}, 31, "step 7 has not ended for 31 s ("),
+        (["", ""], {"step": 1.0}, 1801, "what comes between two steps has not ended for 1801 s: "),
+    ],
+)
+def test_a_phase_is_waited_for_as_its_kind_has_taken(phases, longest, seconds, said, monkeypatch):
+    group = groups.Group(Seat(0, len(phases), "", 0), Met({}, ["pid 1"] * len(phases), ""))
+    group.work.kind, group.work.number, group.work.longest = phases[0], 7, longest
+    monkeypatch.setattr(groups.Group, "end", lambda _, said: ended.append(said))
+    seen = {i: {"marks": 0, "kind": kind, "number": 7, "at": "main"} for i, kind in enumerate(phases) if i}
+    watch, ended = Watch(group, Limits(), seen=seen), []
+    for _ in range(seconds):  # the first beat tells nothing yet
+        watch._judge()
+    assert ended == []
+    watch._judge()
+    assert ended[0].startswith(said)
+
+
+def test_a_phase_in_which_programs_run_gets_on(monkeypatch):
+    group = groups.Group(Seat(0, 1, "", 0), Met({}, ["pid 1"], ""))
+    monkeypatch.setattr(groups, "_groups", [group])
+    monkeypatch.setattr(group, "exchange", lambda value: [value])
+    with groups.timed("the evaluation of step", 7):
+        before = group.work.marks
+        groups.run_together(mock.Mock(), 3)
+        assert (group.work.marks, group.work.kind) == (before + 1, "the evaluation of step")
+    assert (group.work.marks, group.work.kind, [*group.work.longest]) == (before + 2, "", ["the evaluation of step"])
 
 
 def test_all_come_to_their_end_together():
@@ -282,7 +318,8 @@ def test_no_program_runs_before_all_have_compiled_it(monkeypatch):
     program = mock.Mock(side_effect=lambda *_, **__: done.append("run"))
     program.lower.return_value.compile.side_effect = lambda: done.append("compile")
     groups.run_together(program, 3, pad=0)
-    monkeypatch.setattr(groups, "_groups", [mock.Mock(exchange=lambda value: done.append("meet"))])
+    group = mock.Mock(exchange=lambda value: done.append("meet"), work=groups.Work())
+    monkeypatch.setattr(groups, "_groups", [group])
     groups.run_together(program, 4, pad=0)
     assert done == ["run", "compile", "meet", "run"]
     assert program.lower.call_args == program.call_args == mock.call(4, pad=0)

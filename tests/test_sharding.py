@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +19,9 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
-from jaxformer.distributed.causes import explain, other_order
-from jaxformer.distributed.compare import Case, decided_by_rounding, worst
+from jaxformer.distributed.causes import STALE, explain, other_order
+from jaxformer.distributed.compare import Case, different_alone, worst
+from jaxformer.distributed.other_gradients import decided_by_rounding, traces, untraced
 from jaxformer.distributed.predict import flops_of
 from jaxformer.distributed.recorded_step import Recorded
 from jaxformer.distributed.step_inputs import wide_state
@@ -26,7 +29,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
-from tests.eight_devices import TOYS, TRIED, toy_loss
+from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config
 
 
@@ -57,6 +60,9 @@ def test_a_step_of_the_users_own(eight):
     right, wrong, forgets, stale, lacks, *refused = eight["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
     assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
+    assert wrong.endswith(
+        "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
+    )
     assert forgets.startswith("DIFFERENT: updates: first model.embed"), forgets
     assert stale.endswith("axis data: copies differ: a device has an older or another value"), stale
     assert lacks.endswith("count: the mesh does not give it"), lacks
@@ -66,17 +72,21 @@ def test_a_step_of_the_users_own(eight):
         f"InputError: step gives (TrainState, ArrayImpl, int); {wanted}",
         f"InputError: step gives a TrainState; {wanted}",
         f"InputError: step gives (TrainState, dict); {wanted}",
-        "InputError: step gives step as a ndarray; give a jax array, as the mesh holds it",
+        "InputError: step gives step as an ndarray; give a jax array, as the mesh holds it",
         "InputError: loss gives a float; give loss(model, batch, key) -> (sum, count), two numbers",
     ]
 
 
 NOT_FINITE = "the loss is not finite on one device: NaN, infinite, or divided by a count of 0; give another loss or batch"
+NO_TRACE = "almost nothing of the gradients reaches the state on one device, so a wrong one would not be seen; give"
 EQUAL = "EQUAL: loss, gradients, updates (tier A)"
 SAID = {
     "a warm-up": "EQUAL: loss, updates (tier A)",
     "a warm-up, and twice the gradient": "DIFFERENT: updates: first model.up.kernel: max/rms ",
     "a rate of 0": "COULD NOT COMPARE: updates: the step on one device changes no weight and no moment; give an optimizer",
+    "decay alone": f"COULD NOT COMPARE: updates: {NO_TRACE}",
+    "a rate of almost 0": f"COULD NOT COMPARE: updates: {NO_TRACE}",
+    "signs": EQUAL,
     "NaN": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
     "a count of 0": f"COULD NOT COMPARE: loss: {NOT_FINITE}",
     "MultiSteps": EQUAL,
@@ -91,9 +101,9 @@ SAID = {
     "a name": "InputError: model is a str; give a model whose leaves are arrays, or its configuration",
     "a key": "InputError: model.key is of type uint32, and no gradient trains it; give a model of floats alone",
     "no batch": "InputError: a dict has no batch of its own; give batch",
-    "lists": "InputError: batch.0.0 is a int; give arrays of numbers, whose first axis is that of rows",
+    "lists": "InputError: batch.0.0 is an int; give arrays of numbers, whose first axis is that of rows",
     "strings": "InputError: the batch is an array of <U1 with 1 axes; give arrays of numbers",
-    "no key": "InputError: key = 3 is a int; give jax.random.key(0)",
+    "no key": "InputError: key = 3 is an int; give jax.random.key(0)",
     "no gradient": "COULD NOT COMPARE: gradients: all of them are 0 on one device; give a loss that depends on the parameters",
 }
 
@@ -112,14 +122,40 @@ def test_what_rounding_alone_decides_is_not_compared():
     sign, model = optax.sign_sgd(0.1), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
     gradients = {"up.bias": np.full(4, 1e-17), "up.kernel": np.ones((4, 4))}
     updates = {f"model.{name}": np.full_like(leaf, 0.9) for name, leaf in gradients.items()}
-    made = Case(wide_state(model, sign), None, None, toy_loss, sign)
-    assert decided_by_rounding(made, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
+    assert decided_by_rounding(wide_state(model, sign), sign, Recorded({}, {}, gradients, updates)) == ["model.up.bias"]
+
+
+@pytest.mark.parametrize(("gradient", "named"), [(1.0, ["up.bias"]), (1e-17, [])])
+def test_parameters_are_named_that_an_optimizer_keeps_from_their_gradients(gradient, named):
+    frozen = optax.masked(optax.set_to_zero(), {"up": {"bias": True, "kernel": False}})
+    optimizer, model = optax.chain(frozen, optax.sgd(0.1)), {"up": {"bias": np.ones(4), "kernel": np.ones((4, 4))}}
+    updates = {"model.up.bias": np.ones(4), "model.up.kernel": np.full((4, 4), 0.9)}
+    reference = Recorded({}, {}, {"up.bias": np.full(4, gradient), "up.kernel": np.ones((4, 4))}, updates)
+    assert (seen := traces(wide_state(model, optimizer), optimizer, reference)) == ["model.up.kernel"]
+    assert untraced(seen, reference) == named
 
 
 def test_all_axes_that_explain_an_array_are_named():
     theirs = np.array([[1.0, 2.0], [3.0, 4.0]])
     placed = SimpleNamespace(sizes={"data": 2, "fsdp": 4, "tensor": 2}, whole=2 * theirs, differing=list)
     assert explain(placed, theirs) == (["data", "tensor"], "summed over it once too often")
+
+
+@pytest.mark.parametrize(("apart", "said"), [((0, 1.5e-12), STALE), ((-1, 1), "the mean over it is left out: ")])
+def test_copies_of_which_one_is_right_are_no_mean_left_out(apart, said):
+    theirs = np.linspace(1.0, 2.0, 4)
+    copies = [((slice(None),), [theirs * (1 + each) for each in apart])]
+    placed = SimpleNamespace(sizes={"data": 2}, differing=lambda: ["data"], along=lambda axis: copies)
+    axes, cause = explain(placed, theirs)
+    assert (axes, cause.startswith(said)) == (["data"], True)
+
+
+def test_an_own_step_that_fails_on_one_device_tells_nothing():
+    sgd, model = optax.sgd(0.1), {"up": {"kernel": np.ones((4, 4))}}
+    case = Case(wide_state(model, sgd), np.ones((4, 4)), None, lambda *_: 1 / 0, sgd, step=lambda *_: 1 / 0)
+    assert not different_alone(case, "data", 1, Recorded({}, {}, {}, {}), nullcontext)
+    with pytest.raises(ZeroDivisionError):
+        different_alone(replace(case, step=None), "data", 1, Recorded({}, {}, {}, {}), nullcontext)
 
 
 def test_blocks_that_stand_where_they_should_are_in_no_other_order():
@@ -145,6 +181,7 @@ def test_collectives_are_in_order_before_jax_has_its_devices(command, monkeypatc
 
 def test_init_checkpoints_and_generation(eight):
     stays = eight["stays"]
+    assert eight["looked up"]
     assert stays["same init"]
     assert stays["same ids"]
     assert stays["largest"] == 1 / 8
@@ -177,10 +214,18 @@ def test_what_does_not_fit_is_refused_in_one_line(eight):
         "or give another mesh",
         "mesh = tensor=8: tensor = 8 does not divide n_heads = 4; give a divisor of 4",
         "mesh = 'tensor' is not a mesh; give axes and sizes, as data=4,tensor=2",
-        "mesh = 4 is a int; give axes and sizes, as data=4,tensor=2",
+        "mesh = 4 is an int; give axes and sizes, as data=4,tensor=2",
         "step = 3 cannot be called; give step(state, batch, key) -> (TrainState, mean loss)",
         "the batch has 6 rows, which data x fsdp = 4 x 1 of the mesh does not divide; give a multiple of 4",
     ]
+
+
+def test_seeds_are_divided_over_devices(eight, refusal):
+    assert eight["seeds"] == [True, True, True]
+    refused = refusal(dispatch, ["train", "qa", "--seeds", "6", "--mesh", "data=4"])
+    assert refused == "seeds = 6 is not divided by data=4 of the mesh; give 8"
+    refused = refusal(dispatch, ["train", "qa", "--seeds", "4", "--mesh", "data=2,tensor=2"])
+    assert refused == "mesh = data=2,tensor=2 cuts models, and these are too small; give data alone, as data=4"
 
 
 def test_a_mesh_of_a_thousand_devices_is_refused_before_they_are_simulated(refusal):
@@ -216,6 +261,8 @@ def test_info_of_a_mesh_by_shapes_alone(capsys, refusal, monkeypatch):
     said = refusal(dispatch, ["info", "gpt.no", "--mesh", "data=1"])
     assert "; give a folder, or with --mesh a preset: qa, gpt.tiny" in said
     assert refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1", "--batch", "0"]).startswith("batch = 0 is out of range")
+    refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=1000000", "--batch", "1000000"])
+    assert refused.startswith("mesh = data=1000000 has 1000000 devices, and with --batch a step is compiled for at most 4,096")
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=2", "--batch", "8", "--parts", "3"])
     assert refused == "--parts 3 does not divide --batch 8; give a divisor of 8"
     refused = refusal(dispatch, ["info", "gpt.tiny", "--mesh", "data=4", "--batch", "8", "--parts", "8"])

@@ -85,7 +85,7 @@ def test_what_is_neither_a_module_nor_a_state(untyped):
         assert said(lambda wrong=wrong: from_torch(twin, wrong), InputError) == (
             f"the model is a {type(wrong).__name__}; give a JAX model, or jaxformer.abstract(config)"
         )
-    assert said(lambda: to_torch(excite(abstract(CONFIG), seed=0), 3), InputError).startswith("family is a int; give a Family")
+    assert said(lambda: to_torch(excite(abstract(CONFIG), seed=0), 3), InputError).startswith("family is an int; give a Family")
 
 
 def test_shapes_alone_are_not_weights():

@@ -31,7 +31,7 @@ def test_no_texts():
     tokenizer = small_bpe()
     for encode in (tokenizer.encode_all, tokenizer.batch, lambda texts: Tokenizer.train_bpe(texts, 300)):
         assert said(encode, "text") == "texts is a str; give a list of strings"
-        assert said(encode, 5) == "texts is a int; give a list of strings"
+        assert said(encode, 5) == "texts is an int; give a list of strings"
         assert said(encode, ["a", None]) == "texts[1] is a NoneType; give a string"
         assert said(encode, ["a", "a\ud800"]) == f"texts[1]: {HALF}"
     assert said(tokenizer.encode, b"text") == "text is a bytes; give a string"

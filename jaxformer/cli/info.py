@@ -10,6 +10,9 @@ from jaxformer.errors import InputError
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_number, check_size
 
+MOST_DEVICES = 4096
+"""That a step is compiled for: each simulated one takes time and memory. Shapes alone know no bound."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
@@ -74,9 +77,14 @@ def predict(flags: Info) -> None:
     check_number("--device-flops", flags.device_flops, 0, open_below=True)
     check_number("--link", flags.link, 0, open_below=True)
     check_parts(flags.batch, flags.parts, mesh)
+    if flags.batch is not None and mesh.devices > MOST_DEVICES:
+        raise InputError(
+            f"mesh = {mesh} has {mesh.devices} devices, and with --batch a step is compiled for at most {MOST_DEVICES:,}; "
+            "give a smaller mesh, or leave --batch out"
+        )
     from jaxformer.sharding.mesh import simulate
 
-    simulate(mesh.devices)
+    simulate(1 if flags.batch is None else mesh.devices)
     from jaxformer.distributed.predict import lines_of, read_config
 
     config = read_config(flags.path)

@@ -29,7 +29,7 @@ class Launch:
     wait: int = 300
     """Seconds in which all processes have to come."""
     patience: int = 1800
-    """Seconds that anything but a step may take: the first step, an evaluation, a checkpoint."""
+    """Seconds for the first step, evaluation and checkpoint. The next ones may take 30, or three times the longest so far."""
 
     def __post_init__(self) -> None:
         for name in ("processes", "devices"):

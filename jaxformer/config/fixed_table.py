@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.errors import ConfigError, first_line
+from jaxformer.errors import ConfigError, first_line, type_of
 from jaxformer.validation.fields import check_file
 
 
@@ -67,4 +67,4 @@ def _float64(numbers: Any) -> np.ndarray:
     try:
         return np.asarray(numbers.detach().cpu() if hasattr(numbers, "detach") else numbers, np.float64)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"a table cannot be made of a {type(numbers).__name__}: {error}") from None
+        raise ConfigError(f"a table cannot be made of {type_of(numbers)}: {error}") from None

@@ -17,7 +17,7 @@ from jaxformer.convert import rules
 from jaxformer.convert.families import FAMILIES, find_family
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
-from jaxformer.errors import ConversionError, InputError
+from jaxformer.errors import ConversionError, InputError, type_of
 from jaxformer.extras import extra_package
 
 
@@ -65,7 +65,7 @@ def _fitting(state: Mapping[str, Any], model: PyTree) -> str | None:
 def _check_model(model: Any) -> None:
     """InputError for what holds no arrays, as a configuration, and for a torch module."""
     if model is None or _is_torch(model) or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(model)):
-        raise InputError(f"the model is a {type(model).__name__}; give a JAX model, or jaxformer.abstract(config)")
+        raise InputError(f"the model is {type_of(model)}; give a JAX model, or jaxformer.abstract(config)")
 
 
 def _is_torch(model: Any) -> bool:
@@ -75,7 +75,7 @@ def _is_torch(model: Any) -> bool:
 def _state(source: Any, name: str) -> Mapping[str, Any]:
     state = source.state_dict() if _is_torch(source) else source
     if not isinstance(state, Mapping):
-        raise InputError(f"{name} is a {type(source).__name__}; give a torch module or its state_dict()")
+        raise InputError(f"{name} is {type_of(source)}; give a torch module or its state_dict()")
     if odd := [key for key in state if not isinstance(key, str)]:
         raise InputError(f"{name} has the key {odd[0]!r:.40}, and names of tensors are strings; give a state_dict()")
     return state

@@ -16,7 +16,7 @@ from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.safetensors_io import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
-from jaxformer.errors import CheckpointError, InputError, first_line, why_unwritten
+from jaxformer.errors import CheckpointError, InputError, first_line, type_of, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import refuse_existing, written_whole
@@ -66,10 +66,10 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         ) from None
     inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
     if not isinstance(inner, dict) or not inner:
-        what = f"a {type(inner).__name__}" if inner else "empty"
+        what = f"{type_of(inner)}" if inner else "empty"
         raise CheckpointError(f"{path} holds no state_dict: it is {what}; save model.state_dict()")
-    odd = [f"its key {name!r:.60} is a {type(name).__name__}" for name in inner if not isinstance(name, str)]
-    odd += [f"{name} is a {type(it).__name__}" for name, it in inner.items() if not hasattr(it, "detach")]
+    odd = [f"its key {name!r:.60} is {type_of(name)}" for name in inner if not isinstance(name, str)]
+    odd += [f"{name} is {type_of(it)}" for name, it in inner.items() if not hasattr(it, "detach")]
     if odd:
         raise CheckpointError(f"{path} holds no state_dict: {listed(odd)}; save model.state_dict()")
     if odd := [f"{name} is {fault}" for name, it in inner.items() if (fault := _not_plain(it))]:

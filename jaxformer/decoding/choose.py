@@ -12,7 +12,7 @@ from jaxformer.config.settings import SamplingConfig
 from jaxformer.decoding.prepare import NEVER
 from jaxformer.decoding.rules import Ends, Rules, constrain, make_rules
 from jaxformer.decoding.sampling import GREEDY, Number, next_tokens, numbers
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.validation.arrays import check_drawn_from
 
 Step = Callable[[Int[Array, " B"], Any], tuple[Float[Array, "B V"], Any]]
@@ -45,7 +45,7 @@ def make_choice(
     if sampling is None:
         sampling = GREEDY if key is None else SamplingConfig()
     if not isinstance(sampling, SamplingConfig):
-        raise InputError(f"sampling is a {type(sampling).__name__}; give a SamplingConfig, and a key by its name, key=...")
+        raise InputError(f"sampling is {type_of(sampling)}; give a SamplingConfig, and a key by its name, key=...")
     check_drawn_from("key", key)
     if key is None and sampling.temperature:
         raise InputError(f"temperature = {sampling.temperature} draws at random; give a key, or temperature 0")

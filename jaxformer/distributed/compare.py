@@ -19,15 +19,16 @@ from jaxtyping import PRNGKeyArray
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.models import ModelConfig
 from jaxformer.distributed.causes import STALE, Placed, explain, explained, shard_means
+from jaxformer.distributed.other_gradients import decided_by_rounding, traces, untraced
 from jaxformer.distributed.recorded_step import STAGES, STEP, Arrays, Recorded, Step, recorded_step, run, state_and_loss
 from jaxformer.distributed.step_inputs import OPTIMIZER, batch_of, check_rows, check_weights, default_loss, excited, wide_state
 from jaxformer.errors import InputError
 from jaxformer.parity.judge.comparison import environment
 from jaxformer.parity.numerics.float64 import jax_float64
-from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, is_null, over, rms
+from jaxformer.parity.numerics.metrics import NULL_GRADIENT, TOLERANCES, Error, Kind, error, over, rms
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.pytree import map_named, named_leaves, named_weights
+from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.sharding.rules import AXES_OF, Table, with_own, with_whole
@@ -39,6 +40,11 @@ KINDS: dict[str, Kind] = {"activations": "activation", "loss": "loss", "gradient
 INSIDE = ("activations", "gradients")
 """What your own step does not show."""
 HIDDEN = "; a factor of all gradients is not seen behind clipping"
+NO_TRACE = (
+    "almost nothing of the gradients reaches the state on one device, so a wrong one would not be seen; "
+    "give an optimizer that takes more of them"
+)
+NO_AXIS = "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
 COUNTS = "health."
 """Leaves of a train state that our own runs keep beside the step."""
 OnMesh = Callable[[], AbstractContextManager[Any]]
@@ -135,7 +141,7 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
     found, devices = case.on(mesh, around)
     stages: list[Stage] = []
     alone: list[str] = []
-    noisy = decided_by_rounding(case, reference)
+    noisy = decided_by_rounding(case.state, case.optimizer, reference)
     found, reference = without(found, noisy), without(reference, noisy)
     for name in STAGES:
         ours, theirs = getattr(found, name), getattr(reference, name)
@@ -147,13 +153,16 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
             continue
         wrong = first_difference(name, ours, theirs, devices)
         if wrong is None:
-            left = f"; not compared: {', '.join(noisy)}, for rounding alone decides" if noisy and name == "updates" else ""
-            stages.append(Stage(name, "equal", f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}{left}"))
+            said = f"{len(ours)} of {len(ours)}; {worst(name, ours, theirs)}"
+            stages.append(equal_updates(case, reference, noisy, said) if name == "updates" else Stage(name, "equal", said))
             continue
         place, how_far, placed = wrong
         fit, cause = explain(placed, np.asarray(theirs[place])) if placed else ([], "")
         if not fit and name == "loss":
             fit, cause = unequal_mean(case, mesh, around)
+        if placed and case.step is not None and cause != STALE and different_alone(case, "data", 1, reference, around):
+            stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{NO_AXIS}"))
+            continue
         if placed and len(fit) != 1 and cause != STALE:
             alone = alone or list(axes_at_fault(case, mesh, reference, around))
             fit = [axis for axis in fit if axis in alone] or fit or alone
@@ -176,6 +185,18 @@ def nothing_to_see(stage: str, theirs: Arrays, before: TrainState) -> str:
     if stage == "updates" and all(np.array_equal(leaf, theirs[name]) for name, leaf in named_weights(before).items()):
         return "the step on one device changes no weight and no moment; give an optimizer whose rate is not 0"
     return ""
+
+
+def equal_updates(case: Case, reference: Recorded, noisy: Collection[str], said: str) -> Stage:
+    """The stage of states that are equal: what that says nothing of, or that it says nothing."""
+    seen = traces(case.state, case.optimizer, reference)
+    if not seen:
+        return Stage("updates", "failed", NO_TRACE)
+    if noisy:
+        said += f"; not compared: {', '.join(noisy)}, for rounding alone decides"
+    if hidden := untraced(seen, reference):
+        said += f"; almost nothing of their gradients reaches {', '.join(hidden)}"
+    return Stage("updates", "equal", said)
 
 
 def first_difference(stage: str, ours: Arrays, theirs: Arrays, mesh: Mesh) -> tuple[str, str, Placed | None] | None:
@@ -216,25 +237,6 @@ def worst(stage: str, ours: Arrays, theirs: Arrays) -> str:
     return "at most " + say(stage, max(errors, key=lambda each: each.off(KINDS[stage])))
 
 
-def decided_by_rounding(case: Case, reference: Recorded) -> list[str]:
-    """Leaves of the state after the step that differ where null gradients are 0: an optimizer that divides a gradient by its
-    size, or takes its sign, makes an update of mere rounding."""
-    noise = null_gradients("gradients", reference.gradients)
-    null = {name for name, array in reference.gradients.items() if is_null(array, array, noise)}
-    if not null:
-        return []
-    gradient = map_named(lambda name, _: reference.gradients[name] * (name not in null), case.state.model)
-
-    def update(state: TrainState, gradient: Any) -> TrainState:
-        updates, moments = case.optimizer.update(gradient, state.moments, state.model)
-        return replace(state, step=state.step + 1, model=optax.apply_updates(state.model, updates), moments=moments)
-
-    with jax_float64():
-        after = named_leaves(run(update, case.state, gradient))
-    names = (name for name in reference.updates if not name.startswith(COUNTS))
-    return [name for name in names if over(error(after[name], reference.updates[name]), KINDS["updates"])]
-
-
 def without(recorded: Recorded, leaves: Collection[str]) -> Recorded:
     """The same, and the state after it lacks these leaves."""
     return recorded._replace(updates={name: leaf for name, leaf in recorded.updates.items() if name not in leaves})
@@ -264,8 +266,13 @@ def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnM
 
 
 def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool:
-    """Whether a mesh of one axis differs, in what is compared."""
-    found, devices = case.on(MeshConfig(**{axis: size}), around)
+    """Whether a mesh of one axis differs, in what is compared. An own step may run on its own mesh alone, and tells nothing."""
+    try:
+        found, devices = case.on(MeshConfig(**{axis: size}), around)
+    except Exception:
+        if case.step is None:
+            raise
+        return False
     found = without(found, found.updates.keys() - reference.updates.keys())
     pairs = ((name, getattr(found, name), getattr(reference, name)) for name in STAGES)
     return any(first_difference(name, ours, theirs, devices) for name, ours, theirs in pairs if ours or name not in INSIDE)

@@ -20,6 +20,7 @@ from jaxformer.distributed import compare, step_inputs
 from jaxformer.nn import linear
 from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.sharding.placement import put
+from jaxformer.sharding.rules import Table
 
 Injection = Callable[[], Any]
 
@@ -173,9 +174,9 @@ def counted_anew(embed: Any) -> Any:
     return call
 
 
-def stale(state: Any) -> Any:
+def stale(state: Any, rules: Table) -> Any:
     """The last device has the first parameter as it was a step before."""
-    leaves, structure = jax.tree.flatten(put(state))
+    leaves, structure = jax.tree.flatten(put(state, rules))
     place = next(i for i, leaf in enumerate(leaves) if leaf.ndim and leaf.sharding.is_fully_replicated)
     old = leaves[place]
     *same, last = old.addressable_shards

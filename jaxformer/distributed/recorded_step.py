@@ -9,7 +9,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from jaxformer.collectives import SCHEDULER
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
@@ -102,7 +102,7 @@ def described(given: Any) -> str:
     """What a function gave, for a person."""
     if isinstance(given, tuple):
         return f"({', '.join(type(each).__name__ for each in given)})"
-    return "None" if given is None else f"a {type(given).__name__}"
+    return "None" if given is None else f"{type_of(given)}"
 
 
 def run(step: Callable[..., Any], *given: Any) -> Any:

@@ -16,7 +16,7 @@ from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
 from jaxformer.config.settings import IGNORE_INDEX, OptimizerConfig, ScheduleConfig
 from jaxformer.data.tasks import Pairs
 from jaxformer.data.windows import Windows
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.models import GPT, EncoderDecoder, Model, abstract
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import is_weight, map_named, named_leaves, named_weights
@@ -70,9 +70,7 @@ def default_loss(model: Any) -> Loss:
         return next_token_loss
     if isinstance(model, EncoderDecoder):
         return partial(pair_loss, pad=PAD)
-    raise InputError(
-        f"a {type(model).__name__} has no loss of its own; give loss(model, batch, key) -> (sum, count), and a batch"
-    )
+    raise InputError(f"{type_of(model)} has no loss of its own; give loss(model, batch, key) -> (sum, count), and a batch")
 
 
 def next_token_loss(model: GPT, batch: Windows, key: Any) -> tuple[Any, Any]:
@@ -84,7 +82,7 @@ def batch_of(model: Any, mesh: MeshConfig) -> Any:
     """`default_batch`; InputError for a model that is not ours."""
     if isinstance(model, GPT | EncoderDecoder):
         return default_batch(model.config, mesh)
-    raise InputError(f"a {type(model).__name__} has no batch of its own; give batch")
+    raise InputError(f"{type_of(model)} has no batch of its own; give batch")
 
 
 def default_batch(config: ModelConfig, mesh: MeshConfig) -> Any:
@@ -104,11 +102,11 @@ def check_weights(model: Any) -> None:
     """InputError for what is no model, or has leaves that no gradient trains."""
     leaves = named_leaves(model)
     if not leaves:
-        raise InputError(f"model is a {type(model).__name__}, which holds no arrays; give a model, or its configuration")
+        raise InputError(f"model is {type_of(model)}, which holds no arrays; give a model, or its configuration")
     for name, leaf in leaves.items():
         if not hasattr(leaf, "dtype"):
             which = f"model.{name}" if name else "model"
-            raise InputError(f"{which} is a {type(leaf).__name__}; give a model whose leaves are arrays, or its configuration")
+            raise InputError(f"{which} is {type_of(leaf)}; give a model whose leaves are arrays, or its configuration")
         if not is_weight(leaf):
             raise InputError(f"model.{name} is of type {leaf.dtype}, and no gradient trains it; give a model of floats alone")
 
@@ -119,7 +117,7 @@ def check_rows(batch: Any, mesh: MeshConfig) -> None:
         which = f"batch.{name}" if name else "the batch"
         kind = getattr(leaf, "dtype", None)
         if kind is None or not np.ndim(leaf) or not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, np.bool_)):
-            is_what = f"a {type(leaf).__name__}" if kind is None else f"an array of {kind} with {np.ndim(leaf)} axes"
+            is_what = f"{type_of(leaf)}" if kind is None else f"an array of {kind} with {np.ndim(leaf)} axes"
             raise InputError(f"{which} is {is_what}; give arrays of numbers, whose first axis is that of rows")
         rows = np.shape(leaf)[0]
         if rows % mesh.rows:

@@ -19,7 +19,7 @@ from jaxformer.decoding.choose import Choice, Step, advance, begin, make_choice
 from jaxformer.decoding.generate import read
 from jaxformer.decoding.prepare import NEVER, check_id, check_length
 from jaxformer.decoding.rules import Ends
-from jaxformer.errors import CheckpointError, InputError, why_unwritten
+from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.models import GPT, Encoder, EncoderDecoder, Model
 from jaxformer.nn.masks import padding_mask
@@ -93,7 +93,7 @@ def export_generate(
     """
     _check_model(model)
     if isinstance(model, Encoder) or isinstance(model, EncoderDecoder) == (start is None):
-        raise InputError(f"a {type(model).__name__} with start = {start}; give a GPT without, or an EncoderDecoder with one")
+        raise InputError(f"{type_of(model)} with start = {start}; give a GPT without, or an EncoderDecoder with one")
     context, vocab_size = model.config.context, model.config.vocab_size
     n_tokens = check_length(n_tokens, context if start is not None else context - 1, least=1)
     check_kind("sampling", sampling, (SamplingConfig, type(None)), "a SamplingConfig")
@@ -139,7 +139,7 @@ def _written(begun: Begun, valid: Array, n_tokens: int, choice: Choice, ngram: i
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, Model):
-        raise InputError(f"a {type(model).__name__} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
+        raise InputError(f"{type_of(model)} cannot be exported; give a GPT, an Encoder or an EncoderDecoder")
     check_values(model)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from jaxformer.config.configuration import plain
 from jaxformer.convert.safetensors_io import save_weights
-from jaxformer.errors import CheckpointError, InputError, why_unwritten
+from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
 from jaxformer.folders.hf import write_checkpoint
 from jaxformer.folders.opened import CONFIGS, Opened, open_path
 from jaxformer.models import Model
@@ -42,7 +42,7 @@ def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path |
     such model; CheckpointError where the folder cannot be written.
     """
     if not isinstance(model, Model):
-        raise InputError(f"a {type(model).__name__} cannot be saved; give a model of class {', '.join(CONFIGS)}")
+        raise InputError(f"{type_of(model)} cannot be saved; give a model of class {', '.join(CONFIGS)}")
     check_choice("like", like, get_args(Like))
     write_folder(model, check_path("folder", folder), like, None if source is None else open_path(source))
 

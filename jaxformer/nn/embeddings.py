@@ -14,7 +14,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.positions import position_table
-from jaxformer.sharding.placement import looked_up
+from jaxformer.sharding.placement import look_up
 from jaxformer.validation.arrays import check_not_torch, check_values
 
 
@@ -30,8 +30,11 @@ class Embedding(nnx.Module):
 
     def encode(self, ids: Int[Array, "*rows"]) -> Float[Array, "*rows D"]:
         """The rows of these ids."""
-        x = self.table[...].at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-        x = looked_up(x, self.table.shape)
+
+        def take(ids: Int[Array, "*rows"]) -> Float[Array, "*rows D"]:
+            return self.table[...].at[ids].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+
+        x = look_up(take, ids, self.table.shape)
         return x if self.padding_idx is None else jnp.where((ids == self.padding_idx)[..., None], jax.lax.stop_gradient(x), x)
 
     def decode(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows V"]:

@@ -10,7 +10,7 @@ from flax import linen
 
 from jaxformer.convert.families import find_family
 from jaxformer.convert.rules import Family
-from jaxformer.errors import InputError, ParityError
+from jaxformer.errors import InputError, ParityError, type_of
 from jaxformer.extras import extra_package
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
@@ -29,7 +29,7 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
         from torch import nn
 
     if not isinstance(torch_model, nn.Module):
-        raise InputError(f"the torch model is a {type(torch_model).__name__}; give a torch.nn.Module")
+        raise InputError(f"the torch model is {type_of(torch_model)}; give a torch.nn.Module")
     check_function("call_torch", call_torch, "a function of the model and its inputs")
     for name, tensor in torch_model.named_parameters():
         if str(tensor.dtype) != "torch.float32":
@@ -39,18 +39,16 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
             raise InputError(f"{held}; give it in float32: model.float()")
     if not isinstance(inputs, (tuple, list)):
         named = ", and their names in call_torch and call_jax" if isinstance(inputs, Mapping) else ", (x,) for one"
-        raise InputError(f"inputs is a {type(inputs).__name__}; give a tuple of arrays{named}")
+        raise InputError(f"inputs is {type_of(inputs)}; give a tuple of arrays{named}")
     for i, given in enumerate(inputs):
         if given is None:
             raise InputError(f"input {i} is None; leave it out, and give it in call_torch and call_jax")
         if isinstance(given, Mapping):
-            raise InputError(
-                f"input {i} is a {type(given).__name__}; give its arrays, and their names in call_torch and call_jax"
-            )
+            raise InputError(f"input {i} is {type_of(given)}; give its arrays, and their names in call_torch and call_jax")
     arrays = tuple(np.asarray(host(array)) for array in inputs)
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "fiub" or not array.ndim:
-            raise InputError(f"input {i} is a {type(inputs[i]).__name__}; give arrays of numbers with at least one axis")
+            raise InputError(f"input {i} is {type_of(inputs[i])}; give arrays of numbers with at least one axis")
         if not array.size:
             raise InputError(f"input {i} is empty: its shape is {list(array.shape)}; give it some rows")
     return arrays
@@ -77,7 +75,7 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
     if isinstance(jax_model, Mapping) and call_jax is apply:
         raise InputError("the JAX model is a tree of parameters; give call_jax(params, *inputs) too")
     if jax_model is None or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(jax_model)):
-        found = f"the JAX model is a {type(jax_model).__name__}, which is not a tree of arrays"
+        found = f"the JAX model is {type_of(jax_model)}, which is not a tree of arrays"
         raise InputError(f"{found}; give an NNX module, or parameters and call_jax(params, *inputs)")
     if rules is not None:
         return find_family(rules, "rules")

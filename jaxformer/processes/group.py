@@ -24,11 +24,13 @@ class Work:
     """What the main thread does, as the others are told."""
 
     marks: int = 0
-    """Steps that were begun and ended, which says how far it is."""
-    what: str = ""
-    """The step that is being taken; empty between steps."""
-    longest: float = 0.0
-    """Seconds of the longest step so far."""
+    """Phases that were begun and ended, and programs that were run, which says how far it is."""
+    kind: str = ""
+    """Of the phase that it is in, as "step"; empty between phases."""
+    number: int = 0
+    """The step that the phase belongs to."""
+    longest: dict[str, float] = field(default_factory=dict)
+    """Kind -> seconds of the longest phase so far."""
 
 
 @dataclass
@@ -124,6 +126,7 @@ def run_together(f: Any, *given: Any, **static: Any) -> Any:
     if _groups:
         f.lower(*given, **static).compile()
         exchange("compiled")
+        _groups[-1].work.marks += 1
     return f(*given, **static)
 
 
@@ -134,18 +137,18 @@ def check_alike(facts: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def timed_step(what: str) -> Iterator[None]:
-    """Inside, a step is taken, which all processes take together and whose time is watched."""
+def timed(kind: str, number: int) -> Iterator[None]:
+    """Inside is a phase of a run: a step, or what belongs to one. All processes come through it together, and it is timed."""
     if not _groups:
         yield
         return
     work, begun = _groups[-1].work, time.monotonic()
-    work.marks, work.what = work.marks + 1, what
+    work.marks, work.kind, work.number = work.marks + 1, kind, number
     try:
         yield
     finally:
-        work.longest = max(work.longest, time.monotonic() - begun)
-        work.marks, work.what = work.marks + 1, ""
+        work.longest[kind] = max(work.longest.get(kind, 0.0), time.monotonic() - begun)
+        work.marks, work.kind = work.marks + 1, ""
 
 
 def where() -> str:

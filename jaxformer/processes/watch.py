@@ -2,7 +2,7 @@
 
 gone      its connection is closed, and it said nothing: it was killed, or crashed
 silent    it sends no beat: it is stopped, or its machine is gone
-stuck     all send beats, and no process gets on with a step
+stuck     all send beats, and no process gets on
 orphaned  the launcher that started it is gone
 """
 
@@ -26,10 +26,11 @@ class Limits:
     beat: float = 1.0
     silence: float = 20.0
     """Without a beat."""
-    step: float = 30.0
-    """Of a step, once one was taken; three times the longest so far where that is more, since another shape is compiled."""
+    usual: float = 30.0
+    """Of a step, an evaluation or a checkpoint, once there was one; three times the longest so far where that is more, since
+    another shape is compiled."""
     patience: float = 1800.0
-    """Of anything else: the first step, an evaluation, a checkpoint."""
+    """Of anything else: the first of each kind, and what comes between."""
 
 
 @dataclass
@@ -83,23 +84,31 @@ class Watch:
                 self._judge()
 
     def _judge(self) -> None:
-        """Process 0: whether anybody gets on. A step is waited for as long as one process is in it."""
-        group, limits = self.group, self.limits
+        """Process 0: whether anybody gets on. A phase is waited for as long as one process is in it."""
+        group = self.group
         now = {0: beat_of(group)} | {number: self.seen[number] for number in sorted(self.seen)}
         marks = [beat["marks"] for beat in now.values()]
-        self.still = self.still + limits.beat if marks == self.marks else 0.0
+        self.still = self.still + self.limits.beat if marks == self.marks else 0.0
         self.marks = marks
-        step = next((beat["step"] for beat in now.values() if beat["step"]), "")
-        is_usual = bool(step and group.work.longest)
-        if self.still > (max(limits.step, 3 * group.work.longest) if is_usual else limits.patience):
+        phases = [(beat["kind"], beat["number"]) for beat in now.values() if beat["kind"]] or [("", 0)]
+        kind, number = max(phases, key=lambda phase: self._limit(phase[0]))
+        if self.still > self._limit(kind):
             places = ", ".join(f"{group.whose(number)} is at {beat['at']}" for number, beat in now.items())
-            usual = f" (the longest took {group.work.longest:.1f} s)" if is_usual else ""
-            group.end(f"{step or 'what comes between two steps'} has not ended for {self.still:.0f} s{usual}: {places}")
+            longest = group.work.longest.get(kind)
+            usual = "" if longest is None else f" (the longest took {longest:.1f} s)"
+            phase = f"{kind} {number}" if kind else "what comes between two steps"
+            group.end(f"{phase} has not ended for {self.still:.0f} s{usual}: {places}")
+
+    def _limit(self, kind: str) -> float:
+        """Seconds for a phase of this kind."""
+        longest = self.group.work.longest.get(kind)
+        return self.limits.patience if longest is None else max(self.limits.usual, 3 * longest)
 
 
 def beat_of(group: Group) -> dict[str, Any]:
     """What a process says of itself, again and again."""
-    return {"marks": group.work.marks, "step": group.work.what, "at": where()}
+    work = group.work
+    return {"marks": work.marks, "kind": work.kind, "number": work.number, "at": where()}
 
 
 def _thread(run: Callable[[], None]) -> None:

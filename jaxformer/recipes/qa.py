@@ -5,17 +5,22 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.presets import QA
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.errors import ConfigError
 from jaxformer.flags import parse
 from jaxformer.memory import check_fits
 from jaxformer.models import GPT, abstract
 from jaxformer.pytree import n_bytes
+from jaxformer.sharding.mesh import on_mesh, traced_for
+from jaxformer.sharding.placement import on_host, put_batch
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.size import free_on_device
+from jaxformer.training.size import free_on_device, memories
 from jaxformer.training.step import train_state, train_step
 from jaxformer.validation.fields import LARGEST_SIZE, check_size
 
@@ -45,11 +50,25 @@ class QuestionAnswering(CacheFlag):
     """Train this many models at once, the first with `seed`, the next with `seed` + 1, and so on."""
     epochs: int = 30
     """Passes over the two sentences, one optimizer step a sentence."""
+    mesh: str | None = None
+    """Devices that share the seeds, as data=4. None: one device."""
 
     def __post_init__(self) -> None:
         check_size("seed", self.seed, least=0)
         check_size("seeds", self.seeds)
         check_size("epochs", self.epochs, most=MOST_EPOCHS)
+        if (mesh := self.layout) is None:
+            return
+        if mesh.data != mesh.devices:
+            raise ConfigError(f"mesh = {mesh} cuts models, and these are too small; give data alone, as data={mesh.devices}")
+        if self.seeds % mesh.data:
+            more = self.seeds // mesh.data * mesh.data + mesh.data
+            raise ConfigError(f"seeds = {self.seeds} is not divided by {mesh} of the mesh; give {more}")
+
+    @property
+    def layout(self) -> MeshConfig | None:
+        """The mesh; None for one device."""
+        return None if self.mesh is None else MeshConfig.read(self.mesh)
 
 
 OPTIMIZER = OptimizerConfig(name="adam", learning_rate=0.1)
@@ -61,11 +80,13 @@ def main(arguments: list[str]) -> None:
     use_cache(recipe.cache)
     trained = 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
     needed = recipe.seeds * (trained + 4 * len(QUESTIONS) * recipe.epochs)  # and a loss a step
-    check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
     seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
-    answers, losses = jax.jit(jax.vmap(lambda seed: train(seed, recipe.epochs)))(seeds)
+    with on_mesh(recipe.layout) as mesh:
+        needed //= memories(mesh)
+        check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
+        answers, losses = map(on_host, jax.jit(train_all, static_argnums=1)(put_batch(seeds), recipe.epochs))
     right = 0
-    for seed, answer, loss in zip(seeds, np.asarray(answers), np.asarray(losses), strict=True):
+    for seed, answer, loss in zip(seeds, answers, losses, strict=True):
         words = [" ".join(WORDS[i] for i in row) for row in answer]
         right += words == [ANSWER, ANSWER]
         if recipe.seeds == 1:
@@ -73,6 +94,15 @@ def main(arguments: list[str]) -> None:
             for question, reply in zip(QUESTIONS, words, strict=True):
                 print(f"{question:26} -> {reply}")
     print(f"{right} of {recipe.seeds} models answer both questions with {ANSWER!r}")
+
+
+def train_all(seeds, epochs: int):
+    """`train` of each seed; on a mesh, every device takes its own part of them."""
+    train_each = jax.vmap(lambda seed: train(seed, epochs))
+    if traced_for() is None:
+        return train_each(seeds)
+    data = PartitionSpec("data")
+    return jax.shard_map(train_each, in_specs=data, out_specs=data, check_vma=False)(seeds)
 
 
 def train(seed, epochs: int):

@@ -85,15 +85,17 @@ def along_rows(tree: T) -> T:
     return jax.tree.map(cut, tree)
 
 
-def looked_up(rows: Array, table: tuple[int, ...]) -> Array:
-    """Inside of a compiled program: rows `B T D` of a table `V D`. Where fsdp cuts the table along D, so it does the rows, and
-    they are cut along data too: from there XLA knows a way to `along_rows`. Else it copies all of them to every device first.
+def look_up(take: Callable[[Array], Array], ids: Array, table: tuple[int, ...]) -> Array:
+    """take(ids): rows `B T D` of a table `V D`. Inside of a compiled program, where fsdp cuts the table along D, so it does the
+    rows, and they and their ids are cut along data too: from there XLA knows a way to `along_rows`. Else it copies all rows to
+    every device first.
     """
     mesh = traced_for()
     if mesh is None or spec_of("token.table", table, sizes := dict(mesh.shape))[-1] != "fsdp":
-        return rows
-    spec = rows_spec(rows.shape, sizes, ("data",))
-    return along_rows(jax.lax.with_sharding_constraint(rows, PartitionSpec(*spec[:-1], "fsdp")))
+        return take(ids)
+    by_data = rows_spec(ids.shape, sizes, ("data",))
+    rows = take(jax.lax.with_sharding_constraint(ids, by_data))
+    return along_rows(jax.lax.with_sharding_constraint(rows, PartitionSpec(*by_data, "fsdp")))
 
 
 def as_placed(tree: T, rules: Table = AXES_OF) -> T:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError
-from jaxformer.processes.group import count, exchange, from_first, is_first, timed_step
+from jaxformer.processes.group import count, exchange, from_first, is_first, timed
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
 from jaxformer.signals import held
@@ -27,6 +27,7 @@ from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
 from jaxformer.training.trouble import Examine, diagnosis, marks, said_of_divergence, said_of_skips
 
+CHECKPOINT = "the checkpoint of step"
 SECONDS_A_DISPATCH = 1.0
 """Between two dispatches a run shows its progress, and stops if it was asked to."""
 PATIENCE = 30.0
@@ -93,7 +94,7 @@ def fit(
         while not done:
             due = plan.next_stop(course.step)
             n = from_first(lambda due=due: min(course.pace.size, due - course.step))
-            with timed_step(f"step {course.step + 1}"):
+            with timed("step", course.step + 1):
                 course.took(n, *train_steps(course.state, jnp.int32(n)))
             progress.update(task, completed=course.step, **course.shown())
             done = course.step == plan.steps
@@ -102,7 +103,8 @@ def fit(
             if plan.evaluates(course.step) and not asked(stop.received):
                 done = course.evaluate() or done
             if asked(stop.received) or done or course.is_to_save():
-                saves.save(course.step, course.state)
+                with timed(CHECKPOINT, course.step):
+                    saves.save(course.step, course.state)
                 course.pace.restart()
             if done or asked(stop.received):
                 saves.wait()
@@ -162,7 +164,8 @@ class _Course:
         stopped before an evaluation makes up for it."""
         if self.step == 0:
             if from_first(lambda: not kept_states(self.run.checkpoints)):
-                save_state(self.run.checkpoints, 0, self.state)
+                with timed(CHECKPOINT, 0):
+                    save_state(self.run.checkpoints, 0, self.state)
         elif self.plan.evaluates(self.step) and from_first(lambda: self._lacks_line()):
             self.evaluate()
 
@@ -197,11 +200,12 @@ class _Course:
         loss = self.total / self.applied if self.applied else float(self.health.mean_loss)
         line = {"step": self.step, "loss": loss, "tokens_per_second": self._speed(), "seconds_left": self._left()}
         line |= marks(self.evaluated, self.health)
-        line |= self.plan.evaluate(self.state.model)
-        check_finite(self.step, line)
-        if is_first():
-            self.run.log(line)
-        self.plan.on_evaluate(self.state.model, line)
+        with timed("the evaluation of step", self.step):
+            line |= self.plan.evaluate(self.state.model)
+            check_finite(self.step, line)
+            if is_first():
+                self.run.log(line)
+            self.plan.on_evaluate(self.state.model, line)
         if self.health.taken and (said := said_of_divergence(loss, float(self.health.first_loss))):
             self.console.print(said)
         self.evaluated, self.total, self.applied = self.health, 0.0, 0

@@ -27,7 +27,7 @@ from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, places, tensors_to_torch, tied_names, to_jax
 from jaxformer.convert.state_dict import from_torch, to_tensor, to_torch
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import Schedule
 from jaxformer.training.step import TrainState
@@ -145,9 +145,7 @@ class _TorchRun(NamedTuple):
         """InputError where the two models do not train the same."""
         _name(torch_optimizer)
         if not hasattr(torch_model, "named_parameters"):
-            raise InputError(
-                f"torch_model is a {type(torch_model).__name__}; give the torch.nn.Module that the optimizer trains"
-            )
+            raise InputError(f"torch_model is {type_of(torch_model)}; give the torch.nn.Module that the optimizer trains")
         found = places(model, rules)
         leaves: dict[str, list[str]] = {}
         for torch_name, parts in found.items():

@@ -10,7 +10,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError, InputError
+from jaxformer.errors import ConfigError, InputError, type_of
 
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
@@ -78,7 +78,7 @@ def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: 
     """A value of one of these classes; `wanted` says what to give instead of another."""
     if not isinstance(value, kind):
         shown = f" = {value!r:.40}" if isinstance(value, str | int | float | None) else ""
-        raise InputError(f"{name}{shown} is a {type(value).__name__}; give {wanted}")
+        raise InputError(f"{name}{shown} is {type_of(value)}; give {wanted}")
 
 
 def check_function(name: str, value: object, wanted: str) -> None:

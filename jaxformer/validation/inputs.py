@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxformer.config.models import BlockConfig, EncoderDecoderConfig
-from jaxformer.errors import ConfigError, InputError
+from jaxformer.errors import ConfigError, InputError, type_of
 from jaxformer.validation.fields import check_size, whole
 
 C = TypeVar("C")
@@ -74,14 +74,14 @@ def check_cache(found: CacheShape, wanted: CacheShape) -> None:
 def check_is_cache(cache: Any) -> None:
     """InputError for what `empty_cache` cannot have made."""
     if not hasattr(cache, "capacity"):
-        raise InputError(f"the cache is a {type(cache).__name__}; give what empty_cache(model, batch, capacity) returns")
+        raise InputError(f"the cache is {type_of(cache)}; give what empty_cache(model, batch, capacity) returns")
 
 
 def cached_blocks(model: Any) -> BlockConfig:
     """The blocks that a model's cache is made for, by the model or by its configuration: an encoder-decoder's decoder."""
     config = getattr(model, "config", model)
     if not isinstance(config, BlockConfig):
-        raise InputError(f"a {type(model).__name__} has no configuration to make a cache by; give a model, or a configuration")
+        raise InputError(f"{type_of(model)} has no configuration to make a cache by; give a model, or a configuration")
     return config.decoder if isinstance(config, EncoderDecoderConfig) else config
 
 
@@ -156,7 +156,7 @@ def check_positions(positions: Any, tokens: tuple[int, int], longest: int) -> No
     if positions is None:
         return
     if not hasattr(positions, "dtype"):
-        raise InputError(f"positions: a {type(positions).__name__}; give an array")
+        raise InputError(f"positions: {type_of(positions)}; give an array")
     if not np.issubdtype(np.dtype(str(positions.dtype).removeprefix("torch.")), np.integer):
         raise InputError(f"positions: type {positions.dtype}; give integers")
     if tuple(positions.shape) not in ((1, tokens[1]), tokens):
@@ -204,7 +204,7 @@ def check_mask(mask: Any, shape: Shape, *, name: str = "mask") -> None:
     if mask is None:
         return
     if not hasattr(mask, "dtype"):
-        raise InputError(f"{name} is a {type(mask).__name__}; give an array of booleans, True = may attend")
+        raise InputError(f"{name} is {type_of(mask)}; give an array of booleans, True = may attend")
     if (kind := _kind(mask)) != "bool":
         how = "`mask == 0` of torch's 0 and -inf, or add it as bias" if "float" in kind else "`mask == 1` of ones and zeros"
         raise InputError(f"{name} is of type {mask.dtype}; give booleans, True = may attend: {how}")
@@ -225,7 +225,7 @@ def check_bias(bias: Any, shape: Shape, *, name: str = "bias") -> None:
     if bias is None:
         return
     if not hasattr(bias, "dtype"):
-        raise InputError(f"{name} is a {type(bias).__name__}; give an array of floats, which are added to the scores")
+        raise InputError(f"{name} is {type_of(bias)}; give an array of floats, which are added to the scores")
     if "float" not in (kind := _kind(bias)):
         how = "; give booleans as mask" if kind == "bool" else ""
         raise InputError(f"{name} is of type {bias.dtype}; give floats, which are added to the scores{how}")
@@ -254,7 +254,7 @@ def _reshaped(found: tuple[int, ...], shape: Shape) -> str:
 def check_text(text: object, *, name: str) -> None:
     """A string that has a UTF-8 form."""
     if not isinstance(text, str):
-        raise InputError(f"{name} is a {type(text).__name__}; give a string")
+        raise InputError(f"{name} is {type_of(text)}; give a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -265,11 +265,11 @@ def check_text(text: object, *, name: str) -> None:
 def check_several(texts: object, *, name: str) -> None:
     """Several texts: one string would pass for a list of its characters."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise InputError(f"{name} is a {type(texts).__name__}; give a list of strings")
+        raise InputError(f"{name} is {type_of(texts)}; give a list of strings")
 
 
 def check_config(config: object, kind: type[C], *, name: str = "config") -> C:
     """A configuration, or ConfigError for one of another kind and for anything else."""
     if not isinstance(config, kind):
-        raise ConfigError(f"{name} is a {type(config).__name__}; give a {kind.__name__}")
+        raise ConfigError(f"{name} is {type_of(config)}; give a {kind.__name__}")
     return config

@@ -14,7 +14,7 @@ from tests.faults.kills import left, newest
 from tests.faults.processes import BIG, TEXT, last_words
 
 FLAGS = (
-    *("--batch=2", "--evaluate-every=400", "--save-every=20", "--sample=0", "--model.context=16"),
+    *("--batch=2", "--evaluate-every=20", "--save-every=20", "--sample=0", "--model.context=16"),
     *("--model.d-model=8", "--model.n-heads=2", "--model.n-layers=2", "--model.d-ff=16"),
 )
 
@@ -30,15 +30,20 @@ class Fault(NamedTuple):
     happens: signal.Signals | str
     """A signal, or what the process does itself behind some steps."""
     said: str
+    place: str = "step.TrainSteps.__call__"
+    """The function that it happens in, where the process does it itself."""
 
 
 KILLED, STOPPED = "is gone without a word: it was killed, or it crashed", "has not been heard of for 20 s: it is stopped"
-STUCK = r"step \d+ has not ended for 3\d s .*: process 0 of 2 \(.*\) is at .*, process 1 of 2 \(.*\) is at faulty \(.*:\d+\)"
+STUCK = r" \d+ has not ended for [3-5]\d s .*: process 0 of 2 \(.*\) is at .*, process 1 of 2 \(.*\) is at faulty \(.*:\d+\)"
+SLEEP = "time.sleep(1e6)"
 FAULTS = {
     "worker killed": Fault(1, signal.SIGKILL, GONE.format(1) + KILLED),
     "coordinator killed": Fault(0, signal.SIGKILL, GONE.format(0) + KILLED),
     "worker stopped": Fault(1, signal.SIGSTOP, GONE.format(1) + STOPPED),
-    "stuck": Fault(1, "time.sleep(1e6)", STUCK),
+    "stuck": Fault(1, SLEEP, "step" + STUCK),
+    "stuck in an evaluation": Fault(1, SLEEP, "the evaluation of step" + STUCK, "loop._Course.evaluate"),
+    "stuck in a checkpoint": Fault(1, SLEEP, "the checkpoint of step" + STUCK, "loop.save_state"),
     "an exception": Fault(1, "1 / 0", GONE.format(1) + "ended: ZeroDivisionError: division by zero"),
     "an exit": Fault(1, "sys.exit(3)", GONE.format(1) + "ended: it exited with 3"),
     "SIGTERM": Fault(1, signal.SIGTERM, r"stopped at step \d+, saved; continue with --resume"),
@@ -46,14 +51,21 @@ FAULTS = {
 INJECTED = """
 import sys, time
 if "--process=1" in sys.orig_argv:
-    from jaxformer.training import step
-    def faulty(*given, whole=step.TrainSteps.__call__):
-        if int(given[1].step) >= 40:
-            {}
+    from jaxformer.training import loop, step
+    def faulty(*given, whole={place}):
+        if {step} >= 40:
+            open({mark!r}, "w").close()
+            {happens}
         return whole(*given)
-    step.TrainSteps.__call__ = faulty
+    {place} = faulty
 """
-"""A sitecustomize.py: process 1 does something behind 40 steps."""
+"""A sitecustomize.py: process 1 does something behind 40 steps, and marks when."""
+STEPS = {
+    "step.TrainSteps.__call__": "int(given[1].step)",
+    "loop._Course.evaluate": "given[0].step",
+    "loop.save_state": "given[1]",
+}
+"""Where the arguments of a function say which step it is."""
 
 
 def begun(process: subprocess.Popen[str], out: Path) -> None:
@@ -80,16 +92,18 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 def suffers(fault: Fault, out: Path, *more: str) -> list[str]:
     """Let it happen behind the first checkpoint; what was wrong."""
-    path = None
+    path, mark = None, out.parent / "happened"
     if isinstance(fault.happens, str):
-        path = out.parent
-        (path / "sitecustomize.py").write_text(INJECTED.format(fault.happens))
+        path, given = out.parent, {"place": fault.place, "step": STEPS[fault.place], "happens": fault.happens}
+        (path / "sitecustomize.py").write_text(INJECTED.format(**given, mark=str(mark)))
     process = start(out, f"--steps={BIG}", *more, path=path)
     begun(process, out)
     time.sleep(2)
     ids = children(process)
     if isinstance(fault.happens, signal.Signals):
         os.kill(ids[fault.number], fault.happens)
+    while path is not None and process.poll() is None and not mark.exists():
+        time.sleep(0.01)
     since = time.monotonic()
     said = last_words(process, LONGEST)
     took = time.monotonic() - since

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from jaxformer.convert.family import Family
 from jaxformer.convert.model_type import ModelType
-from jaxformer.errors import ConfigError, InputError
+from jaxformer.errors import ConfigError, InputError, type_of
 from jaxformer.validation.fields import nearest
 
 _FILES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
@@ -26,7 +26,7 @@ def find_family(family: Family | str, name: str = "family") -> Family:
         return family
     known = ", ".join(FAMILIES)
     if not isinstance(family, str):
-        raise InputError(f"{name} is a {type(family).__name__}; give a Family, or one of {known}")
+        raise InputError(f"{name} is {type_of(family)}; give a Family, or one of {known}")
     if family not in FAMILIES:
         near = nearest(family, FAMILIES)
         hint = f"did you mean {near!r}? " if near else ""

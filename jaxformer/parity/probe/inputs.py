@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.parity.probe.reach import limits_of, settings, table_of
 from jaxformer.validation.fields import check_seed, check_size
 
@@ -57,9 +57,7 @@ def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray
     """
     held = dict(settings(config))
     if (vocab := held.get("vocab_size")) is None:
-        raise InputError(
-            f"the configuration, a {type(config).__name__}, has no vocab_size; give one that has, or call probe(vocab)"
-        )
+        raise InputError(f"the configuration, {type_of(config)}, has no vocab_size; give one that has, or call probe(vocab)")
     table, limits = table_of(config), limits_of(config)
     length = max([66, *(limit + BEYOND for limit in limits.values())])
     pad = held.get("pad_token_id")

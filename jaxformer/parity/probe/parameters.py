@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, type_of
 from jaxformer.pytree import STACKED, path_name
 from jaxformer.validation.fields import check_seed
 
@@ -39,7 +39,7 @@ def excite(model: Any, seed: int) -> Any:
         return {**model, "params": excite(model["params"], seed)}
     leaves = jax.tree.leaves(model)
     if model is None or (leaves and not any(hasattr(leaf, "dtype") for leaf in leaves)):
-        raise InputError(f"a {type(model).__name__} holds no arrays to draw; give a torch or NNX module, or a tree of arrays")
+        raise InputError(f"{type_of(model)} holds no arrays to draw; give a torch or NNX module, or a tree of arrays")
     done: dict[int, Any] = {}
 
     def fill(path: Any, leaf: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxformer.errors import JaxformerError, ParityError
+from jaxformer.errors import JaxformerError, ParityError, type_of
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.capture.draws import Draw
@@ -222,8 +222,7 @@ def one_array(output: Any, name: str, call: Call) -> Any:
         among = f" of {', '.join(names)}" if names else ""
         at = f" (at {place})" if (place := definition_of(call)) else ""
         raise ParityError(
-            f"{name} gave a {type(output).__name__}{among}, not an array; "
-            f"give {name}=lambda model, *inputs: ... that picks one{at}"
+            f"{name} gave {type_of(output)}{among}, not an array; give {name}=lambda model, *inputs: ... that picks one{at}"
         )
     return output
 
