@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family
 from jaxformer.errors import JaxformerError, ParityError
+from jaxformer.parity.capture.pytree_modules import open_modules
 from jaxformer.parity.capture.random_draws import torch_draws
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.generation import compare_generation
@@ -50,8 +51,8 @@ def compare(
 ) -> Report:
     """A torch module against a JAX model on the same `inputs`.
 
-    The JAX model is a Flax NNX module, or the parameters that `call_jax` gives to a Linen module or a plain function (see
-    `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
+    The JAX model is a Flax NNX module, a pytree of modules, as Equinox's are, or the parameters that `call_jax` gives to a
+    Linen module or a plain function (see `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
     With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
@@ -63,10 +64,15 @@ def compare(
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
     """
 
-    arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(jax_model, rules, call_jax)
+    opened = open_modules(jax_model)
+    arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
     check_choice("mode", mode, get_args(Mode))
-    call_torch, call_jax = only_array(call_torch), only_array(call_jax)
+    call_torch, call_jax = only_array(call_torch), only_array(opened.given(call_jax))
+    if training is not None:
+        training = replace(training, jax_loss=opened.given(training.jax_loss))
+    if generate is not None:
+        generate = generate[0], opened.given(generate[1])
     chosen = chosen_checks(checks, tier, in_training=mode == "train")
 
     def record(rows: Any = ...) -> Reference:
@@ -77,7 +83,7 @@ def compare(
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
         options = {"trains": training is not None, "in_training": mode == "train", "record_rows": record}
-        comparison = Comparison(state, jax_model, family, call_jax, record, needs, tier, **options)
+        comparison = Comparison(state, opened.tree, family, call_jax, record, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
             yield from trained(torch_model, comparison.candidate, training)
@@ -152,7 +158,8 @@ def check(
     tier: Tier = "B",
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
-    family, call_jax = checked_jax(jax_model, rules, call_jax), only_array(call_jax)
+    opened = open_modules(jax_model)
+    family, call_jax = checked_jax(opened.tree, rules, call_jax), only_array(opened.given(call_jax))
     chosen_checks(checks, tier)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
     in_training = recorded.draws is not None
@@ -161,7 +168,7 @@ def check(
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
         comparison = Comparison(
-            state, jax_model, family, call_jax, lambda: recorded, needs_of(chosen), tier, in_training=in_training
+            state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, in_training=in_training
         )
         yield from run_checks(comparison, chosen)
 

@@ -13,7 +13,18 @@ from jaxformer.parity.capture.call_records import arrays_in, replaced
 
 def is_mapped(value: Any) -> bool:
     """Whether a vmap runs over arrays in a value."""
-    return any(type(array).__name__ == "BatchTracer" for array in arrays_in(value))
+    return any(_is_of_vmap(_unmapped(array)) for array in arrays_in(value))
+
+
+def _is_of_vmap(array: Any) -> bool:
+    return type(array).__name__ == "BatchTracer"
+
+
+def _unmapped(array: Any) -> Any:
+    """The same array outside of the vmaps that do not run over it."""
+    while _is_of_vmap(array) and array.batch_dim is None:
+        array = array.val
+    return array
 
 
 def outside_of_vmaps(observe: Callable[[Any], Any], value: Any) -> Any:
@@ -21,9 +32,9 @@ def outside_of_vmaps(observe: Callable[[Any], Any], value: Any) -> Any:
 
     JAX runs the rule of a function at once where a vmap runs over what it is given, and never inside of another transformation.
     """
-    if not is_mapped(value):
-        return observe(value)
     inner = arrays_in(value)
+    if not is_mapped(value):
+        return observe(replaced(value, inner, list(map(_unmapped, inner))))
 
     @custom_vmap
     def same(*arrays: Any) -> tuple[Any, ...]:

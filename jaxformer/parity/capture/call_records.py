@@ -10,6 +10,7 @@ import numpy as np
 from flax import linen, nnx
 
 from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.pytree_modules import is_module
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
 
 def _items(value: Any) -> dict[Any, Any]:
     """What lists, tuples, dicts and dataclasses hold; nothing of anything else."""
-    if isinstance(value, (type, linen.Module, nnx.Module)):
+    if isinstance(value, (type, linen.Module, nnx.Module)) or is_module(value):
         return {}
     if is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}

@@ -8,9 +8,14 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import wraps
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.module_paths import below, join
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Site(NamedTuple):
@@ -81,6 +86,8 @@ class Visits:
         self.calls: Counter[str] = Counter()
         self.turns: list[Turn] = []
         """Of the loops over layers that are running."""
+        self.levels = [current_trace()]
+        """Where values can be seen: JAX's trace around the model, and those of the vmaps in it that are running."""
 
     @contextmanager
     def turn(self, stacks: frozenset[str], layer: int) -> Iterator[None]:
@@ -90,6 +97,23 @@ class Visits:
             yield
         finally:
             self.turns.pop()
+
+    def is_seen(self) -> bool:
+        """Whether what runs now runs once, in no other transformation than in vmaps."""
+        return current_trace() in self.levels
+
+    def in_vmap(self, f: F) -> F:
+        """f, for a vmap that is called here."""
+
+        @wraps(f)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.levels.append(current_trace())
+            try:
+                return f(*args, **kwargs)
+            finally:
+                self.levels.pop()
+
+        return run if self.is_seen() else f  # pyright: ignore[reportReturnType]
 
     def numbered(self, path: str) -> str:
         """The path with the number of the layer that is running behind the stack's; one that has it stays."""

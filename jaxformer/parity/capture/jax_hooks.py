@@ -13,12 +13,12 @@ from unittest import mock
 
 import jax
 from flax import linen, nnx
-from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.batched_values import is_mapped, outside_of_vmaps
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
 from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.capture.pytree_modules import watch_pytrees
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.validation.fields import check_kind
@@ -81,11 +81,11 @@ def tap(path: str, value: T) -> T:
 @contextmanager
 def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
     """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
-    visits, level = Visits(observer, outside_of_vmaps), current_trace()
+    visits = Visits(observer, outside_of_vmaps)
 
     def here(given: Any) -> bool:
         """Whether what runs on this can be seen."""
-        return current_trace() == level or is_mapped(given)
+        return visits.is_seen() or is_mapped(given)
 
     def record(path: str, value: Any) -> Any:
         return visits.record(path, value) if here(value) else value
@@ -95,6 +95,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
             stack.enter_context(_watch_nnx(model, visits, here))
         stack.enter_context(watch_layers(model, visits))
         stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
+        stack.enter_context(watch_pytrees(_run_pytree(visits, here)))
         _running.append(record)
         stack.callback(_running.remove, record)
         yield
@@ -112,6 +113,19 @@ def _watch_linen(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., A
         return visits.run(context.module, path, method, args, kwargs)
 
     return intercept
+
+
+def _run_pytree(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Runs a call of a module that is a pytree; what it calls of its own is part of that call."""
+
+    def run(module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        path = visits.numbered(path)
+        inside = any(path == caller for _, caller in visits.open)
+        if inside or not here((args, kwargs)):
+            return method(*args, **kwargs)
+        return visits.run(module, path, method, args, kwargs)
+
+    return run
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def _vmap(as_it_is: Callable[..., Any], stacks: Callable[..., frozenset[str]], v
             found = stacks(leaf for leaf, axis in cut if axis == 0)
             n = cut[0][0].shape[cut[0][1]] if found else 0
             if not 0 < n <= MOST_LAYERS or axis_name is not None:
-                return as_it_is(fun, in_axes, out_axes, axis_name, *more, **how)(*args, **kwargs)
+                return as_it_is(visits.in_vmap(fun), in_axes, out_axes, axis_name, *more, **how)(*args, **kwargs)
             for layer in range(n):
                 own, named = jax.tree.unflatten(tree, [_slice(*each, layer) for each in zip(leaves, axes, strict=True)])
                 with visits.turn(found, layer):

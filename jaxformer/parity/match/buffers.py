@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.layouts import same_numbers
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.capture.module_paths import last
+from jaxformer.parity.capture.module_paths import below, last
 from jaxformer.parity.match.candidates import torch_names
 from jaxformer.parity.match.names import ModuleMap, nearest_pairs, only_pair, same_word
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
@@ -125,15 +125,22 @@ class Constants:
 
 
 def typed_constants(tree: PyTree) -> set[str]:
-    """Names of what is not a weight by its type: Linen's other collections, NNX variables that are not parameters, and plain
-    arrays that a module holds."""
+    """Names of what is not a weight by its type: Linen's other collections, NNX variables that are not parameters, plain
+    arrays that an NNX module holds, and what lies in a State of Equinox's."""
     if isinstance(tree, Mapping) and "params" in tree:
         return {name for name in _named(tree, lambda leaf: False) if not name.startswith("params.")}
     leaves = _named(tree, lambda leaf: isinstance(leaf, nnx.Variable))
     module = isinstance(tree, nnx.Module)
-    return {
+    states = [name for name, leaf in _named(tree, is_state).items() if is_state(leaf)]
+    return {name for name in leaves if any(below(name, state) for state in states)} | {
         name for name, leaf in leaves.items() if not isinstance(leaf, nnx.Param) and (module or isinstance(leaf, nnx.Variable))
     }
+
+
+def is_state(node: Any) -> bool:
+    """Whether it is what Equinox keeps beside a model: running statistics and tables."""
+    kind = type(node)
+    return kind.__name__ == "State" and kind.__module__.startswith("equinox.")
 
 
 def _named(tree: PyTree, is_leaf: Callable[[Any], bool]) -> dict[str, Any]:
