@@ -7,6 +7,12 @@ SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.
 """The operating system's reasons why a file cannot be written."""
 
 
+REFUSED = errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
+"""Why the operating system does not read a file that may be whole."""
+UNREADABLE = "cannot be read"
+"""Begins what is said of that."""
+
+
 class JaxformerError(Exception):
     """The root: `except JaxformerError` catches whatever jaxformer refuses."""
 
@@ -53,6 +59,12 @@ def first_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """One line, in which nothing moves the cursor of a terminal."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def why_unread(error: Exception) -> str:
+    """What is said of an error while something was read: what the system refuses is no damage, and can be read later."""
+    refused = isinstance(error, MemoryError) or getattr(error, "errno", None) in REFUSED
+    return f"{UNREADABLE}: {first_line(error)}" if refused else first_line(error)
 
 
 def why_unwritten(error: Exception) -> str:

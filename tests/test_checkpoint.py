@@ -138,6 +138,22 @@ def test_a_state_of_another_run_is_set_aside(tmp_path):
         assert digest(load_state(folder, state(0))) == digest(state(2))
 
 
+def test_what_is_set_aside_stays(saved):
+    for again in ("", "-2"):
+        with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 4$"):
+            load_state(saved, state(0), 4)
+        assert (saved / f"6.later{again}").is_dir()
+        save_state(saved, 6, state(6))
+
+
+def test_what_may_not_be_read_is_no_damage(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint.os, "access", lambda path, _: "6/state" not in str(path))
+    assert checkpoint.verdict(saved, 6) == f"not checked: cannot be read: [Errno 13] Permission denied: '{saved}/6/state'"
+    with pytest.raises(CheckpointError, match=r"step 6 cannot be read: .*; let this process read it, or move"):
+        load_state(saved, state(0))
+    assert kept_states(saved) == [4, 6]
+
+
 def test_a_pipe_is_not_read(saved):
     (path := saved / "6/state/manifest.ocdbt").unlink()
     os.mkfifo(path)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,11 +12,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
-from jaxformer.errors import InputError
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.recipes import reverse
 from jaxformer.training import lock
+from jaxformer.training.checkpoint import save_state
 from jaxformer.training.lock import LOCK, only_writer
 from jaxformer.training.runs import RunFolder
 
@@ -173,6 +176,28 @@ import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 """
+
+
+@pytest.mark.parametrize(
+    "gone", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("old"))], ids=["removed", "moved"]
+)
+def test_who_lost_its_folder_writes_nothing_into_the_next(gone, tmp_path):
+    folder = tmp_path / "run"
+    with only_writer(folder):
+        run = RunFolder.create(folder, {"mine": 1})
+        run.log({"step": 1})
+        another = shutil.copytree(folder, tmp_path / "another")
+        gone(folder)
+        another.rename(folder)
+        (folder / LOCK).write_text("of the other")
+        before = {path: path.read_bytes() for path in folder.iterdir()}
+        said = r"run was moved or removed while it was written; nothing more is written there$"
+        for write in (lambda: run.log({"step": 3}), lambda: run.write_config({}), lambda: run.manifest.remove(run.weights)):
+            with pytest.raises(CheckpointError, match=said):
+                write()
+        with pytest.raises(CheckpointError, match=said):
+            save_state(run.checkpoints, 4, {"step": jnp.int32(4)})
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_where_no_name_can_be_written_nothing_is_left(tmp_path):

@@ -314,6 +314,18 @@ def test_a_lost_manifest_is_told(tmp_path):
         assert run.config == {RUN: "one"}
 
 
+def test_a_manifest_that_a_live_run_loses_does_not_come_back_in_part(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "one"})
+    (run.path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"manifest\.json was removed while the run was written; go on with --resume, "):
+        run.log({"step": 1})
+    assert not (run.path / "manifest.json").exists()
+    run.begin_manifest()
+    run.log({"step": 2})
+    assert run.config == {RUN: "one"}
+    assert [line["step"] for line in run.metrics] == [1, 2]
+
+
 def test_lines_of_metrics_that_are_missing_at_the_end_are_told(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
     for step in (3, 6, 9):

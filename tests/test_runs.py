@@ -195,6 +195,18 @@ def test_resuming_with_another_text_is_refused(copy, text_file, tmp_path):
         shakespeare.main(["--resume", "--out", str(copy), "--steps", "9"])
 
 
+def test_a_text_may_lie_elsewhere_when_a_run_is_resumed(copy, whole, text_file, tmp_path):
+    moved = shutil.copy(text_file, tmp_path / "moved.txt")
+    config = json.loads((copy / "config.json").read_text())
+    config["recipe"]["data"] = str(tmp_path / "gone.txt")
+    RunFolder(copy).write_config(config)
+    with pytest.raises(InputError, match=r"gone\.txt is neither a file nor a corpus"):
+        shakespeare.main(["--resume", "4", "--out", str(copy)])
+    with pytest.warns(UserWarning, match="step 6 is set aside"):
+        shakespeare.main(["--resume", "4", "--out", str(copy), "--data", str(moved)])
+    assert final(copy) == final(whole)
+
+
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", "{}", '{"recipe": 1}', '{"recipe": {"zzz": 1}}', '{"recipe": {"seed": -1}}', "\xff"]
 )

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             if WEIGHTS in run.manifest.entries and not run.weights.exists():
                 raise CheckpointError(f"{run.weights} is missing; --resume writes it again")
             run.manifest.check(WEIGHTS)
-            kept = "files whole" if run.manifest.entries else "files not checked: there is no manifest.json"
+            kept = "files whole" if CONFIG in run.manifest.entries else "files not checked: there is no whole manifest.json"
         except JaxformerError as error:
             kept = f"damaged: {error}"
         verdicts.append(kept)

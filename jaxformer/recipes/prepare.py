@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-MEANS = ("out", "resume", "checkpoint", "cache", "unpacked", "mesh")
+MEANS = ("out", "resume", "checkpoint", "cache", "unpacked", "mesh", "data", "validation", "test")
 CHANGEABLE = (*MEANS, "steps", "sample", "show", "evaluate_every", "save_every")
-"""Flags that may change when a run is resumed; every other one decides what is learned."""
+"""Flags that may change when a run is resumed; every other one decides what is learned. Texts may lie elsewhere by then: what
+they hold is checked."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""
 
@@ -77,8 +78,8 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
 def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
     """A new run folder and the state given, or the run to resume and its last state.
 
-    `facts` describe the data; a resumed run has to be given the same ones. A run at its last step is refused, unless it has no
-    weights, or what comes after the training is `unfinished`.
+    `facts` describe the data; a resumed run has to be given the same ones, of those that it knows. A run at its last step is
+    refused, unless it has no weights, or what comes after the training is `unfinished`.
     """
     from jaxformer.training.averaging import forget_weights_after, write_weights
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
@@ -96,7 +97,8 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     if is_first():
         folder.check_kept()
         folder.remove_leftovers()
-    if any(folder.config.get(name) != value for name, value in facts.items()):
+    config = folder.config
+    if any(config.get(name, value) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
     has_weights = from_first(lambda: folder.weights.exists())
     last = recipe.steps - (has_weights and not unfinished)
@@ -106,8 +108,8 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     _check_goes_on(recipe, int(state.step), last)
     if is_first():
-        folder.forget_after(int(state.step))
         folder.begin_manifest()
+        folder.forget_after(int(state.step))
         forget_weights_after(folder, int(state.step))
         _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
     if recipe.checkpoint is not None or (int(state.step) and not has_weights):

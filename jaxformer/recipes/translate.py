@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,12 +186,18 @@ def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
     return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)
 
 
+def held_out_facts(splits: Splits) -> dict[str, str]:
+    """What a run's later measures are bound to."""
+    texts = {"validation_sha256": splits.validation, "test_sha256": splits.test}
+    return {name: sha256(repr(pairs).encode()).hexdigest() for name, pairs in texts.items()}
+
+
 def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Console) -> tuple[RunFolder, EncoderDecoder]:
     """The run folder, and the model of the lowest validation loss: of one step, or of the mean of the newest weights."""
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
-    facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets])}
+    facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
     folder, state = start_run(
         recipe, facts, state, unfinished=recipe.resume and from_first(lambda: not table_of(recipe.out).exists())
     )

@@ -3,8 +3,10 @@
 Only the JAX side has runs: the twin has none.
 """
 
+import errno
 import gc
 import hashlib
+import itertools
 import logging
 import os
 import shutil
@@ -21,13 +23,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.errors import CheckpointError, first_line, why_unwritten
+from jaxformer.errors import UNREADABLE, CheckpointError, why_unread, why_unwritten
 from jaxformer.extras import extra_package
 from jaxformer.processes.group import exchange, from_first, is_first
 from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
+from jaxformer.training.lock import check_held
 from jaxformer.training.runs import RunFolder
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
@@ -70,11 +73,6 @@ def digest_of(leaves: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
-def mesh_fact() -> dict[str, str]:
-    """What a checkpoint says of its mesh; nothing on one device."""
-    return {} if mesh_name() == ONE_DEVICE else {"mesh": mesh_name()}
-
-
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
     with _quiet():
@@ -87,7 +85,9 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
     try:
-        folder.mkdir(exist_ok=True)  # of a run that is still there
+        identity = RunFolder(folder.parent).identity
+        check_held(folder.parent)
+        folder.mkdir(exist_ok=True)
         needed, free = n_bytes(state), shutil.disk_usage(folder).free
         if needed > free:
             return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
@@ -100,11 +100,16 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
                 "sha256": digest(state),
                 "names": [*leaves],
                 "step": step,
-                "run": RunFolder(folder.parent).identity,
-            } | mesh_fact()
+                "run": identity,
+            }
+            if mesh_name() != ONE_DEVICE:
+                described["mesh"] = mesh_name()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
         if is_first():
+            check_held(folder.parent)
             to_disk(*(folder / str(step)).rglob("*"), folder)
+    except CheckpointError as error:
+        return str(error)
     except Exception as error:
         _remove_unfinished(folder)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
@@ -149,6 +154,8 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
             found, fault = _attempt(folder, step, like)
             if fault:
                 gc.collect()
+        if fault.startswith(UNREADABLE):
+            raise CheckpointError(f"{folder}: step {step} {fault}; let this process read it, or move it away")
         if fault:
             faults[step] = fault
             continue
@@ -183,7 +190,8 @@ def _verdict(folder: Path, step: int) -> str:
         is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
         return "whole" if is_whole else "damaged: its sha256 differs"
     except Exception as error:
-        return f"damaged: {first_line(error)}"
+        fault = why_unread(error)
+        return f"not checked: {fault}" if fault.startswith(UNREADABLE) else f"damaged: {fault}"
 
 
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:
@@ -213,9 +221,8 @@ def _from_its_mesh(folder: Path, step: int, state: PyTree, mesh: str) -> PyTree:
 def _set_aside(path: Path, why: str) -> None:
     if not is_first():
         return
-    aside = path.with_name(f"{path.name}.{why}")
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
+    names = (f"{path.name}.{why}{again}" for again in ("", *(f"-{n}" for n in itertools.count(2))))
+    path.rename(next(aside for name in names if not (aside := path.with_name(name)).exists()))
 
 
 @contextmanager
@@ -237,7 +244,7 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
     try:
         leaves, described = _read(folder, step, like)
     except Exception as error:
-        fault = first_line(error)
+        fault = why_unread(error)
     if fault := next(filter(None, exchange(fault)), ""):
         return None, fault
     try:
@@ -248,9 +255,11 @@ def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:
 
 def _path(folder: Path, step: int) -> str:
     """Of one step, read by itself: orbax reads no folder of steps in which one has a damaged description. InputError where one
-    of its files is a pipe or a device."""
+    of its files is a pipe or a device, PermissionError where this process may not read one."""
     path = (folder / str(step)).absolute()
-    for file in path.rglob("*"):
+    for file in (path, *path.rglob("*")):
+        if not os.access(file, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
         if not file.is_dir():
             check_file(file)
     return str(path)

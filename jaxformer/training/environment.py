@@ -14,13 +14,18 @@ import jax
 from jaxformer.processes.group import count
 from jaxformer.releases import releases
 
-SETTINGS = "jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"
-"""jax's own, which change numbers."""
+SETTINGS = (
+    *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"),
+    *("jax_random_seed_offset", "jax_high_dynamic_range_gumbel", "jax_softmax_custom_jvp", "jax_allow_f16_reductions"),
+    *("jax_disable_jit", "jax_disable_most_optimizations", "jax_optimization_level", "jax_exec_time_optimization_effort"),
+    *("jax_compiler_enable_remat_pass", "jax_memory_fitting_level", "jax_memory_fitting_effort", "jax_use_direct_linearize"),
+)
+"""jax's own, which change numbers. Not every version has all of them."""
 
 
 def environment() -> dict[str, str]:
     """Versions, processor, devices and flags."""
-    settings = {name: str(getattr(jax.config, name)) for name in SETTINGS}
+    settings = {name: str(getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name)}
     return {
         **releases(),
         "processor": _processor(),

@@ -11,16 +11,20 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxformer.errors import InputError
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.processes.group import is_first
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
 PATIENCE = 5.0
 """Seconds that an owner has to write its name."""
+
+_held: dict[Path, int] = {}
+"""Folders that this process writes -> what it has open, by which it knows its own."""
 
 
 @contextmanager
@@ -36,20 +40,22 @@ def only_writer(folder: Path) -> Iterator[None]:
         return
     path, is_new = folder / LOCK, False
 
-    def leave() -> None:
+    def leave(file: BinaryIO) -> None:
         with suppress(OSError):
-            path.unlink()
-            if is_new:
-                folder.rmdir()
+            if _is_at(path, file.fileno()):
+                path.unlink()
+                if is_new:
+                    folder.rmdir()
 
     with ExitStack() as held:
         try:
             is_new = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
             file = held.enter_context(_locked(path))
-            held.enter_context(cleaned_up(leave))
-            held.callback(leave)
-            held.enter_context(_folder_locked(folder))
+            held.enter_context(cleaned_up(partial(leave, file)))
+            held.callback(leave, file)
+            _held[folder.absolute()] = held.enter_context(_folder_locked(folder))
+            held.callback(_held.pop, folder.absolute())
             file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}".encode())
         except OSError as error:
             reason = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
@@ -58,7 +64,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _folder_locked(folder: Path) -> Iterator[None]:
+def _folder_locked(folder: Path) -> Iterator[int]:
     """The folder itself is locked, too: a run.lock that somebody removes beside a live run frees nothing."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -68,9 +74,25 @@ def _folder_locked(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 said = f"{folder} is being written by another process, though its {LOCK} was removed"
                 raise InputError(f"{said}; let it end, or name another folder with --out") from None
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def check_held(folder: Path) -> None:
+    """CheckpointError where this process writes the folder, and another one has its name by now."""
+    if (descriptor := _held.get(folder.absolute())) is None:
+        return
+    if not _is_at(folder, descriptor):
+        raise CheckpointError(f"{folder} was moved or removed while it was written; nothing more is written there")
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether what is open has that name still."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def _no_link(path: str, flags: int) -> int:
@@ -98,9 +120,8 @@ def _locked(path: Path) -> BinaryIO:
         except OSError as error:
             reason = f"its file system has no locks ({error.strerror})"
             warnings.warn(f"{path.parent}: {reason}; see that no other process writes this run", stacklevel=4)
-        with suppress(FileNotFoundError):  # the last owner removes the file before it frees the lock
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                break
+        if _is_at(path, file.fileno()):  # the last owner removes the file before it frees the lock
+            break
         file.close()
     file.truncate(0)
     return file

@@ -18,10 +18,11 @@ from typing import Any
 
 from jaxformer.checksums import checksum, sealed, unsealed
 from jaxformer.errors import CheckpointError
+from jaxformer.training.lock import check_held
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import written_whole
 
-MANIFEST = "manifest.json"
+CONFIG, MANIFEST = "config.json", "manifest.json"
 Entries = dict[str, list[dict[str, Any] | None]]
 
 
@@ -55,10 +56,9 @@ class Manifest:
         self._write(entries | {name: [new]})
 
     def enter_length(self, path: Path, size: int) -> None:
-        """Enter how many bytes a file has at least that only grows; nothing where the folder has no manifest."""
-        if entries := self.entries:
-            grown: Entries = {path.relative_to(self.folder).as_posix(): [{"size": size}]}
-            self._write(entries | grown)
+        """Enter how many bytes a file has at least that only grows."""
+        grown: Entries = {path.relative_to(self.folder).as_posix(): [{"size": size}]}
+        self._write(self.entries | grown)
 
     def least_length(self, name: str) -> int:
         """The bytes that such a file has at least; 0 where it has no entry."""
@@ -71,8 +71,8 @@ class Manifest:
         path.unlink()
 
     def begin(self, paths: Iterable[Path]) -> None:
-        """Enter files as they are, where the folder has no manifest yet."""
-        if not (self.folder / MANIFEST).exists():
+        """Enter files as they are, where the folder has no manifest yet, or one that does not know its settings."""
+        if CONFIG not in self.entries:
             self._write({path.relative_to(self.folder).as_posix(): [checksum(path)] for path in paths})
 
     def check(self, name: str) -> None:
@@ -88,6 +88,11 @@ class Manifest:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
     def _write(self, entries: Entries) -> None:
+        """CheckpointError where the folder of a live run is another one by now, or has lost what it had here."""
+        check_held(self.folder)
+        if CONFIG not in entries:
+            lost = f"{self.folder / MANIFEST} was removed while the run was written"
+            raise CheckpointError(f"{lost}; go on with --resume, which takes the files as they are and gives it a new one")
         with written_whole(self.folder / MANIFEST) as unfinished:
             unfinished.write_text(json.dumps(sealed({"files": entries}), indent=1) + "\n", "utf-8")
 

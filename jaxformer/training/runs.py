@@ -13,13 +13,13 @@ from typing import Any
 
 from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.training.lock import LOCK
-from jaxformer.training.manifest import MANIFEST, Manifest
+from jaxformer.training.lock import LOCK, check_held
+from jaxformer.training.manifest import CONFIG, MANIFEST, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
-CONFIG, METRICS, WEIGHTS, CHECKPOINTS = "config.json", "metrics.jsonl", "weights.safetensors", "checkpoints"
+METRICS, WEIGHTS, CHECKPOINTS = "metrics.jsonl", "weights.safetensors", "checkpoints"
 TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
 RUN = "run"
 """In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
@@ -71,7 +71,7 @@ class RunFolder:
         manifest is gone, which older runs do not have."""
         self.manifest.check(CONFIG)
         config = read_config(self.path)
-        if RUN in config and not (self.path / MANIFEST).exists():
+        if RUN in config and CONFIG not in self.manifest.entries:
             warnings.warn(f"{self.path} has lost its {MANIFEST}: its files are taken as they are, unchecked", stacklevel=2)
         return config
 
@@ -152,6 +152,7 @@ class RunFolder:
 
     def log(self, values: Mapping[str, float | int]) -> None:
         """One more line of metrics; CheckpointError where it cannot be written."""
+        check_held(self.path)
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(checked_line(self.identity, values))
