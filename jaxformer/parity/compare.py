@@ -52,7 +52,8 @@ def compare(
     """A torch module against a JAX model on the same `inputs`.
 
     The JAX model is a Flax NNX module, a pytree of modules, as Equinox's are, or the parameters that `call_jax` gives to a
-    Linen module or a plain function (see `tap`). `rules` say which tensors are the same; where none fits, those that hold the same values are (see `match`).
+    Linen module or a plain function (see `tap`). `rules` say which tensors are the same; where none fits, those that hold the
+    same values are (see `match`).
     `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
     With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
