@@ -118,10 +118,11 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch) -> Iterator[Rerun]:
     owners = [owner]
     if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
         around = [*(Site(path, 0) for path in ancestors(owner.path)), CALL]
-        whole = {CALL, *(site for site, part in traced.borders if part == "inputs")}
+        whole = {CALL, *(place.site for place in traced.borders if place.part == "inputs")}
         owners = [next(each for each in around if each in those) for those in ({CALL, *traced.reference.calls}, whole)]
     buffers = traced.reference.buffers
-    borders = frozenset(t for j, t in traced.pairs.items() if j not in traced.valid and t.path not in buffers)
+    left = {*traced.valid, *traced.unfit}
+    borders = frozenset(t for j, t in traced.pairs.items() if j not in left and t.path not in buffers)
     for each in dict.fromkeys(owners):
         rerun = rerun_of(traced.reference, each, place, borders, mismatch.torch)
         if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:

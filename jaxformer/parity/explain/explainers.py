@@ -103,6 +103,13 @@ def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False) -> s
     return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
 
 
+def rerun_cause_of(traced: Traced, mismatch: Mismatch) -> str:
+    """Why arrays of two shapes differ, as far as torch's code tells."""
+    if traced.untied:
+        return ""
+    return attempt("a cause", lambda: explain_rerun(difference_of(traced, mismatch, gradient=False)))
+
+
 def looks_of(traced: Traced, mismatch: Mismatch) -> str:
     """What was tried in vain, and what the difference looks like: where no cause is known."""
     if traced.untied:

@@ -10,7 +10,7 @@ from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
 from jaxformer.parity.judge.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.judge.handed_on import is_handed_on
-from jaxformer.parity.judge.tapped_functions import around_taps, paths_of
+from jaxformer.parity.judge.sent_by_wrong import without_consequences
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
@@ -89,8 +89,8 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
     ]
-    found += weight_gradients(traced, paths_of(wrong), own_gradients(traced, traced.isolated.weights))
-    for one, mismatch in around_taps(traced, found, wrong):
+    found += weight_gradients(traced, own_gradients(traced, traced.isolated.weights))
+    for one, mismatch in without_consequences(traced, found, wrong):
         if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
             worst[mismatch.owner] = one, mismatch
     return worst

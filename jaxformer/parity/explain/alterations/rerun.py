@@ -96,7 +96,7 @@ class Rerun:
         self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
-            for path in {site.path for site in self.borders}:
+            for path in {site.path for site in (*self.borders, self.place.site)} - {self.owner.path, CALL.path}:
                 module = self.model.get_submodule(path)
                 watched = partial(self._child, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))

@@ -18,7 +18,7 @@ from jaxformer.parity.explain.alterations.of_operations import instead, is_real
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import distance, host
-from jaxformer.parity.record.partial_gradients import Cut, End
+from jaxformer.parity.record.partial_gradients import Cut
 from jaxformer.parity.record.reference import Reference, tensors_of
 from jaxformer.parity.record.torch_state import thawed
 
@@ -37,7 +37,7 @@ class Backward:
     owner: Site
     place: ArrayKey
     """Whose gradient it is: of its own input, or of what a call inside of it gives."""
-    borders: set[End]
+    borders: set[ArrayKey]
     """Where jax and torch have the same arrays; no gradient goes through them."""
 
     @cached_property
@@ -50,8 +50,9 @@ class Backward:
         """torch's, with its code altered inside of the call."""
         model, reference = self.model, self.reference
         assert reference.source is not None
-        sending = {(self.owner, "output"), *((site, part) for site, part in self.borders if part == "inputs")}
-        observer = _Inside(Cut(reference.calls, sending - {(self.owner, "inputs")}, self.borders), self.owner, altered)
+        given = {place for place in self.borders if place.part == "inputs" and place.site != self.owner}
+        made = {ArrayKey(self.owner, "output", i) for i in range(len(reference.calls[self.owner].output))}
+        observer = _Inside(Cut(reference.calls, given | made, self.borders), self.owner, altered)
         with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
             reference.source.call(model, *tensors_of(reference.inputs, torch.float64))
         leaf = observer.cut.leaves[self.place]
