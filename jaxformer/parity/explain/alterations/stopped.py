@@ -1,7 +1,6 @@
 """Where in torch's code a gradient would have to stop, to come back as jax's does."""
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from jaxformer.parity.record.torch_state import thawed
 
 NEAR = 1e-9
 """relL2 of gradients that count as the same."""
-SECONDS = 8.0
-"""Of this process, at most, for all gradients of a comparison."""
+MOST_CALLS = 16_000
+"""Of torch's modules that are run again, at most, for all gradients of a comparison."""
 REFUSED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -82,15 +81,15 @@ class _Inside:
 def explain_stopped(backward: Backward, torchs: np.ndarray, jaxs: np.ndarray, hints: dict[Any, Any]) -> str:
     """'torch computes `y.mean((2, 3))` (net.py:8); jax stops its gradient'; '' where that is not why.
 
-    `hints` has what explained other modules, and the seconds that are left.
+    `hints` has what explained other modules, and how many calls are left.
     """
     known, listing = hints.setdefault("stops", set()), Listing()
-    end = time.process_time() + hints.get("seconds for stops", SECONDS)
     if distance(backward.gradient(listing), torchs) > NEAR:
         return ""
     every = [each for operation in listing.operations.values() for each in stops(operation)]
     for alteration in sorted(every, key=lambda each: each[:2] not in known):
-        if time.process_time() > end:
+        hints["calls for stops"] = hints.get("calls for stops", MOST_CALLS) - len(backward.reference.calls)
+        if hints["calls for stops"] < 0:
             break
         try:
             residual = distance(backward.gradient(alteration.inside()), jaxs)
@@ -99,7 +98,6 @@ def explain_stopped(backward: Backward, torchs: np.ndarray, jaxs: np.ndarray, hi
         if residual <= NEAR:
             known.add(alteration[:2])
             return f"{alteration} (residual {residual:.0e})"
-    hints["seconds for stops"] = end - time.process_time()
     return ""
 
 
