@@ -17,15 +17,22 @@ Found = list[tuple[Error, Mismatch]]
 
 def without_consequences(traced: Traced, found: Found, wrong: set[Site]) -> Found:
     """Differences of gradients; those of right code without what wrong code sends back. `wrong` are the calls whose values
-    differ. A tap shows what a function gives, and not what it is given: one whose own weights get other gradients is wrong
-    too."""
-    differing = {mismatch.owner for error, mismatch in found if over(error, "gradient")}
-    if differing <= wrong:
-        return found
-    taps = {site for site in traced.normal_run.taps if site in traced.pairs and site not in traced.valid}
-    wrong = wrong | (taps & differing)
+    differ. A tap shows what a function gives, and not what it is given: one whose own weights get other gradients all the same
+    is wrong too."""
+    left = without_what_comes_of(traced, found, wrong)
+    taps = {site for site in traced.normal_run.taps if site in traced.pairs and site not in traced.valid} & differing(left)
+    return left if taps <= wrong else without_what_comes_of(traced, found, wrong | taps)
+
+
+def differing(found: Found) -> set[Site]:
+    """Whose gradients differ."""
+    return {mismatch.owner for error, mismatch in found if over(error, "gradient")}
+
+
+def without_what_comes_of(traced: Traced, found: Found, wrong: set[Site]) -> Found:
+    """With torch's in place of what these calls' code sends back to others."""
     made = {each.place for each in traced.isolated.mismatches if each.owner in wrong and each.place}
-    if not made or differing <= wrong:
+    if not made or differing(found) <= wrong:
         return found
     sent = traced.sent_from(made)
     reached = {mismatch.place for mismatch in sent.gradient_mismatches if mismatch.jax.any()}
