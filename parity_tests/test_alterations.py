@@ -284,5 +284,5 @@ def test_a_number_near_0_is_0():
 
 def test_of_causes_that_fit_alike_the_plainest_comes_first():
     causes = [("has its second operand alone", 0.0), ("softmax there", 0.0), ("with {}", 48**-0.5), ("with {}", 2400**0.5)]
-    efforts = [explain.effort(*each) for each in causes]
+    efforts = [explain.supposed(*each) for each in causes]
     assert efforts == sorted(set(efforts))

@@ -16,6 +16,7 @@ from jaxformer.parity.report.report import Report
 pytestmark = pytest.mark.foreign
 
 IDS, LENGTH, WIDTH, OUT = 11, 7, 6, 5
+STOPPED = jax.lax.stop_gradient
 RULES = Family("toy", {}, (Rule("embedding", "weight"), Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
 X = np.random.default_rng(0).integers(0, IDS, (4, LENGTH))
 
@@ -272,3 +273,77 @@ def test_a_layer_that_is_given_zeros_is_not_blamed_for_a_bug_beside_it():
     x = np.random.default_rng(0).standard_normal((4, WIDTH)).astype(np.float32)
     report = compare(excite(TorchSilent(), seed=1), jax.eval_shape(Silent), (x,), rules=RULES, tier="A")
     assert [module.jax for module in report.diverging] == ["three"], str(report)
+
+
+class TorchExperts(torch.nn.Module):
+    """Each expert is given its tokens alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.last = torch.nn.Linear(WIDTH, 3), torch.nn.Linear(WIDTH, OUT)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        y = torch.zeros_like(x)
+        for n, expert in enumerate(self.experts):
+            rows, place = torch.where(chosen == n)
+            y = y.index_add(0, rows, expert(x[rows]) * weights[rows, place, None])
+        return self.last(y)
+
+
+class Experts(nnx.Module):
+    """Each expert is given all tokens."""
+
+    def __init__(self, k=2, weighted=lambda w: w):
+        self.gate, self.last = nnx.Linear(WIDTH, 3, rngs=nnx.Rngs(0)), nnx.Linear(WIDTH, OUT, rngs=nnx.Rngs(0))
+        self.experts = nnx.List([nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0)) for _ in range(3)])
+        self.k, self.weighted = k, weighted
+
+    def __call__(self, x):
+        weights, chosen = jax.lax.top_k(jax.nn.softmax(self.gate(x)), self.k)
+        share = (jax.nn.one_hot(chosen, 3) * self.weighted(weights)[..., None]).sum(-2)
+        return self.last(sum(share[:, n, None] * expert(x) for n, expert in enumerate(self.experts)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (lambda: Experts(k=1), "jax with 1 for 2 there"),
+        (lambda: Experts(weighted=STOPPED), "gradient"),
+    ],
+)
+def test_experts_that_are_given_all_tokens_are_not_blamed_for_their_routing(kind, says):
+    x = np.random.default_rng(0).standard_normal((9, WIDTH)).astype(np.float32)
+    report = compare(excite(TorchExperts(), seed=1), jax.eval_shape(kind), (x,), rules=RULES, tier="A")
+    assert report.verdict.startswith("DIFFERENT: the model: "), str(report)
+    assert says in report.verdict
+    assert len(report.diverging) == 1, str(report)
+
+
+class TorchSound(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, WIDTH, 3, 2, 1)
+        self.norm, self.head = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x).mT).mean(1))
+
+
+def sound(weights, x, pads):
+    """Pooled at the end: the output has torch's shape all the same."""
+    y = jax.lax.conv_general_dilated(x, weights["conv.weight"], (2,), [pads], dimension_numbers=("NCH", "OIH", "NCH"))
+    y = tap("conv", y + weights["conv.bias"][:, None]).swapaxes(1, 2)
+    y = (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + 1e-5)
+    y = tap("norm", y * weights["norm.weight"] + weights["norm.bias"]).mean(1)
+    return tap("head", y @ weights["head.weight"].T + weights["head.bias"])
+
+
+def test_another_length_is_said_where_it_begins():
+    theirs = excite(TorchSound(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+    x = np.random.default_rng(0).standard_normal((2, 3, 9)).astype(np.float32)
+    report = compare(theirs, weights, (x,), call_jax=lambda w, x: sound(w, x, (0, 0)), tier="A")
+    assert report.verdict.startswith("DIFFERENT: conv: gives [2, 6, 4] in jax, [2, 6, 5] in torch: torch conv.padding (1,);")
+    assert len(report.diverging) == 1, str(report)

@@ -83,3 +83,48 @@ def test_without_torch_the_code_around_is_not_blamed_for_what_a_wrong_function_s
     bug, named = BUGS["another activation"]
     report = check(tmp_path / "dump", weights, call_jax=lambda w, ids: stream(w, ids, bug), checks=CHECKS, tier="A")
     assert [module.jax for module in report.diverging] == named, str(report)
+
+
+class TorchNorms(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.one, self.two = torch.nn.Embedding(IDS, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, ids):
+        x = self.table(ids).sin()
+        return self.two(x + self.one(x).cos())
+
+
+def normed(weights, name, x):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5)
+    return tap(name, x * weights[f"{name}.weight"] + weights[f"{name}.bias"])
+
+
+@pytest.mark.parametrize(
+    ("stream", "says"),
+    [
+        (lambda x: 4 * jnp.sin(x), "torch computes `self.table(ids).sin()`"),  # for one alone, another epsilon gives it too
+        (lambda x: jnp.sin(x) + jnp.roll(x, 1, -1) ** 3, "tried: "),
+    ],
+)
+def test_a_stream_that_goes_on_to_all_norms_is_told_at_the_first(stream, says):
+    theirs = excite(TorchNorms().eval(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+
+    def call(weights, ids):
+        x = stream(weights["table.weight"][ids])
+        return normed(weights, "two", x + jnp.cos(normed(weights, "one", x)))
+
+    report = compare(theirs, weights, (X,), call_jax=call, checks=("forward", "local"), tier="A")
+    assert [module.jax for module in report.diverging] == ["one"], str(report)
+    assert says in report.verdict
+    assert "1 behind one differs too, and may be right" in str(report)
+
+
+def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
+    monkeypatch.setattr("jaxformer.parity.explain.effort.EACH", 0)
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+    bug = {"one act": lambda x: jnp.sin(3 * x)}
+    report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")
+    assert "and no more: the search was cut" in report.verdict

@@ -81,8 +81,9 @@ class Difference:
         return replace(self.evidence, before=before)
 
 
-def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Difference:
-    """What is known about a mismatch; `gradient` if its arrays are gradients."""
+def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: bool = False) -> Difference:
+    """What is known about a mismatch; `gradient` if its arrays are gradients, `near` if the code that other taps go on with is
+    not looked at."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
         backward = partial(backward_of, traced, mismatch)
@@ -94,7 +95,7 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool) -> Diff
         norm = calls.get(Site(parent(owner.path), 0))
         before = {"input": as_float64(norm.inputs[0]), OLD: as_float64(traced.reference.buffers[owner.path])} if norm else {}
         return Difference(*both, STATISTIC, Evidence(before))
-    reruns = partial(reruns_of_mismatch, traced, mismatch)
+    reruns = partial(reruns_of_mismatch, traced, mismatch, near=near)
     evidence, normal = evidence_of(traced, mismatch), normal_output(traced, mismatch)
     return Difference(*both, "value", evidence, hints=traced.hints, reruns=reruns, normal=normal)
 
@@ -107,7 +108,7 @@ def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
     return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
-def reruns_of_mismatch(traced: Traced, mismatch: Mismatch) -> Iterator[Rerun]:
+def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Iterator[Rerun]:
     """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it; and then
     the nearest whose inputs are seen in jax too, since jax's code before a tap may begin as early."""
     if mismatch.place is None or (traced.draws and traced.draws.differences()):
@@ -118,11 +119,13 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch) -> Iterator[Rerun]:
     owners = [owner]
     if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
         around = [*(Site(path, 0) for path in ancestors(owner.path)), CALL]
-        whole = {CALL, *(site for site, part in traced.borders if part == "inputs")}
+        whole = {CALL, *(place.site for place in traced.borders if place.part == "inputs")}
         owners = [next(each for each in around if each in those) for those in ({CALL, *traced.reference.calls}, whole)]
     buffers = traced.reference.buffers
-    borders = frozenset(t for j, t in traced.pairs.items() if j not in traced.valid and t.path not in buffers)
-    for each in dict.fromkeys(owners):
+    left = {*traced.valid, *traced.unfit}
+    borders = frozenset(t for j, t in traced.pairs.items() if j not in left and t.path not in buffers)
+    several = [*dict.fromkeys(owners)]
+    for each in several[:-1] if near else several:
         rerun = rerun_of(traced.reference, each, place, borders, mismatch.torch)
         if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
             rerun.jax_gradients = traced.gradients

@@ -1,6 +1,5 @@
 """The explainers of a difference: one list, in the order in which they are asked."""
 
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -9,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.explain.alterations.altered import Found
 from jaxformer.parity.explain.appearance import appearance
 from jaxformer.parity.explain.by_formula import explain_by
+from jaxformer.parity.explain.effort import Effort
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows
 from jaxformer.parity.explain.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.explain.factor import explain_plainly
@@ -27,10 +28,6 @@ from jaxformer.parity.run.trace import Traced
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, ParityError, TypeError, ValueError)
 """How arrays break an explanation."""
-
-
-SECONDS = 15.0
-"""Of this process, at most, for changes of torch's code that may explain one difference: other processes change nothing."""
 
 
 class Explainer(NamedTuple):
@@ -59,13 +56,17 @@ def same_shapes(difference: Difference) -> bool:
 def explain_rerun(difference: Difference) -> str:
     """By torch's own code, if torch is at hand. Several changes of it may give the same integers: none is a fact."""
     torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
-    end = time.process_time() + SECONDS
+    hints, says, are_whole = difference.hints, "", difference.torch.dtype.kind != "f"
+    effort = Effort.of(hints)
+    before = effort.left
     for rerun in difference.reruns():
         from jaxformer.parity.explain.alterations.explain import explain_altered
 
-        if says := explain_altered(rerun, torch, jax, difference.hints, end):
-            return says if difference.torch.dtype.kind == "f" else f"as if {says}: other changes may give these integers too"
-    return ""
+        if says := explain_altered(rerun, torch, jax, hints, effort):
+            break
+    hints["effort"] -= before - effort.left
+    hints["cut"] = effort.is_spent
+    return f"as if {says}: other changes may give these integers too" if says and are_whole else says
 
 
 def explain_stops(difference: Difference) -> str:
@@ -95,12 +96,40 @@ EXPLAINERS = (
 """The first that finds a cause names it."""
 
 
-def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False) -> str:
+def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False, near: bool = False) -> str:
     """Why a mismatch is there, as far as an explainer can tell; '' elsewhere, and where both sides drew other numbers.
-    `gradient` if its arrays are gradients."""
+    `gradient` if its arrays are gradients, `near` if the code that other taps go on with is not looked at."""
+    traced.hints.update(tried=0, cut=False, found=None)
     if traced.untied:
         return ""
-    return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient)))
+    return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient, near=near)))
+
+
+def found_of(traced: Traced) -> Found | None:
+    """The change of torch's code that was the last cause, if it was one."""
+    return traced.hints.get("found")
+
+
+def served_by(traced: Traced, mismatch: Mismatch, found: Found) -> str:
+    """The cause, if a change of torch's code that explained another difference explains this one."""
+
+    def says() -> str:
+        from jaxformer.parity.explain.alterations.explain import explain_by_known
+
+        difference = difference_of(traced, mismatch, gradient=False)
+        arrays = difference.torch.astype(np.float64), difference.jax.astype(np.float64)
+        reruns = (rerun for rerun in difference.reruns() if rerun.owner == found.owner)
+        said = (explain_by_known(rerun, *arrays, found, Effort.of(traced.hints)) for rerun in reruns)
+        return next(filter(None, said), "")
+
+    return attempt("a cause", says)
+
+
+def rerun_cause_of(traced: Traced, mismatch: Mismatch) -> str:
+    """Why arrays of two shapes differ, as far as torch's code tells."""
+    if traced.untied:
+        return ""
+    return attempt("a cause", lambda: explain_rerun(difference_of(traced, mismatch, gradient=False)))
 
 
 def looks_of(traced: Traced, mismatch: Mismatch) -> str:
@@ -110,6 +139,7 @@ def looks_of(traced: Traced, mismatch: Mismatch) -> str:
     tried = traced.hints.get("tried")
     looks = attempt("what it looks like", appearance, mismatch.jax, mismatch.torch)
     vain = f"{len(EXPLAINERS)} kinds of causes" + (f" and {tried} changes of torch's code" if tried else "")
+    vain += ", and no more: the search was cut" if traced.hints.get("cut") else ""
     return f"{f'looks: {looks}; ' if looks else ''}tried: {vain}"
 
 

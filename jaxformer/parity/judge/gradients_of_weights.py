@@ -1,6 +1,6 @@
 """The gradients of weights, each from the code of the module that has it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,31 +12,26 @@ from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, rms
 from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.pair_modules import holder, layer_arrays
+from jaxformer.parity.run.pair_modules import layer_arrays
 from jaxformer.parity.run.trace import Traced
 
 Arrays = Mapping[str, np.ndarray]
 """By names of JAX parameters, layer by layer."""
 
 
-def weight_gradients(traced: Traced, wrong: Collection[str], ours: Arrays) -> list[tuple[Error, Mismatch]]:
-    """How far `ours` are from torch's. A tied weight is left out where another module inside of the one that has it is `wrong`:
-    it may use the weight too, as an encoder and a decoder do with the embedding that they share. So is one that nothing comes
-    to, where the module around is wrong: it does not use what is given."""
+def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch]]:
+    """How far `ours` are from torch's, each of the innermost call around at whose end torch's array stands: the code up to
+    there has torch's gradient."""
     noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
-    sites = sorted(traced.pairs, key=lambda site: len(site.path))
-    first = [site for site in sites if site != CALL and site.call == min(each.call for each in sites if each.path == site.path)]
-    paths = {site.path for site in sites}
-    names, tied = traced.parameters, {*traced.reference.tied, *traced.reference.tied.values()}
+    seen = (site for site in traced.pairs if site != CALL and site not in traced.unfit)
+    sites = sorted(seen, key=lambda site: len(site.path))
+    first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
+    names = traced.parameters
     mismatches = []
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
         if names.get(name) in traced.reference.frozen:
             continue
         owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
-        if names.get(name) in tied and any(path != owner[0].path and below(path, owner[0].path) for path in wrong):
-            continue
-        if not np.any(ours[name]) and holder(owner[0].path, paths) in wrong:
-            continue
         mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))

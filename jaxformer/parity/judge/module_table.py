@@ -5,12 +5,13 @@ from collections.abc import Mapping
 
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
-from jaxformer.parity.explain.explainers import cause_of, looks_of
+from jaxformer.parity.explain.explainers import cause_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
+from jaxformer.parity.judge.behind_taps import Blame
 from jaxformer.parity.judge.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.judge.handed_on import is_handed_on
-from jaxformer.parity.judge.tapped_functions import around_taps, paths_of
+from jaxformer.parity.judge.sent_by_wrong import without_consequences
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
@@ -29,15 +30,17 @@ def table(traced: Traced) -> list[Module]:
     wrong = {site for site, (found, _) in forwards.items() if over(found, "activation")}
     backwards = worst_gradients(traced, noise, wrong)
     paths = {site.path for site in traced.pairs}
-    behind = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
+    held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
+    ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
+    blame = Blame(traced, [(site, forwards[site][1]) for site in ordered if site in wrong])
     rows = []
-    for site in sorted(traced.pairs, key=lambda site: order[traced.pairs[site]]):
+    for site in ordered:
         local, mismatch = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
-        forward = over(local, "activation")
-        backward = back is not None and over(back, "gradient") and site.path not in behind
+        forward, behind = over(local, "activation"), blame.behind.get(site)
+        backward = back is not None and over(back, "gradient") and site.path not in held
         along = traced.normal[site] or EQUAL
-        blamed, cause = mismatch, cause_of(traced, mismatch) if forward and mismatch else ""
+        blamed, cause = mismatch, blame.causes.get(site, "")
         if backward and not forward and sent:
             blamed, cause = sent, cause_of(traced, sent, gradient=True)
         spread = (over(along, "activation") and site not in traced.valid) or not site.path
@@ -48,11 +51,12 @@ def table(traced: Traced) -> list[Module]:
                 propagated=along,
                 local=local,
                 what=blamed.what if blamed else "",
-                diverging=forward or backward,
+                diverging=(forward or backward) and behind is None,
+                behind=str(behind or ""),
                 shared=site in shared and not forward,
                 cause=cause,
                 float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
-                looks=looks_of(traced, mismatch) if forward and mismatch and not cause else "",
+                looks=blame.looks.get(site, ""),
                 gradient=returned(traced, site, noise),
                 local_gradient=back,
                 heads=by_head(traced, site),
@@ -89,8 +93,8 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
     ]
-    found += weight_gradients(traced, paths_of(wrong), own_gradients(traced, traced.isolated.weights))
-    for one, mismatch in around_taps(traced, found, wrong):
+    found += weight_gradients(traced, own_gradients(traced, traced.isolated.weights))
+    for one, mismatch in without_consequences(traced, found, wrong):
         if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
             worst[mismatch.owner] = one, mismatch
     return worst

@@ -5,7 +5,7 @@ import numpy as np
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxed, note, relaxed_tolerances
-from jaxformer.parity.judge.words import count_diverging, first_diverging
+from jaxformer.parity.judge.words import count_diverging, first_diverging, not_accused
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.host_random import host_random
@@ -48,7 +48,8 @@ def local(comparison: Comparison) -> Result:
     shared = [row.name for row in rows if row.shared]
     says = f"; {', '.join(shared)} divide the work otherwise than torch's modules, with the same result" if shared else ""
     status = "different" if diverging else "equal"
-    stage = Stage("local", status, f"{count_diverging(diverging, rows)}{says}{note(relaxed)}")
+    counted = "; ".join((count_diverging(diverging, rows), *not_accused(rows)))
+    stage = Stage("local", status, f"{counted}{says}{note(relaxed)}")
     return Result(stage, inconclusive=inconclusive(relaxed))
 
 

@@ -1,5 +1,7 @@
 """What several checks say of modules."""
 
+from collections import Counter
+
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.numerics.metrics import over
 from jaxformer.parity.report.data import Module
@@ -14,6 +16,12 @@ def count_diverging(diverging: list[Module], rows: list[Module]) -> str:
     if len(named) < len(diverging):
         return f"{CALL.path} diverges, and {len(named)} of {len(modules)} modules"
     return f"{len(named)} of {len(modules)} modules {'diverges' if len(named) == 1 else 'diverge'}"
+
+
+def not_accused(rows: list[Module]) -> list[str]:
+    """'2 behind ln.0 differ too, and may be right', of taps whose inputs are not seen."""
+    firsts = Counter(row.behind for row in rows if row.behind)
+    return [f"{n} behind {first} {'differs' if n == 1 else 'differ'} too, and may be right" for first, n in firsts.items()]
 
 
 def first_diverging(rows: list[Module]) -> str:

@@ -15,11 +15,10 @@ from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.record.reference import Reference, tensors_of
 from jaxformer.parity.record.torch_state import thawed
 
-End = tuple[Site, str]
-"""The 'inputs' of a call, or its 'output'."""
 
-
-def gradients_from(reference: Reference, sending: Container[End], cut: Container[End]) -> dict[str, np.ndarray] | None:
+def gradients_from(
+    reference: Reference, sending: Container[ArrayKey], cut: Container[ArrayKey]
+) -> dict[str, np.ndarray] | None:
     """Of weights by their names, where the arrays `sending` have the recorded gradients, and none goes through those that are
     `cut`. None where torch is not at hand."""
     import torch
@@ -38,7 +37,7 @@ def gradients_from(reference: Reference, sending: Container[End], cut: Container
 class Cut:
     """An observer: adds up what is sent back, and detaches what gradients do not go through."""
 
-    def __init__(self, calls: Trace, sending: Container[End], cut: Container[End]):
+    def __init__(self, calls: Trace, sending: Container[ArrayKey], cut: Container[ArrayKey]):
         import torch
 
         self.calls, self.sending, self.cut = calls, sending, cut
@@ -57,14 +56,16 @@ class Cut:
         import torch
 
         arrays, record = arrays_in(value), self.calls.get(site)
-        gradients = getattr(record, f"{part.removesuffix('s')}_gradients") if (site, part) in self.sending else ()
+        places = [ArrayKey(site, part, i) for i in range(len(arrays))]
+        gradients = getattr(record, f"{part.removesuffix('s')}_gradients", ())
         with torch._C.DisableTorchFunction():  # this is none of the model's code
-            for array, gradient, recorded in zip(arrays, gradients, getattr(record, part, ()), strict=False):
-                if gradient is not None:
+            for array, place, gradient, recorded in zip(arrays, places, gradients, getattr(record, part, ()), strict=False):
+                if place in self.sending and gradient is not None:
                     compared = array[part_of(host(array), recorded)]
                     self.total = self.total + (compared * torch.from_numpy(gradient)).sum()
-            if (site, part) not in self.cut:
-                return value
-            leaves = [array.detach().requires_grad_(array.is_floating_point()) for array in arrays]
-        self.leaves |= {ArrayKey(site, part, i): leaf for i, leaf in enumerate(leaves)}
-        return replaced(value, arrays, leaves)
+            both = list(zip(places, arrays, strict=True))
+            leaves = {
+                place: array.detach().requires_grad_(array.is_floating_point()) for place, array in both if place in self.cut
+            }
+        self.leaves |= leaves
+        return replaced(value, arrays, [leaves.get(place, array) for place, array in both])

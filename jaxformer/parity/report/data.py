@@ -55,6 +55,9 @@ class Module:
     shared: bool = False
     """Whether its own code differs without changing a result: a neighbour does a part of its work."""
 
+    behind: str = ""
+    """Another one before it whose difference may come to what it computes, which is not seen: so it is not accused."""
+
     @property
     def name(self) -> str:
         """Its path in the JAX model, or 'the model'."""

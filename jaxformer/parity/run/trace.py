@@ -104,10 +104,16 @@ class Traced:
         return {name: ours[name] for name in self.reference.gradients}
 
     @cached_property
-    def borders(self) -> set[tuple[Site, str]]:
-        """torch's calls that jax has too, and which of their ends are seen on both sides: a tap has no 'inputs'."""
-        parts = {mine: ("output",) if mine in self.normal_run.taps else ("inputs", "output") for mine in self.pairs}
-        return {(self.pairs[mine], part) for mine, those in parts.items() for part in those}
+    def borders(self) -> set[ArrayKey]:
+        """torch's arrays that are put in place of jax's."""
+        places = (mismatch.place for mismatch in self.isolated.mismatches)
+        return {place._replace(site=self.pairs[place.site]) for place in places if place}
+
+    @cached_property
+    def unfit(self) -> set[Site]:
+        """jax's calls that give what none of torch's arrays fits, in no order of axes: jax's own stays there."""
+        opened = {place.site for place in self.opened}
+        return {site for site, found in self.normal.items() if found is None and site not in opened}
 
     @cached_property
     def untied(self) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+from jaxformer.parity.capture.call_sites import Site
+
 Inside = AbstractContextManager[Any]
 
 
@@ -38,6 +40,17 @@ class Dial(NamedTuple):
     def at(self, value: float, said: str) -> Alteration:
         """With one number."""
         return Alteration(self.torch, self.jax.format(said), lambda: self.inside(value))
+
+
+class Found(NamedTuple):
+    """An alteration that gave an array of jax's."""
+
+    owner: Site
+    """torch's call whose code is altered."""
+    torch: str
+    jax: str
+    number: float
+    """The one that was solved for; 0 where there is none."""
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
 
 import itertools
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +23,12 @@ from jaxformer.parity.explain.alterations import (
     of_results,
     of_rotations,
 )
-from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.constants import say
+from jaxformer.parity.explain.effort import Effort
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
@@ -50,40 +50,52 @@ MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 
 
-def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], end: float) -> str:
+def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array. `hints` has what
-    explained other modules, and how many alterations were tried. At `end`, in seconds of this process, it gives up."""
+    explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
-    known = hints.setdefault("alterations", {})
-    limit = near_enough(torch, jax)
-    for alteration in every(rerun) if known else ():
-        if alteration[:2] in known and (fits := again(rerun, alteration, known[alteration[:2]], jax, limit)):
-            return said([fits])
-    hints["tried"] = 0
+    known, limit = hints.setdefault("alterations", {}), near_enough(torch, jax)
+    if fits := first_known(rerun, known, jax, limit, effort):
+        says, hints["found"] = fits
+        return says
     rounded: list[tuple[str, float]] = []
-    about: dict[str, tuple[tuple[str, str], float]] = {}
+    about: dict[str, Found] = {}
+    found: list[tuple[str, float]] = []
     for kind, most in kinds(rerun):
-        found: list[tuple[str, float]] = []
         for alteration in until_refused(kind):
-            if time.process_time() > end or len(found) >= most:
+            if effort.is_spent or len(found) >= most:
                 break
-            hints["tried"] += 1
-            fits = tried(rerun, alteration, torch, jax, limit)
+            hints["tried"] = hints.get("tried", 0) + 1
+            fits = tried(rerun, alteration, torch, jax, limit, effort)
             if fits and not is_certain(rerun, numbered(alteration, fits[2]), solved=isinstance(alteration, Dial)):
                 continue
             if fits and is_new(fits[0], found):
                 (found if fits[1] <= EXPLAINED else rounded).append(fits[:2])
-                about[fits[0]] = alteration[:2], fits[2]
-        if found:
-            found.sort(key=lambda each: effort(each[0], about[each[0]][1]))
-            known.update([about[found[0][0]]])
-            return said(found)
-    known.update(about[says] for says, _ in rounded[:1])
-    return said(rounded[:1])
+                about[fits[0]] = Found(rerun.owner, *alteration[:2], fits[2])
+        found.sort(key=lambda each: supposed(each[0], about[each[0]].number))
+        if found or effort.is_spent:
+            break
+    if not (best := found or rounded[:1]):
+        return ""
+    hints["found"] = first = about[best[0][0]]
+    known[first[1:3]] = first.number
+    return as_a_fact(rerun, said(best), first, jax, limit, effort)
 
 
-def effort(says: str, number: float) -> tuple[bool, int]:
+def as_a_fact(rerun: Rerun, says: str, found: Found, jax: np.ndarray, limit: float, effort: Effort) -> str:
+    """What is said, 'as if' where a whole number that was tried is not the only one that fits, as of a window beyond the
+    text."""
+    if not found.jax[-1:].isdigit():
+        return says
+    others = (each for each in until_refused(of_states(rerun)) if each.torch == found.torch and each.jax != found.jax)
+    plain = (each for each in others if isinstance(each, Alteration))
+    if not any(off(array(rerun, each, effort), jax) <= limit for each in plain):
+        return says
+    return says.replace(f"; jax {found.jax}", f"; jax as if {found.jax}, others fit too", 1)
+
+
+def supposed(says: str, number: float) -> tuple[bool, int]:
     """How much a cause supposes: what leaves something out the least, and then numbers of few digits."""
     name = say(number).rpartition(" = ")[2]
     return not says.endswith(PLAINEST), sum(letter.isdigit() for letter in name)
@@ -116,13 +128,25 @@ def every(rerun: Rerun) -> Iterator[Alteration | Dial]:
         yield from until_refused(kind)
 
 
-def again(
-    rerun: Rerun, alteration: Alteration | Dial, number: float, jax: np.ndarray, limit: float
-) -> tuple[str, float] | None:
-    """What explained another module."""
-    alteration = numbered(alteration, number)
-    residual = off(array(rerun, alteration), jax)
-    return (str(alteration), residual) if residual <= limit else None
+def first_known(
+    rerun: Rerun, known: Mapping[tuple[str, str], float], jax: np.ndarray, limit: float, effort: Effort
+) -> tuple[str, Found] | None:
+    """What explained another difference, and explains this one."""
+    for alteration in every(rerun) if known else ():
+        if (number := known.get(alteration[:2])) is not None:
+            altered = numbered(alteration, number)
+            if (residual := off(array(rerun, altered, effort), jax)) <= limit:
+                found = Found(rerun.owner, *alteration[:2], number)
+                return as_a_fact(rerun, said([(str(altered), residual)]), found, jax, limit, effort), found
+    return None
+
+
+def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Found, effort: Effort) -> str:
+    """What is said of an alteration that explained another difference, if it explains this one."""
+    if not np.isfinite(jax).all() or not rerun.begin():
+        return ""
+    fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
+    return fits[0] if fits else ""
 
 
 def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
@@ -154,18 +178,19 @@ def numbered(alteration: Alteration | Dial, number: float) -> Alteration:
 
 
 def tried(
-    rerun: Rerun, alteration: Alteration | Dial, torch: np.ndarray, jax: np.ndarray, limit: float
+    rerun: Rerun, alteration: Alteration | Dial, torch: np.ndarray, jax: np.ndarray, limit: float, effort: Effort
 ) -> tuple[str, float, float] | None:
     """What is said of it, if it gives jax's array, how far it is off, and its number."""
     if isinstance(alteration, Alteration):
-        residual = off(array(rerun, alteration), jax)
+        residual = off(array(rerun, alteration, effort), jax)
         return (str(alteration), residual, 0.0) if residual <= limit else None
-    found = solved(lambda x: array(rerun, alteration.at(x, "")), alteration, torch, jax, limit)
+    found = solved(lambda x: array(rerun, alteration.at(x, ""), effort), alteration, torch, jax, limit)
     return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found else None
 
 
-def array(rerun: Rerun, alteration: Alteration) -> np.ndarray | None:
+def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | None:
     """torch's, so altered; None where that cannot be."""
+    effort.spend(rerun.cost)
     try:
         return rerun.array(alteration.inside())
     except Exception:  # a model refuses in its own ways

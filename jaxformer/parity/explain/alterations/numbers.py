@@ -58,6 +58,8 @@ def seeds_of(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> list[f
 
 def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
     """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
+    if jax.shape != torch.shape:
+        return None
     wanted, change, step = jax - torch, np.zeros_like(torch), 1e-4 * (abs(start) or 1.0)
     for _ in range(GROWN):
         if (moved := run(start + step)) is None or not np.isfinite(moved).all():

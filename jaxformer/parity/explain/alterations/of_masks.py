@@ -24,15 +24,23 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     seen: list[torch.Tensor] = []
     for i, array in enumerate(arrays_in(rerun.arguments)):
         if is_new_mask(array, seen):
-            for says, other in other_masks(kept_keys(array)):
+            for says, other in masks_instead(array):
                 filled = as_mask(array, other)
                 yield Alteration("mask as given", f"mask {says}", lambda i=i, m=filled: rerun.given_inputs({i: m}))
     for operation in rerun.operations:
         if is_new_mask(operation.output, seen):
-            for says, other in other_masks(kept_keys(operation.output)):
+            for says, other in masks_instead(operation.output):
                 yield instead(operation, f"mask {says}", partial(constant, as_mask(operation.output, other)))
     for operation in rerun.operations:
         yield from within(operation)
+
+
+def masks_instead(array: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Left out first, whether booleans are true where a key is seen, or where it is hidden."""
+    keep = kept_keys(array)
+    if array.dtype == torch.bool:
+        yield "left out", torch.zeros_like(keep)
+    yield from other_masks(keep)
 
 
 def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
@@ -78,8 +86,17 @@ def within(operation: Operation) -> Iterator[Alteration]:
             how = {"attn_mask": other, "is_causal": False}
             yield instead(operation, f"mask {says}", lambda f, a, k, n, how=how: f(*a, **(k | how)))
     elif operation.name == "softmax" and operation.output.ndim > 2 and operation.output.shape[-2] > 1:
-        causal = torch.ones(operation.output.shape[-2:], dtype=torch.bool).tril()
-        yield instead(operation, "mask causal", lambda f, a, k, n: f(a[0].masked_fill(~causal, -torch.inf), *a[1:], **k))
+        rows, keys = operation.output.shape[-2:]
+        hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril()
+        if rows == keys:
+            yield instead(operation, "mask causal", partial(without_keys, hidden))
+        elif rows == keys - 1:
+            yield instead(operation, "leaves out the last, as a sink is", partial(without_keys, torch.arange(keys) == rows))
+
+
+def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """A softmax over the others."""
+    return function(args[0].masked_fill(hidden, -torch.inf), *args[1:], **kwargs)
 
 
 def other_masks(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -93,9 +110,9 @@ def other_masks(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     if keep.shape[-2] > 1:
         yield from windows(keep)
     if len(keep) > 1:
-        yield "of the row before", keep.roll(1, 0)
-        yield "of the row behind", keep.roll(-1, 0)
-        yield "of the first row", keep[:1].expand_as(keep)
+        yield "as if of the row before", keep.roll(1, 0)
+        yield "as if of the row behind", keep.roll(-1, 0)
+        yield "as if of the first row", keep[:1].expand_as(keep)
     if keep.shape[-2] == 1:
         yield "one key longer", keep | keep.roll(1, -1)
         yield "one key shorter", keep & keep.roll(1, -1)

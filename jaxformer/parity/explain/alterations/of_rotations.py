@@ -113,7 +113,7 @@ def children(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration]:
             other = rotary.turned(x, torch.full((x.shape[1],), float(steps), dtype=x.dtype))
             yield child(rerun, site, f"{names[site]} at its positions", f"{names[site]} {says}", other)
         forth, back = (rotary.turned(x, sense * rotary.positions) for sense in (1, -1))
-        yield child(rerun, site, f"{names[site]} not rotated", f"{names[site]} rotated too", forth)
+        yield child(rerun, site, f"{names[site]} as it is", f"as if {names[site]} rotated once more", forth)
         yield child(rerun, site, f"{names[site]} rotated", f"{names[site]} not rotated", back)
 
 

@@ -169,6 +169,11 @@ def holds_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
 
 
+def entries(value: Any) -> int:
+    """Of a tensor, or of several."""
+    return value.numel() if isinstance(value, torch.Tensor) else sum(each.numel() for each in value)
+
+
 def kept(value: Any) -> Any:
     """A copy, which nothing changes in place."""
     if isinstance(value, torch.Tensor):

@@ -24,6 +24,8 @@ from jaxformer.parity.record.reference import Reference
 if TYPE_CHECKING:  # torch is imported where it is needed
     from jaxformer.parity.explain.alterations.operations import Operation
 
+LARGE, BEGINNING = 20_000, 10
+"""Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -91,12 +93,19 @@ class Rerun:
         self.array(listing)
         return list(listing.operations.values())
 
+    @cached_property
+    def cost(self) -> float:
+        """Of one run: its operations, large ones for several."""
+        from jaxformer.parity.explain.alterations.operations import entries
+
+        return BEGINNING + sum(1 + entries(run.output) / LARGE for operation in self.operations for run in operation.runs)
+
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
         self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
-            for path in {site.path for site in self.borders}:
+            for path in {site.path for site in (*self.borders, self.place.site)} - {self.owner.path, CALL.path}:
                 module = self.model.get_submodule(path)
                 watched = partial(self._child, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))

@@ -1,7 +1,6 @@
 """Where in torch's code a gradient would have to stop, to come back as jax's does."""
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from jaxformer.parity.explain.alterations.of_operations import instead, is_real
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import distance, host
-from jaxformer.parity.record.partial_gradients import Cut, End
+from jaxformer.parity.record.partial_gradients import Cut
 from jaxformer.parity.record.reference import Reference, tensors_of
 from jaxformer.parity.record.torch_state import thawed
 
 NEAR = 1e-9
 """relL2 of gradients that count as the same."""
-SECONDS = 8.0
-"""Of this process, at most, for all gradients of a comparison."""
+MOST_CALLS = 16_000
+"""Of torch's modules that are run again, at most, for all gradients of a comparison."""
 REFUSED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -37,7 +36,7 @@ class Backward:
     owner: Site
     place: ArrayKey
     """Whose gradient it is: of its own input, or of what a call inside of it gives."""
-    borders: set[End]
+    borders: set[ArrayKey]
     """Where jax and torch have the same arrays; no gradient goes through them."""
 
     @cached_property
@@ -50,8 +49,9 @@ class Backward:
         """torch's, with its code altered inside of the call."""
         model, reference = self.model, self.reference
         assert reference.source is not None
-        sending = {(self.owner, "output"), *((site, part) for site, part in self.borders if part == "inputs")}
-        observer = _Inside(Cut(reference.calls, sending - {(self.owner, "inputs")}, self.borders), self.owner, altered)
+        given = {place for place in self.borders if place.part == "inputs" and place.site != self.owner}
+        made = {ArrayKey(self.owner, "output", i) for i in range(len(reference.calls[self.owner].output))}
+        observer = _Inside(Cut(reference.calls, given | made, self.borders), self.owner, altered)
         with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
             reference.source.call(model, *tensors_of(reference.inputs, torch.float64))
         leaf = observer.cut.leaves[self.place]
@@ -81,15 +81,15 @@ class _Inside:
 def explain_stopped(backward: Backward, torchs: np.ndarray, jaxs: np.ndarray, hints: dict[Any, Any]) -> str:
     """'torch computes `y.mean((2, 3))` (net.py:8); jax stops its gradient'; '' where that is not why.
 
-    `hints` has what explained other modules, and the seconds that are left.
+    `hints` has what explained other modules, and how many calls are left.
     """
     known, listing = hints.setdefault("stops", set()), Listing()
-    end = time.process_time() + hints.get("seconds for stops", SECONDS)
     if distance(backward.gradient(listing), torchs) > NEAR:
         return ""
     every = [each for operation in listing.operations.values() for each in stops(operation)]
     for alteration in sorted(every, key=lambda each: each[:2] not in known):
-        if time.process_time() > end:
+        hints["calls for stops"] = hints.get("calls for stops", MOST_CALLS) - len(backward.reference.calls)
+        if hints["calls for stops"] < 0:
             break
         try:
             residual = distance(backward.gradient(alteration.inside()), jaxs)
@@ -98,7 +98,6 @@ def explain_stopped(backward: Backward, torchs: np.ndarray, jaxs: np.ndarray, hi
         if residual <= NEAR:
             known.add(alteration[:2])
             return f"{alteration} (residual {residual:.0e})"
-    hints["seconds for stops"] = end - time.process_time()
     return ""
 
 

@@ -1,0 +1,76 @@
+"""Why taps differ, and which of them only come behind another one.
+
+What comes to a tap is not seen: code before the first, as of a residual stream, goes on to all of them. One that differs behind
+another one of the same code may be right, so it is accused only of what is known to be its own.
+"""
+
+from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.explain.alterations.altered import Found
+from jaxformer.parity.explain.explainers import cause_of, found_of, looks_of, served_by
+from jaxformer.parity.judge.other_shapes import code_of
+from jaxformer.parity.run.isolated import Mismatch
+from jaxformer.parity.run.trace import Traced
+
+Wrong = list[tuple[Site, Mismatch]]
+
+
+class Blame:
+    """Of calls whose values differ, in torch's order: the cause of each, and behind which one it comes."""
+
+    def __init__(self, traced: Traced, wrong: Wrong):
+        self.traced = traced
+        self.causes: dict[Site, str] = {}
+        self.behind: dict[Site, Site] = {}
+        self.looks: dict[Site, str] = {}
+        """Of those without a cause."""
+        self.found: dict[Site, Found] = {}
+        """Changes of torch's code."""
+        self.mismatches = dict(wrong)
+        codes = {site: code for site, _ in wrong if (code := shared_code(traced, site)) is not None}
+        first: dict[Site, Site] = {}
+        for site, mismatch in wrong:
+            before = first.get(codes.get(site, site))
+            self._explain(site, mismatch, near=before is not None and not self.causes[before])
+            if before is not None and not self.causes[site]:
+                self.behind[site] = before
+            elif site in codes and not (self.causes[site] and self.is_own(site, codes[site])):
+                first.setdefault(codes[site], site)
+        for code in dict.fromkeys(codes.values()):
+            self._take_what_serves_most([site for site, other in codes.items() if other == code])
+
+    def _explain(self, site: Site, mismatch: Mismatch, *, near: bool) -> None:
+        self.causes[site] = cause_of(self.traced, mismatch, near=near)
+        if found := found_of(self.traced):
+            self.found[site] = found
+        if not self.causes[site]:
+            self.looks[site] = looks_of(self.traced, mismatch)
+
+    def is_own(self, site: Site, code: Site) -> bool:
+        """Whether the cause is in what is the tap's alone, and not in code that others go on with."""
+        return site not in self.found or self.found[site].owner not in (CALL, Site("", 0), self.traced.pairs[code])
+
+    def _take_what_serves_most(self, sites: list[Site]) -> None:
+        """Of changes of torch's code, each of which gives what some taps show; all that one gives are one difference."""
+        served: dict[Found, dict[Site, str]] = {}
+        for found in dict.fromkeys(self.found[site] for site in sites if site in self.found):
+            own = {site: self.causes[site] for site in sites if self.found.get(site) == found}
+            others = (site for site in sites if site not in own and (site in self.found or not self.causes[site]))
+            says = {site: served_by(self.traced, self.mismatches[site], found) for site in others}
+            served[found] = own | {site: cause for site, cause in says.items() if cause}
+        left = {*sites}
+        for causes in sorted(served.values(), key=len, reverse=True):
+            first, *others = [site for site in sites if site in causes and site in left] or [None]
+            if first is not None:
+                self.causes |= {site: causes[site] for site in (first, *others)}
+                self.behind = {site: before for site, before in self.behind.items() if site != first}
+                self.behind |= dict.fromkeys(others, first)
+                self.looks.pop(first, None)
+                left -= {first, *others}
+
+
+def shared_code(traced: Traced, site: Site) -> Site | None:
+    """Whose code makes what a tap shows, and goes on to others; a call with taps inside of it is its own."""
+    taps = [each for each in traced.normal_run.taps if each in traced.pairs and each not in traced.valid]
+    if site in taps:
+        return code_of(traced, site)
+    return site if site in {code_of(traced, each) for each in taps} else None
