@@ -13,6 +13,7 @@ from jaxformer.parity.explain.alterations import (
     of_children,
     of_discretisation,
     of_draws,
+    of_ids,
     of_loops,
     of_masks,
     of_modules,
@@ -20,6 +21,7 @@ from jaxformer.parity.explain.alterations import (
     of_operations,
     of_pairs,
     of_parts,
+    of_places,
     of_recurrences,
     of_results,
     of_rotations,
@@ -103,6 +105,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
+        (of_places.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
         (behind_operations(rerun), 3),
         (itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations)), 1),
@@ -191,7 +194,7 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of each operation of its code, kind by kind; of two; and of what one reads."""
     for operation in rerun.operations:
-        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, *of_parts.KINDS))
+        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS))
         yield from of_operations.alterations_of(operation)
     for several in (of_parts.copies, of_loops.alterations_of, of_discretisation.alterations_of):
         yield from until_refused(several(rerun.operations))

@@ -9,6 +9,12 @@ import torch
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
 
+
+def is_even(x: torch.Tensor) -> bool:
+    """Whether it is a matrix whose last axis has halves."""
+    return x.ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
+
+
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "left out": torch.zeros_like,
     "taken for 1": torch.ones_like,
@@ -24,6 +30,10 @@ READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "flipped along its last axis": lambda x: x.flip(-1) if x.ndim > 2 else x,
     "flipped along its last two axes": lambda x: x.flip((-1, -2)) if x.ndim > 3 else x,
     "with its last two axes swapped": lambda x: x.transpose(-1, -2) if x.ndim > 2 and x.shape[-1] == x.shape[-2] else x,
+    "with its halves exchanged": lambda x: x.roll(x.shape[-1] // 2, -1) if is_even(x) else x,
+    "with neighbours exchanged": lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_even(x) else x,
+    "with neighbours for halves": lambda x: x.unflatten(-1, (2, -1)).mT.flatten(-2) if is_even(x) else x,
+    "with halves for neighbours": lambda x: x.unflatten(-1, (-1, 2)).mT.flatten(-2) if is_even(x) else x,
     "one row later": lambda x: x.roll(-1, 0) if x.ndim == 2 else x,
     "rounded to bfloat16": lambda x: x.bfloat16().double(),
     "rounded to float16": lambda x: x.half().double(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -44,12 +44,12 @@ class Rotary:
         """What the rotated units are multiplied by."""
         return float((self.cos.square() + self.sin.square()).flatten()[0].sqrt())
 
-    @property
+    @cached_property
     def positions(self) -> torch.Tensor:
-        """Of the first row."""
-        angles = torch.atan2(self.sin, self.cos).reshape(-1, *self.cos.shape[-2:])[0, 0, 0]
-        first = torch.round(angles / self.rates[0])
-        return torch.arange(self.cos.shape[-2], dtype=torch.float64) + first
+        """Of every row `... T`, by the slowest pair, which has not gone round yet."""
+        slowest = int(self.rates.masked_fill(self.rates <= 0, torch.inf).argmin())
+        at = 2 * slowest if self.layout == "neighbours" else slowest
+        return (torch.atan2(self.sin, self.cos)[..., at] / self.rates[slowest]).round()
 
     @property
     def base(self) -> float:
@@ -62,19 +62,19 @@ class Rotary:
         return "rotary pairs interleaved" if self.layout == "neighbours" else "rotary pairs half and half"
 
     def with_angles(self, angles: torch.Tensor, size: float | None = None, layout: str = "") -> Tables:
-        """Other tables, of angles `T H/2`."""
+        """Other tables, of angles `... T H/2`."""
         both = {"halves": torch.cat([angles, angles], -1), "neighbours": angles.repeat_interleave(2, -1)}
         full, size = both.get(layout or self.layout, angles), self.size if size is None else size
         return (full.cos() * size).expand_as(self.cos), (full.sin() * size).expand_as(self.sin)
 
     def with_base(self, base: float) -> Tables:
         """Of plain rates."""
-        return self.with_angles(self.positions[:, None] * plain_rates(self.width, base))
+        return self.with_angles(self.positions[..., None] * plain_rates(self.width, base))
 
     def laid_otherwise(self) -> Tables:
         """With the same angles, as the other pairs have them."""
         other = LAYOUTS[self.layout == LAYOUTS[0]]
-        return self.with_angles(self.positions[:, None] * self.rates, layout=other)
+        return self.with_angles(self.positions[..., None] * self.rates, layout=other)
 
     def pairings(self) -> Iterator[tuple[str, torch.Tensor, Tables | None]]:
         """In words; the order of a head's units in which torch's pairs are those; and the tables, where they are others.
@@ -99,12 +99,12 @@ class Rotary:
             rotated[first] = True
             order[first], order[~rotated] = torch.arange(2 * few), torch.arange(2 * few, self.width)
             rates = torch.cat([plain_rates(2 * few, self.base), torch.zeros(half - few, dtype=torch.float64)])
-            yield f"1/{part} of a head rotated", order, self.with_angles(self.positions[:, None] * rates)
+            yield f"1/{part} of a head rotated", order, self.with_angles(self.positions[..., None] * rates)
 
     def turned(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """`B T D` with every head turned by so many positions, `T`."""
+        """`B T D` with every head turned by so many positions, `... T`."""
         heads = x.reshape(*x.shape[:2], -1, self.width)
-        angles = (steps[:, None] * self.rates)[:, None]
+        angles = (steps.reshape(-1, x.shape[1], 1) * self.rates)[:, :, None]
         cos, sin = angles.cos(), angles.sin()
         if self.layout == "neighbours":
             a, b = heads[..., ::2], heads[..., 1::2]
@@ -179,8 +179,9 @@ def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
 def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed) -> Rotary:
     """Of two tables."""
     cos, sin = cos.double(), sin.double()
-    n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])[0]
-    rates = turned[1] - turned[0]
+    n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])
+    steps = turned[:, 1] - turned[:, 0]
+    rates = steps[int(steps.any(-1).double().argmax())]  # a row of padding stands still
     if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
         return Rotary(given, cos, sin, rates[: n // 2], "halves")
     if torch.equal(cos[..., ::2], cos[..., 1::2]):

@@ -1,0 +1,133 @@
+"""What may be otherwise in where torch's modules stand: a norm before or behind what it belongs to, layers in another order."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from jaxformer.parity.explain.alterations.altered import Alteration, together
+from jaxformer.parity.explain.alterations.of_children import its_input, path_of
+from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+
+MOST_MODULES = 12
+"""That may stand elsewhere."""
+MOST_LAYERS = 64
+
+
+def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
+    """The plain ones first."""
+    yield from layers(rerun)
+    yield from moved(rerun)
+
+
+def layers(rerun: Rerun) -> Iterator[Alteration]:
+    """Of lists of modules: another order, one left out, one several times."""
+    for name, module in rerun.module.named_modules():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and 1 < len(module) <= MOST_LAYERS:
+            those, last = [*module], len(module) - 1
+            others = {"from the last to the first": those[::-1]}
+            others |= {"the first every time": those[:1] * len(those), "the last every time": those[-1:] * len(those)}
+            others |= {"without the first": those[1:], "without the last": those[:-1]}
+            others |= {f"{i} and {i + 1} exchanged": [*those[:i], those[i + 1], those[i], *those[i + 2 :]] for i in range(last)}
+            for says, other in others.items():
+                modules = {str(i): each for i, each in enumerate(other)}
+                yield Alteration(
+                    f"{name} in their order",
+                    f"{name} {says}",
+                    lambda module=module, modules=modules: replaced(module, "_modules", modules),
+                )
+
+
+def moved(rerun: Rerun) -> Iterator[Alteration]:
+    """A module that keeps a shape, as a norm does, before or behind another one, behind a sum, or on one of its parts."""
+    own = path_of(rerun)
+    modules = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
+    paths = {name: f"{own}.{name}" if own else name for name in modules}
+    sums = [each for each in rerun.every_operation if each.name == "add" and len(each.runs) == 1 and are_alike(each)]
+    norms = [name for name in modules if keeps_a_shape(modules[name])][:MOST_MODULES]
+    if len(norms) == len(sums) > 1:
+        every = [partial(elsewhere, modules[name], total, None) for name, total in zip(norms, sums, strict=True)]
+        yield Alteration(
+            f"{' and '.join(norms)} where they are", "each behind its sum", lambda: together(*(each() for each in every))
+        )
+    firsts = first_modules(rerun, {paths[name] for name in norms})
+    if len(norms) == len(firsts) > 1:
+        every = [partial(before, modules[name], other) for name, other in zip(norms, firsts, strict=True)]
+        yield Alteration(
+            f"{' and '.join(norms)} where they are", "each before its branch", lambda: together(*(each() for each in every))
+        )
+    for name in norms:
+        for total in sums:
+            for says, at in (("behind", None), ("on the first operand of", 0), ("on the second operand of", 1)):
+                inside = partial(elsewhere, modules[name], total, at)
+                yield Alteration(f"{name} where it is", f"{name} {says} {total.source}", inside)
+        for other, path in neighbours(rerun, paths[name]):
+            for says, way in (("before", before), ("behind", behind)):
+                yield Alteration(f"{name} where it is", f"{name} {says} {other}", partial(way, modules[name], path))
+
+
+def first_modules(rerun: Rerun, norms: set[str]) -> list[Any]:
+    """What is called first, and first behind each of the norms."""
+    called = [site.path for site in rerun.later]
+    starts = [path for last, path in pairwise(["", *called]) if path not in norms and (not last or last in norms)]
+    return [rerun.model.get_submodule(path) for path in starts]
+
+
+def keeps_a_shape(module: Any) -> bool:
+    """Whether it is a norm, or another function with vectors alone."""
+    own = [*module.parameters()]
+    return bool(own) and all(each.squeeze().ndim < 2 for each in own)
+
+
+def are_alike(operation: Operation) -> bool:
+    """Whether an operation has two operands of its output's shape."""
+    return [getattr(each, "shape", None) for each in operation.args[:2]] == [operation.output.shape] * 2
+
+
+def neighbours(rerun: Rerun, path: str) -> Iterator[tuple[str, Any]]:
+    """Modules beside one."""
+    around = path.rpartition(".")[0]
+    for name, module in rerun.model.get_submodule(around).named_children():
+        if name != path.rpartition(".")[2]:
+            yield name, module
+
+
+@contextmanager
+def elsewhere(module: Any, total: Operation, at: int | None) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes behind a sum, or before one of its operands."""
+    forward = module.forward
+
+    def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        if at is None:
+            return forward(function(*args, **kwargs))
+        return function(*(forward(each) if i == at else each for i, each in enumerate(args)), **kwargs)
+
+    with together(replaced(module, "forward", its_input), Altered({total.place: compute})):
+        yield
+
+
+@contextmanager
+def before(module: Any, other: Any) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes before another one."""
+    forward, following = module.forward, other.forward
+    with together(
+        replaced(module, "forward", its_input),
+        replaced(other, "forward", lambda x, *args, **kwargs: following(forward(x), *args, **kwargs)),
+    ):
+        yield
+
+
+@contextmanager
+def behind(module: Any, other: Any) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes behind another one."""
+    forward, first = module.forward, other.forward
+    with together(
+        replaced(module, "forward", its_input),
+        replaced(other, "forward", lambda *args, **kwargs: forward(first(*args, **kwargs))),
+    ):
+        yield
