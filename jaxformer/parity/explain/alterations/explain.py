@@ -189,6 +189,7 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
         yield from of_modules.settings(own.get_submodule(name), name, seen)
     for name in names:
         yield from of_modules.readings(own.get_submodule(name), name, [*of_modules.READINGS][1:])
+    yield from of_modules.taken_for(own)
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:

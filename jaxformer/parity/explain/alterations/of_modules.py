@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
 
 def is_even(x: torch.Tensor) -> bool:
     """Whether it is a matrix whose last axis has halves."""
-    return x.ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
+    return x.squeeze().ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
 
 
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -43,6 +44,8 @@ USUAL_SIZES = tuple(2**n for n in range(1, 11))
 """Of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
 """Of tensors in one module; a larger one is told by its operations."""
+MOST_ALIKE = 3
+"""Matrices of one shape."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 
 
@@ -107,6 +110,17 @@ def readings(module: Any, name: str, ways: Iterable[str]) -> Iterator[Alteration
             if other is tensor or (says in ("left out", "taken for 1") and tensor.squeeze().ndim > 2):
                 continue
             yield Alteration(f"{path} as it is", f"{path} {says}", lambda tensor=tensor, other=other: held(tensor, other))
+
+
+def taken_for(module: Any) -> Iterator[Alteration]:
+    """One of few matrices of one shape, read in the place of another one, as of tied weights."""
+    shapes: dict[Any, list[tuple[str, torch.Tensor]]] = {}
+    for path, tensor in module.named_parameters():
+        if tensor.ndim > 1:
+            shapes.setdefault(tuple(tensor.shape), []).append((path, tensor))
+    for those in shapes.values():
+        for (path, tensor), (other, its) in permutations(those, 2) if len(those) <= MOST_ALIKE else ():
+            yield Alteration(f"{path} as it is", f"{other} in its place", lambda tensor=tensor, its=its: held(tensor, its))
 
 
 @contextmanager

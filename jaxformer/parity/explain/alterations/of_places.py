@@ -23,6 +23,7 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     """The plain ones first."""
     yield from layers(rerun)
     yield from moved(rerun)
+    yield from arguments(rerun)
 
 
 def layers(rerun: Rerun) -> Iterator[Alteration]:
@@ -41,6 +42,30 @@ def layers(rerun: Rerun) -> Iterator[Alteration]:
                     f"{name} {says}",
                     lambda module=module, modules=modules: replaced(module, "_modules", modules),
                 )
+
+
+def arguments(rerun: Rerun) -> Iterator[Alteration]:
+    """Of modules that are given two arrays: the first twice, the second twice, or exchanged, as queries and keys."""
+    modules = [(name, each) for name, each in rerun.module.named_modules() if name and len([*each.children()]) > 1]
+    for name, module in modules[:MOST_MODULES]:
+        for says, order in (
+            ("its first array for its second", (0, 0)),
+            ("its second array for its first", (1, 1)),
+            ("its first two arrays exchanged", (1, 0)),
+        ):
+            yield Alteration(f"gives {name} what it does", f"gives {name} {says}", partial(given, module, order))
+
+
+@contextmanager
+def given(module: Any, order: tuple[int, int]) -> Iterator[None]:
+    """Inside, a module is given others of its own arrays for the first two."""
+    forward = module.forward
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return forward(*(args[i] for i in order), *args[2:], **kwargs)
+
+    with replaced(module, "forward", called):
+        yield
 
 
 def moved(rerun: Rerun) -> Iterator[Alteration]:

@@ -66,8 +66,9 @@ def layer_norm(kind: str, x: Any, shape: Any, *affine: Any, eps: float | None = 
     """torch's, but for its `kind`. `affine` may have weight, bias and epsilon."""
     held = dict(zip(("weight", "bias", "eps"), affine, strict=False)) | named
     epsilon = next((each for each in (eps, held.get("eps")) if each is not None), 1e-5)
-    y = x if kind.startswith("rms") else x - x.mean(-1, keepdim=True)
-    size = y.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
+    y = around = x if kind.startswith("rms") else x - x.mean(-1, keepdim=True)
+    y = x if kind == "kept" else y
+    size = around.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
     y = y / (size.sqrt() + epsilon if kind.endswith("root") else (size + epsilon).sqrt())
     weight, bias = held.get("weight"), held.get("bias")
     return y * (1 if weight is None else weight) + (0 if bias is None else bias)
@@ -95,14 +96,14 @@ def group_norm(kind: str, x: Any, groups: int, *others: Any, **named: Any) -> An
     held = dict(zip(("weight", "bias", "eps"), others, strict=False)) | named
     apart = (len(x), -1, groups) if kind == "strided" else (len(x), groups, -1)
     parts = x.reshape(*apart, *x.shape[2:])
-    around = {"strided": (1,), "positions": (2,), "batch": (0, 2)}.get(kind, (2,))
-    axes = around if kind == "positions" else (*around, *range(3, parts.ndim))
-    y = parts if kind == "rms" else parts - parts.mean(axes, keepdim=True)
-    size = (
-        y.square().sum(axes, keepdim=True) / (y[0].numel() / groups - 1)
-        if kind == "unbiased"
-        else y.square().mean(axes, keepdim=True)
-    )
+    first = {"strided": (1,), "batch": (0, 2)}.get(kind, (2,))
+    axes = first if kind == "positions" else (*first, *range(3, parts.ndim))
+    around = parts if kind == "rms" else parts - parts.mean(axes, keepdim=True)
+    size = around.square().mean(axes, keepdim=True)
+    if kind == "unbiased":
+        many = x[0].numel() / groups
+        size = size * many / (many - 1)
+    y = parts if kind == "kept" else around
     y = (y / (size + held.get("eps", 1e-5)).sqrt()).reshape(x.shape)
     shape = (-1, *[1] * (x.ndim - 2))
     weight, bias = (None if held.get(name) is None else held[name].reshape(shape) for name in ("weight", "bias"))
@@ -210,6 +211,7 @@ NORMS: dict[str, dict[str, Function]] = {
     "layer_norm": {
         "without its mean subtracted": partial(layer_norm, "rms"),
         "by the unbiased variance": partial(layer_norm, "unbiased"),
+        "with its mean subtracted in the variance alone": partial(layer_norm, "kept"),
     },
     "rms_norm": {"with its mean subtracted": rms_as_layer_norm},
     "batch_norm": {"by the statistics of the batch": of_batch},
@@ -219,6 +221,7 @@ NORMS: dict[str, dict[str, Function]] = {
         "at each position by itself, over all channels": channels_norm,
         "over all rows of the batch": partial(group_norm, "batch"),
         "without its mean subtracted": partial(group_norm, "rms"),
+        "with its mean subtracted in the variance alone": partial(group_norm, "kept"),
         "by the unbiased variance": partial(group_norm, "unbiased"),
     },
 }

@@ -10,6 +10,7 @@ import torch
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.explain.alterations.altered import Inside
+from jaxformer.parity.explain.alterations.of_modules import held
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -33,6 +34,8 @@ class Rotary:
     """Radians a position of each pair."""
     layout: str
     """'halves', 'neighbours', or 'once': how the rates stand in the tables."""
+    name: str = "rotary"
+    """Or 'sinusoidal', where both tables are one, which is added."""
 
     @property
     def width(self) -> int:
@@ -130,8 +133,36 @@ def rotary_of(rerun: Rerun) -> Rotary | None:
     made = [(each, number, array) for each in rerun.operations for number, array in enumerate(parts(each.output))]
     for i, j in pairs_in([array for _, _, array in made]):
         (one, m, cos), (other, n, sin) = made[i], made[j]
-        return rotary(cos, sin, partial(computed, (one, m), (other, n)))
+        joined = any(is_join(each, cos, sin) for each in rerun.operations)
+        return rotary(cos, sin, partial(computed, (one, m), (other, n)), "sinusoidal" if joined else "rotary")
+    return sinusoidal(rerun)
+
+
+def is_join(operation: Operation, cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    """Whether an operation makes one table of both."""
+    if operation.name not in ("cat", "concat", "stack") or not isinstance(operation.args[0], (tuple, list)):
+        return False
+    return all(any(torch.equal(table, each) for each in operation.args[0]) for table in (cos, sin))
+
+
+def sinusoidal(rerun: Rerun) -> Rotary | None:
+    """A table that the module, or one inside of it, holds: sines and cosines side by side or in turns."""
+    for table in (*rerun.module.buffers(), *rerun.module.parameters()):
+        flat = table.squeeze()
+        if flat.ndim != 2 or not flat.is_floating_point() or len(flat) < 2 or flat.shape[1] < 4 or flat.shape[1] % 2:
+            continue
+        for in_turns in (False, True):
+            one, other = (flat[:, ::2], flat[:, 1::2]) if in_turns else flat.chunk(2, -1)
+            for cos, sin, first in ((other, one, 1), (one, other, 0)):
+                if is_rotation(cos, sin) and begins(cos, sin):
+                    return rotary(cos.clone(), sin.clone(), partial(held_joined, table, in_turns, first), "sinusoidal")
     return None
+
+
+def held_joined(table: torch.Tensor, in_turns: bool, first: int, both: Tables) -> Inside:
+    """Inside, a table holds these cosines and sines, `first` of them first."""
+    parts = [both[first], both[1 - first]]
+    return held(table, (torch.stack(parts, -1).flatten(-2) if in_turns else torch.cat(parts, -1)).reshape(table.shape))
 
 
 def parts(output: Any) -> list[torch.Tensor]:
@@ -176,17 +207,17 @@ def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
             before[:] = [*before, j][-MOST:]
 
 
-def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed) -> Rotary:
+def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed, name: str = "rotary") -> Rotary:
     """Of two tables."""
     cos, sin = cos.double(), sin.double()
     n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])
     steps = turned[:, 1] - turned[:, 0]
     rates = steps[int(steps.any(-1).double().argmax())]  # a row of padding stands still
     if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
-        return Rotary(given, cos, sin, rates[: n // 2], "halves")
+        return Rotary(given, cos, sin, rates[: n // 2], "halves", name)
     if torch.equal(cos[..., ::2], cos[..., 1::2]):
-        return Rotary(given, cos, sin, rates[::2], "neighbours")
-    return Rotary(given, cos, sin, rates, "once")
+        return Rotary(given, cos, sin, rates[::2], "neighbours", name)
+    return Rotary(given, cos, sin, rates, "once", name)
 
 
 def is_rotation(cos: torch.Tensor, sin: torch.Tensor) -> bool:
