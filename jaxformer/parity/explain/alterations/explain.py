@@ -108,6 +108,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (of_places.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
         (behind_operations(rerun), 3),
+        (of_places.moved(rerun), 1),
         (itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations)), 1),
         (in_runs(rerun), 1),
     )

@@ -1,6 +1,6 @@
 """What may be otherwise in where torch's modules stand: a norm before or behind what it belongs to, layers in another order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.explain.alterations.altered import Alteration, together
+from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
@@ -20,9 +20,9 @@ MOST_LAYERS = 64
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """The plain ones first."""
+    """The plain ones first; one that is `moved` alone is left to the last."""
     yield from layers(rerun)
-    yield from moved(rerun)
+    yield from all_moved(rerun)
     yield from arguments(rerun)
 
 
@@ -68,32 +68,54 @@ def given(module: Any, order: tuple[int, int]) -> Iterator[None]:
         yield
 
 
+def all_moved(rerun: Rerun) -> Iterator[Alteration]:
+    """Every norm behind the sum that follows it, or before the branch that the sum adds."""
+    modules, sums = norms(rerun), sums_in(rerun)
+    said = f"{' and '.join(modules)} where they are"
+    if len(modules) == len(sums) > 1:
+        yield moved_together(
+            said, "each behind its sum", [partial(elsewhere, m, s, None) for m, s in zip(modules.values(), sums, strict=True)]
+        )
+    firsts = first_modules(rerun, {full_path(rerun, name) for name in modules})
+    if len(modules) == len(firsts) > 1:
+        yield moved_together(
+            said, "each before its branch", [partial(before, m, f) for m, f in zip(modules.values(), firsts, strict=True)]
+        )
+
+
+def moved_together(torch_says: str, jax_says: str, every: list[Callable[[], Inside]]) -> Alteration:
+    """Several modules at once."""
+    return Alteration(torch_says, jax_says, lambda: together(*(each() for each in every)))
+
+
 def moved(rerun: Rerun) -> Iterator[Alteration]:
     """A module that keeps a shape, as a norm does, before or behind another one, behind a sum, or on one of its parts."""
-    own = path_of(rerun)
-    modules = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
-    paths = {name: f"{own}.{name}" if own else name for name in modules}
-    sums = [each for each in rerun.every_operation if each.name == "add" and len(each.runs) == 1 and are_alike(each)]
-    norms = [name for name in modules if keeps_a_shape(modules[name])][:MOST_MODULES]
-    if len(norms) == len(sums) > 1:
-        every = [partial(elsewhere, modules[name], total, None) for name, total in zip(norms, sums, strict=True)]
-        yield Alteration(
-            f"{' and '.join(norms)} where they are", "each behind its sum", lambda: together(*(each() for each in every))
-        )
-    firsts = first_modules(rerun, {paths[name] for name in norms})
-    if len(norms) == len(firsts) > 1:
-        every = [partial(before, modules[name], other) for name, other in zip(norms, firsts, strict=True)]
-        yield Alteration(
-            f"{' and '.join(norms)} where they are", "each before its branch", lambda: together(*(each() for each in every))
-        )
-    for name in norms:
+    sums = sums_in(rerun)
+    for name, module in norms(rerun).items():
+        says = f"{name} where it is"
         for total in sums:
-            for says, at in (("behind", None), ("on the first operand of", 0), ("on the second operand of", 1)):
-                inside = partial(elsewhere, modules[name], total, at)
-                yield Alteration(f"{name} where it is", f"{name} {says} {total.source}", inside)
-        for other, path in neighbours(rerun, paths[name]):
-            for says, way in (("before", before), ("behind", behind)):
-                yield Alteration(f"{name} where it is", f"{name} {says} {other}", partial(way, modules[name], path))
+            for where, at in (("behind", None), ("on the first operand of", 0), ("on the second operand of", 1)):
+                yield Alteration(says, f"{name} {where} {total.source}", partial(elsewhere, module, total, at))
+        for other, beside in neighbours(rerun, full_path(rerun, name)):
+            for where, way in (("before", before), ("behind", behind)):
+                yield Alteration(says, f"{name} {where} {other}", partial(way, module, beside))
+
+
+def norms(rerun: Rerun) -> dict[str, Any]:
+    """Modules that keep a shape, by their names."""
+    every = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
+    return dict([(name, each) for name, each in every.items() if keeps_a_shape(each)][:MOST_MODULES])
+
+
+def full_path(rerun: Rerun, name: str) -> str:
+    """Of a module inside, in the model."""
+    own = path_of(rerun)
+    return f"{own}.{name}" if own else name
+
+
+def sums_in(rerun: Rerun) -> list[Operation]:
+    """Of two arrays of one shape."""
+    return [each for each in rerun.every_operation if each.name == "add" and len(each.runs) == 1 and are_alike(each)]
 
 
 def first_modules(rerun: Rerun, norms: set[str]) -> list[Any]:
