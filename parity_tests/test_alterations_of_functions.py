@@ -74,7 +74,8 @@ def seen(weights, x, bug):
     x = conv("body", x, groups=4)
     n = bug.get("groups", 3)
     y = x.reshape(*x.shape[:3], n, -1)
-    y = (y - y.mean((1, 2, 4), keepdims=True)) / jnp.sqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
+    around = bug.get("around", (1, 2, 4))
+    y = (y - y.mean(around, keepdims=True)) / jnp.sqrt(y.var(around, keepdims=True) + 1e-5)
     x = jaxformer.tap("groups", y.reshape(x.shape) * w["groups"]["p"] + w["groups"]["q"])
     x = bug.get("act", jax.nn.silu)(x)
     x = x + conv("mix", x, pad=0) * (1 if bug.get("no scale") else w["layer"]["g"])
@@ -93,6 +94,8 @@ PICTURES = {
     "epsilon": ({"eps": 1e-3}, "batch", "torch epsilon 1e-05; jax epsilon 0.001"),
     "pooling": ({"pool": [(0, 1)] * 2}, "body", "pads less before than behind"),
     "groups": ({"groups": 4}, "groups", "torch groups.num_groups 3; jax groups.num_groups 4"),
+    "positions": ({"around": (4,)}, "groups", "jax at each position by itself"),
+    "batches": ({"around": (0, 1, 2, 4)}, "groups", "jax over all rows of the batch"),
     "activation": ({"act": jax.nn.relu}, "mix", "relu there"),
     "layer scale": ({"no scale": True}, "head", "jax gamma taken for 1"),
     "count": ({"count": True}, "head", "counts what it pads"),

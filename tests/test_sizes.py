@@ -22,6 +22,7 @@ RECORDED = "everything that was recorded, which is used in one place"
 TOO_LONG = {
     "jaxformer/decoding/beam.py:beam_search": STEP_BY_STEP,
     "jaxformer/parity/compare.py:compare": "its docstring describes every argument",
+    "jaxformer/parity/judge/module_table.py:table": "a row of the report, field by field",
 }
 TOO_MANY_ARGUMENTS = {
     "jaxformer/parity/training/trainers.py:JaxTrainer.__init__": "the model, its weights, and how it is trained",

@@ -24,6 +24,15 @@ def explain_axes(difference: Difference) -> str:
 
 
 def explain_ids(difference: Difference) -> str:
-    """Where jax's ids are torch's plus a number."""
-    shifts = np.unique(difference.jax.astype(np.int64) - difference.torch)
-    return f"jax looks up ids {shifts[0]:+d} from torch's" if shifts.size == 1 else ""
+    """Where jax's ids are torch's plus a number, or have another one in the place of one of torch's."""
+    ours, theirs = difference.jax.astype(np.int64), difference.torch.astype(np.int64)
+    shifts = np.unique(ours - theirs)
+    if shifts.size == 1:
+        return f"jax looks up ids {shifts[0]:+d} from torch's"
+    wrong = ours != theirs
+    mine, other = (np.unique(array[wrong]) for array in (ours, theirs))
+    if mine.size > 1 or other.size > 1:
+        return ""
+    places = np.unique(np.nonzero(wrong)[-1])
+    where = f" at position {places[0]}" if places.size == 1 and theirs.ndim > 1 else ""
+    return f"jax has id {mine[0]} where torch has {other[0]}{where}"

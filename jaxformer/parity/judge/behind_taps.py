@@ -59,13 +59,14 @@ class Blame:
             served[found] = own | {site: cause for site, cause in says.items() if cause}
         left = {*sites}
         for causes in sorted(served.values(), key=len, reverse=True):
-            first, *others = [site for site in sites if site in causes and site in left] or [None]
-            if first is not None:
-                self.causes |= {site: causes[site] for site in (first, *others)}
-                self.behind = {site: before for site, before in self.behind.items() if site != first}
-                self.behind |= dict.fromkeys(others, first)
-                self.looks.pop(first, None)
-                left -= {first, *others}
+            if not (served_here := [site for site in sites if site in causes and site in left]):
+                continue
+            first, *others = served_here
+            self.causes |= {site: causes[site] for site in served_here}
+            self.behind = {site: before for site, before in self.behind.items() if site != first}
+            self.behind |= dict.fromkeys(others, first)
+            self.looks.pop(first, None)
+            left -= {*served_here}
 
 
 def shared_code(traced: Traced, site: Site) -> Site | None:

@@ -12,6 +12,7 @@ from jaxformer.parity.explain.alterations import (
     of_children,
     of_discretisation,
     of_draws,
+    of_ids,
     of_loops,
     of_masks,
     of_modules,
@@ -19,6 +20,7 @@ from jaxformer.parity.explain.alterations import (
     of_operations,
     of_pairs,
     of_parts,
+    of_places,
     of_recurrences,
     of_results,
     of_rotations,
@@ -115,8 +117,10 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
+        (of_places.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
         (behind_operations(rerun), 3),
+        (of_places.moved(rerun), 1),
         (itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations)), 1),
         (in_runs(rerun), 1),
     )
@@ -211,12 +215,13 @@ def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
         yield from of_modules.settings(own.get_submodule(name), name, seen)
     for name in names:
         yield from of_modules.readings(own.get_submodule(name), name, [*of_modules.READINGS][1:])
+    yield from of_modules.taken_for(own)
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of each operation of its code, kind by kind; of two; and of what one reads."""
     for operation in rerun.operations:
-        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, *of_parts.KINDS))
+        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS))
         yield from of_operations.alterations_of(operation)
     for several in (of_parts.copies, of_loops.alterations_of, of_discretisation.alterations_of):
         yield from until_refused(several(rerun.operations))

@@ -10,6 +10,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.other_ids import other_ids
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 
@@ -66,14 +67,10 @@ def other_rows(rerun: Rerun, site: Site, name: str, given: torch.Tensor) -> Iter
     if given.shape != (*ids.shape, table.shape[1]):
         return
     first = (table == given.reshape(-1, table.shape[1])[0]).all(-1).nonzero().flatten()
-    rows, last = ids + (first[0] - ids.flatten()[0] if len(first) else 0), len(table) - 1
-    if rows.min() < 0 or rows.max() > last or not torch.equal(table[rows], given):
+    rows = ids + (first[0] - ids.flatten()[0] if len(first) else 0)
+    if rows.min() < 0 or rows.max() >= len(table) or not torch.equal(table[rows], given):
         return
-    others = {"0 everywhere": 0 * rows, "1 everywhere": 0 * rows + 1}
-    others |= {f"{more:+d}": rows + more for more in (1, -1, 2, -2) if rows.min() + more >= 0 and rows.max() + more <= last}
-    others |= {"0 for 1 and 1 for 0": 1 - rows} if rows.max() == 1 else {}
-    others |= {"that begin with 0": rows - rows.min()} if rows.min() > 0 else {}
-    for says, other in others.items():
+    for says, other in other_ids(rows, len(table)):
         said = f"{name} of its rows", f"{name} of rows {says}"
         yield Alteration(*said, lambda other=other: rerun.given_outputs({site: table[other]}))
 

@@ -22,6 +22,8 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
     yield from backwards(operations)
     for operation in operations:
         yield from steps_before(operation)
+    for operation in operations:
+        yield from begun_again(operation)
 
 
 def steps_before(operation: Operation) -> Iterator[Alteration]:
@@ -33,6 +35,21 @@ def steps_before(operation: Operation) -> Iterator[Alteration]:
         if x.is_floating_point() and any(differs(run.args[i], x) for run in operation.runs):
             says = f"reads its {name} operand of the step before"
             yield Alteration(f"computes {operation.source}", says, lambda i=i: operation.inside(one_behind(i)))
+
+
+def begun_again(operation: Operation) -> Iterator[Alteration]:
+    """A state that begins with 0 begins with it again after every so many steps, as of chunks that hand nothing on."""
+    steps = len(operation.runs)
+    for i, x in enumerate(operation.args) if steps >= FEWEST and is_real(operation) else ():
+        if isinstance(x, torch.Tensor) and x.ndim and not x.any() and any(differs(run.args[i], x) for run in operation.runs):
+            for n in range(2, steps):
+                says = f"has 0 for its {ORDINALS[i]} operand after every {n} of its {steps} steps"
+                yield Alteration(f"computes {operation.source}", says, lambda i=i, n=n: operation.inside(partial(zeroed, i, n)))
+
+
+def zeroed(i: int, every: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A function of 0 in some of its steps."""
+    return function(*(0 * x if k == i and n % every == 0 else x for k, x in enumerate(args)), **kwargs)
 
 
 def differs(one: torch.Tensor, other: torch.Tensor) -> bool:

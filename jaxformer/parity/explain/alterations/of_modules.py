@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from typing import Any
 
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS
+
+
+def is_even(x: torch.Tensor) -> bool:
+    """Whether it is a matrix whose last axis has halves."""
+    return x.squeeze().ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
+
 
 READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "left out": torch.zeros_like,
@@ -24,6 +31,10 @@ READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "flipped along its last axis": lambda x: x.flip(-1) if x.ndim > 2 else x,
     "flipped along its last two axes": lambda x: x.flip((-1, -2)) if x.ndim > 3 else x,
     "with its last two axes swapped": lambda x: x.transpose(-1, -2) if x.ndim > 2 and x.shape[-1] == x.shape[-2] else x,
+    "with its halves exchanged": lambda x: x.roll(x.shape[-1] // 2, -1) if is_even(x) else x,
+    "with neighbours exchanged": lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_even(x) else x,
+    "with neighbours for halves": lambda x: x.unflatten(-1, (2, -1)).mT.flatten(-2) if is_even(x) else x,
+    "with halves for neighbours": lambda x: x.unflatten(-1, (-1, 2)).mT.flatten(-2) if is_even(x) else x,
     "one row later": lambda x: x.roll(-1, 0) if x.ndim == 2 else x,
     "rounded to bfloat16": lambda x: x.bfloat16().double(),
     "rounded to float16": lambda x: x.half().double(),
@@ -33,6 +44,8 @@ USUAL_SIZES = tuple(2**n for n in range(1, 11))
 """Of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
 """Of tensors in one module; a larger one is told by its operations."""
+MOST_ALIKE = 3
+"""Matrices of one shape."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 
 
@@ -97,6 +110,17 @@ def readings(module: Any, name: str, ways: Iterable[str]) -> Iterator[Alteration
             if other is tensor or (says in ("left out", "taken for 1") and tensor.squeeze().ndim > 2):
                 continue
             yield Alteration(f"{path} as it is", f"{path} {says}", lambda tensor=tensor, other=other: held(tensor, other))
+
+
+def taken_for(module: Any) -> Iterator[Alteration]:
+    """One of few matrices of one shape, read in the place of another one, as of tied weights."""
+    shapes: dict[Any, list[tuple[str, torch.Tensor]]] = {}
+    for path, tensor in module.named_parameters():
+        if tensor.ndim > 1:
+            shapes.setdefault(tuple(tensor.shape), []).append((path, tensor))
+    for those in shapes.values():
+        for (path, tensor), (other, its) in permutations(those, 2) if len(those) <= MOST_ALIKE else ():
+            yield Alteration(f"{path} as it is", f"{other} in its place", lambda tensor=tensor, its=its: held(tensor, its))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from jaxformer.parity.explain.alterations.operations import Altered, Operation
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""
 DIVIDED, ROOTED = ("div", "truediv"), ("sqrt", "rsqrt", "log", "reciprocal")
+GATING = ("sigmoid", "tanh", "softplus", "exp")
 ORDINALS = ("first", "second", "third")
 ARITHMETIC = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "pow", "rpow"}
 """Operations whose whole numbers are numbers, not axes or sizes."""
@@ -99,14 +100,14 @@ def to_second(total: Operation, function: Any, args: Any, kwargs: Any, n: int) -
 
 
 def numbers(operation: Operation) -> Iterator[Dial]:
-    """A multiple of one of two operands; a number on what is divided by, or under a root."""
+    """A multiple of one of two operands; a number on what is divided by, under a root, or in a gate."""
     if not is_real(operation):
         return
     tensors = [i for i, x in enumerate(operation.args[:2]) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     for i in tensors if operation.name in ("add", "sub") and len(tensors) == 2 else ():
         yield dial(operation, f"has {{}} times its {ORDINALS[i]} operand", 1.0, i, torch.mul)
     at = 1 if operation.name in DIVIDED else 0
-    if at in tensors and operation.name in DIVIDED + ROOTED:
+    if at in tensors and operation.name in DIVIDED + ROOTED + GATING:
         yield dial(operation, f"has {{}} more in its {ORDINALS[at]} operand", 0.0, at, torch.add)
 
 

@@ -4,6 +4,7 @@ side or one behind the other; an operand that is left out of a product of severa
 import itertools
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,6 +38,20 @@ def blocks(operation: Operation) -> Iterator[Alteration]:
     for order in [*itertools.permutations(range(len(sizes)))][1:]:
         says = f"has its parts packed in the order {', '.join(map(str, order))}"
         yield instead(operation, says, partial(packed, sizes, order))
+    for i, (one, other) in enumerate(pairwise(sizes)):
+        size, first = min(one, other), sum(sizes[:i])
+        second = first + one
+        for mine, its in {(first, second), (second - size, second), (first, second + other - size)} if one != other else ():
+            says = f"has entries {mine} to {mine + size - 1} and {its} to {its + size - 1} exchanged"
+            yield instead(operation, says, partial(exchanged, mine, its, size))
+
+
+def exchanged(mine: int, its: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What is split, with some of its entries exchanged."""
+    axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    x = args[0].movedim(axis, 0)
+    parts = x[:mine], x[its : its + size], x[mine + size : its], x[mine : mine + size], x[its + size :]
+    return function(torch.cat(parts).movedim(0, axis), *args[1:], **kwargs)
 
 
 def packed(sizes: list[int], order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:

@@ -1,4 +1,5 @@
-"""What may be otherwise in torch's GRU and LSTM, each of which is one operation: which gate is which, and where they act."""
+"""What may be otherwise in torch's recurrences, each of which is one operation: which gate is which, where they act, what a
+step computes, and the directions."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +11,9 @@ import torch
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_operations import instead
 from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.recurrent_steps import OWN, STEPS, by_steps, of_cell
 
-GATES = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "cell", "output")}
+GATES = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "cell", "output"), "rnn_tanh": (), "rnn_relu": ()}
 """In torch's order, in which weights and biases have them one below the other."""
 Blocks = list[torch.Tensor]
 Change = Callable[[str, Blocks], Sequence[torch.Tensor]]
@@ -19,39 +21,65 @@ Change = Callable[[str, Blocks], Sequence[torch.Tensor]]
 KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 OPEN = 1e3
 """A bias beside which a sigmoid is 1."""
+CELL = "_cell"
 
 
 def alterations_of(operation: Operation) -> Iterator[Alteration]:
-    """Of one that is not given packed sequences."""
-    gates = GATES.get(operation.name, ())
-    if not gates or not isinstance(operation.args[2], (tuple, list)):
+    """Of one that is not given packed sequences, or of a cell."""
+    kind, cell = operation.name.removesuffix(CELL), operation.name.endswith(CELL)
+    if kind not in GATES or (isinstance(operation.args[2], torch.Tensor) and not cell):
         return
-    for order in [*itertools.permutations(range(len(gates)))][1:]:
-        says = f"has its gates in the order {', '.join(gates[i] for i in order)}"
+    yield from gates(operation, GATES[kind])
+    for each in KINDS[2:]:
+        yield instead(operation, f"has no {each}", partial(with_blocks, partial(zeroed, each)))
+    if kind == "gru":
+        says = "adds the new gate's bias_hh behind the reset gate"
+        yield instead(operation, says, partial(with_arrays, bias_moved))
+    for says, step in STEPS[kind].items():
+        yield instead(operation, says, partial(of_cell if cell else by_steps, step))
+    if not cell:
+        yield from directions(operation, OWN[kind])
+
+
+def gates(operation: Operation, names: tuple[str, ...]) -> Iterator[Alteration]:
+    """Their order, and each of them."""
+    for order in [*itertools.permutations(range(len(names)))][1:]:
+        says = f"has its gates in the order {', '.join(names[i] for i in order)}"
         yield instead(operation, says, partial(with_blocks, partial(reordered, order)))
-    for number, gate in enumerate(gates):
+    for number, gate in enumerate(names):
         yield instead(operation, f"has 1 less the {gate} gate", partial(with_blocks, partial(negated, number)))
         yield instead(operation, f"has 1 for the {gate} gate", partial(with_blocks, partial(raised, number, OPEN)))
         yield instead(operation, f"has 1 more in the {gate} gate's bias", partial(with_blocks, partial(raised, number, 1.0)))
-    for kind in KINDS[2:]:
-        yield instead(operation, f"has no {kind}", partial(with_blocks, partial(zeroed, kind)))
+
+
+def directions(operation: Operation, own: Any) -> Iterator[Alteration]:
+    """From which end, and what a step gives."""
     yield instead(operation, "runs backwards", backwards)
-    if operation.name == "gru":
-        says = "has the reset gate on the state, before its product with weight_hh"
-        yield instead(operation, says, partial(by_steps, reset_first))
-        says = "adds the new gate's bias_hh behind the reset gate"
-        yield instead(operation, says, bias_moved)
+    yield instead(operation, "gives the state before each step", partial(by_steps, own, before=True))
+    if operation.args[-2]:
+        says = "has the second direction's steps in the first one's order"
+        yield instead(operation, says, partial(by_steps, own, turned=False, back=False))
+        yield instead(operation, "does not turn what the second direction gives", partial(by_steps, own, back=False))
+        yield instead(operation, "does not turn what the second direction is given", partial(by_steps, own, turned=False))
+        yield instead(operation, "has its two directions exchanged", directions_exchanged)
 
 
 def with_blocks(change: Change, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The same function of other weights."""
-    kinds, count = KINDS if args[3] else KINDS[:2], len(GATES[function.__name__])
-    arrays = [*args[2]]
-    for start in range(0, len(arrays), len(kinds)):
-        blocks = [array.chunk(count) for array in arrays[start : start + len(kinds)]]
-        changed = [change(kind, [*each]) for kind, each in zip(kinds, blocks, strict=True)]
-        arrays[start : start + len(kinds)] = [torch.cat([*each]) for each in changed]
-    return function(*args[:2], arrays, *args[3:], **kwargs)
+    """The same function of weights whose gates are others."""
+    count = max(1, len(GATES[function.__name__.removesuffix(CELL)]))
+
+    def changed(arrays: Blocks) -> Blocks:
+        kinds = KINDS if any(array.ndim == 1 for array in arrays) else KINDS[:2]
+        return [torch.cat([*change(kinds[i % len(kinds)], [*array.chunk(count)])]) for i, array in enumerate(arrays)]
+
+    return with_arrays(changed, function, args, kwargs, n)
+
+
+def with_arrays(change: Callable[[Blocks], Blocks], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same function of other weights, which a cell is given one by one."""
+    if isinstance(args[2], (tuple, list)):
+        return function(*args[:2], change([*args[2]]), *args[3:], **kwargs)
+    return function(*args[:2], *change([array for array in args[2:] if array is not None]), **kwargs)
 
 
 def reordered(order: Sequence[int], kind: str, blocks: Blocks) -> Blocks:
@@ -81,37 +109,16 @@ def backwards(function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return (output.flip(axis), *state)
 
 
-def bias_moved(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+def directions_exchanged(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What the second direction gives comes first."""
+    output, *state = function(*args, **kwargs)
+    return (torch.cat(output.chunk(2, -1)[::-1], -1), *state)
+
+
+def bias_moved(arrays: Blocks) -> Blocks:
     """n = tanh(W x + b + r (U h) + c), where torch has r (U h + c)."""
-    arrays = [array.clone() for array in args[2]]
-    for ih, hh in zip(arrays[2::4], arrays[3::4], strict=True) if args[3] else ():
+    arrays = [array.clone() for array in arrays]
+    for ih, hh in zip(arrays[2::4], arrays[3::4], strict=True):
         ih.chunk(3)[2].add_(hh.chunk(3)[2])
         hh.chunk(3)[2].zero_()
-    return function(*args[:2], arrays, *args[3:], **kwargs)
-
-
-def by_steps(step: Callable[..., torch.Tensor], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A recurrence, step by step."""
-    x, states, arrays, biased, layers, _, _, both_ways, batch_first = args
-    x = x.transpose(0, 1) if batch_first else x
-    size, ends, ways = 4 if biased else 2, [], 2 if both_ways else 1
-    for layer in range(layers):
-        found = []
-        for way in range(ways):
-            number = layer * ways + way
-            own, h, outputs = arrays[size * number : size * (number + 1)], states[number], []
-            for each in x.flip(0) if way else x:
-                outputs.append(h := step(each, h, *own))
-            ends.append(h)
-            found.append(torch.stack(outputs[::-1] if way else outputs))
-        x = torch.cat(found, -1)
-    return (x.transpose(0, 1) if batch_first else x), torch.stack(ends)
-
-
-def reset_first(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor, u: torch.Tensor, *biases: torch.Tensor) -> torch.Tensor:
-    """n = tanh(W x + b + U (r h) + c)"""
-    b, c = biases or (torch.zeros(len(w), dtype=x.dtype),) * 2
-    (ur, uz, un), (cr, cz, cn) = u.chunk(3), c.chunk(3)
-    xr, xz, xn = (x @ w.T + b).chunk(3, -1)
-    r, z = (xr + h @ ur.T + cr).sigmoid(), (xz + h @ uz.T + cz).sigmoid()
-    return (1 - z) * (xn + (r * h) @ un.T + cn).tanh() + z * h
+    return arrays

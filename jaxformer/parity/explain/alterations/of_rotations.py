@@ -10,6 +10,7 @@ import torch
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Inside, together
 from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place
+from jaxformer.parity.explain.alterations.other_ids import other_positions
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.rotary_tables import (
     LAYOUTS,
@@ -30,6 +31,8 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the tables, of the pairs, and of what is rotated."""
     if rotary := rotary_of(rerun):
         yield from tables(rotary)
+        if rotary.name == "sinusoidal":
+            return
         yield from turns(rerun.operations, rotary)
         yield from children(rerun, rotary)
         yield from uses(rerun.operations)
@@ -39,24 +42,29 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
     """Other rates, positions or signs."""
     positions, rates, size = rotary.positions, rotary.rates, rotary.size
     plain = torch.allclose(rates, plain_rates(rotary.width, rotary.base), rtol=1e-5)
-    said = f"rotary base {rotary.base:.6g}" if plain else "rotary rates as they are"
+    name, placed = rotary.name, f"{rotary.name} positions as they are"
+    said = f"{name} base {rotary.base:.6g}" if plain else f"{name} rates as they are"
 
     def angles(positions: torch.Tensor) -> Inside:
-        return rotary.given(rotary.with_angles(positions[:, None] * rates))
+        return rotary.given(rotary.with_angles(positions[..., None] * rates))
 
     for base in BASES:
-        yield Alteration(said, f"rotary base {base:g}", lambda base=base: rotary.given(rotary.with_base(base)))
-    none = rotary.with_angles(0 * positions[:, None] * rates, 1.0)
-    yield Alteration("rotary positions", "none", lambda: rotary.given(none))
+        if plain and base == rotary.base:
+            continue
+        yield Alteration(said, f"{name} base {base:g}", lambda base=base: rotary.given(rotary.with_base(base)))
+    none = rotary.with_angles(0 * positions[..., None] * rates, 1.0)
+    yield Alteration(f"{name} positions", "none", lambda: rotary.given(none))
     yield Alteration("rotated forwards", "rotated backwards", lambda: rotary.given((rotary.cos, -rotary.sin)))
-    yield Alteration("rotary cosines and sines", "the two exchanged", lambda: rotary.given((rotary.sin, rotary.cos)))
+    yield Alteration(f"{name} cosines and sines", "the two exchanged", lambda: rotary.given((rotary.sin, rotary.cos)))
     if abs(size - 1) > WHOLE:
-        amplitude = rotary.with_angles(positions[:, None] * rates, 1.0)
+        amplitude = rotary.with_angles(positions[..., None] * rates, 1.0)
         yield Alteration(f"rotary amplitude {size:.6g}", "rotary amplitude 1", lambda: rotary.given(amplitude))
-    half = positions % (len(positions) // 2)
-    yield Alteration("positions as they are", "positions that begin again in the middle", lambda: angles(half))
-    yield Dial("rotary positions as they are", "rotary positions times {}", 1.0, lambda c: angles(positions * c), sure=True)
-    yield Dial(said, "rotary base {}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
+    for says, other in other_positions(positions.long()):
+        yield Alteration(placed, f"{name} positions {says}", lambda other=other: angles(other))
+    for more in (1, -1) if name == "sinusoidal" else ():
+        yield Alteration(placed, f"{name} positions {more:+d}", lambda more=more: angles(positions + more))
+    yield Dial(placed, f"{name} positions times {{}}", 1.0, lambda c: angles(positions * c), sure=True)
+    yield Dial(said, f"{name} base {{}}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
 
 
 def turns(operations: list[Operation], rotary: Rotary) -> Iterator[Alteration]:
@@ -101,7 +109,7 @@ def children(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration]:
     """Of those that jax calls too: queries and keys as other pairs have them, and each at other positions."""
     width = rotary.width
     given = {site: x for site, x in rerun.given.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
-    length = len(rotary.positions)
+    length = rotary.positions.shape[-1]
     heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
     names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in heads}
     for says, order, both in rotary.pairings():

@@ -66,8 +66,9 @@ def layer_norm(kind: str, x: Any, shape: Any, *affine: Any, eps: float | None = 
     """torch's, but for its `kind`. `affine` may have weight, bias and epsilon."""
     held = dict(zip(("weight", "bias", "eps"), affine, strict=False)) | named
     epsilon = next((each for each in (eps, held.get("eps")) if each is not None), 1e-5)
-    y = x if kind.startswith("rms") else x - x.mean(-1, keepdim=True)
-    size = y.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
+    y = around = x if kind.startswith("rms") else x - x.mean(-1, keepdim=True)
+    y = x if kind == "kept" else y
+    size = around.square().sum(-1, keepdim=True) / (x.shape[-1] - (kind == "unbiased"))
     y = y / (size.sqrt() + epsilon if kind.endswith("root") else (size + epsilon).sqrt())
     weight, bias = held.get("weight"), held.get("bias")
     return y * (1 if weight is None else weight) + (0 if bias is None else bias)
@@ -90,12 +91,28 @@ def of_batch(x: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Any:
     return functional.batch_norm(x, None, None, **held)
 
 
-def strided_groups(x: Any, groups: int, *others: Any, **named: Any) -> Any:
-    """A group norm, whose groups are every nth channel."""
-    order = torch.arange(x.shape[1]).reshape(-1, groups).T.reshape(-1)
+def group_norm(kind: str, x: Any, groups: int, *others: Any, **named: Any) -> Any:
+    """torch's, but for its `kind`. `others` may have weight, bias and epsilon."""
     held = dict(zip(("weight", "bias", "eps"), others, strict=False)) | named
-    held |= {name: held[name][order] for name in ("weight", "bias") if held.get(name) is not None}
-    return functional.group_norm(x[:, order], groups, **held)[:, torch.argsort(order)]
+    apart = (len(x), -1, groups) if kind == "strided" else (len(x), groups, -1)
+    parts = x.reshape(*apart, *x.shape[2:])
+    first = {"strided": (1,), "batch": (0, 2)}.get(kind, (2,))
+    axes = first if kind == "positions" else (*first, *range(3, parts.ndim))
+    around = parts if kind == "rms" else parts - parts.mean(axes, keepdim=True)
+    size = around.square().mean(axes, keepdim=True)
+    if kind == "unbiased":
+        many = x[0].numel() / groups
+        size = size * many / (many - 1)
+    y = parts if kind == "kept" else around
+    y = (y / (size + held.get("eps", 1e-5)).sqrt()).reshape(x.shape)
+    shape = (-1, *[1] * (x.ndim - 2))
+    weight, bias = (None if held.get(name) is None else held[name].reshape(shape) for name in ("weight", "bias"))
+    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+def channels_norm(x: Any, groups: int, *others: Any, **named: Any) -> Any:
+    """A layer norm of the channels of each position."""
+    return group_norm("positions", x, 1, *others, **named)
 
 
 def padded(function: Function, args: Any, kwargs: Any, where: str) -> Any:
@@ -127,13 +144,15 @@ def of_windows(name: str) -> dict[str, Function]:
     if kind == "max_pool":
         counts = {"": True, ", without what it pads": False}
         return {f"takes the mean{says} there": partial(mean_pool, n, counted) for says, counted in counts.items()}
-    return {"takes the largest there": partial(max_pool, n)} if kind == "avg_pool" else {}
+    if kind == "avg_pool":
+        return {"takes the largest there": partial(max_pool, n), "does not count what it pads": partial(mean_pool, n, False)}
+    return {}
 
 
 def mean_pool(
     n: str, counted: bool, x: Any, size: Any, stride: Any = None, padding: Any = 0, *others: Any, **named: Any
 ) -> Any:
-    """Of a largest pooling's windows; those with dilation are left out."""
+    """Of a pooling's windows; those with dilation are left out."""
     how = {"ceil_mode": named.get("ceil_mode", False), "count_include_pad": counted}
     return getattr(functional, f"avg_pool{n}")(x, size, stride, padding, **how)
 
@@ -192,10 +211,19 @@ NORMS: dict[str, dict[str, Function]] = {
     "layer_norm": {
         "without its mean subtracted": partial(layer_norm, "rms"),
         "by the unbiased variance": partial(layer_norm, "unbiased"),
+        "with its mean subtracted in the variance alone": partial(layer_norm, "kept"),
     },
     "rms_norm": {"with its mean subtracted": rms_as_layer_norm},
     "batch_norm": {"by the statistics of the batch": of_batch},
-    "group_norm": {"with groups of every nth channel": strided_groups},
+    "group_norm": {
+        "with groups of every nth channel": partial(group_norm, "strided"),
+        "at each position by itself": partial(group_norm, "positions"),
+        "at each position by itself, over all channels": channels_norm,
+        "over all rows of the batch": partial(group_norm, "batch"),
+        "without its mean subtracted": partial(group_norm, "rms"),
+        "with its mean subtracted in the variance alone": partial(group_norm, "kept"),
+        "by the unbiased variance": partial(group_norm, "unbiased"),
+    },
 }
 """Other norms than torch's, in words."""
 EPSILON_BEHIND_ROOT: dict[str, Function] = {"layer_norm": partial(layer_norm, "behind root"), "rms_norm": rms_behind_root}

@@ -28,6 +28,8 @@ LARGE, BEGINNING = 20_000, 10
 """Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
+NOWHERE = ArrayKey(Site("", -1), "", 0)
+
 
 class Reached(Exception):  # noqa: N818  # no error: nothing more has to run
     """The array that is asked for was made."""
@@ -53,6 +55,8 @@ class Rerun:
     """What the borders gave."""
     inputs: dict[Site, Any] = field(default_factory=dict)
     """The first array that each border was given."""
+    later: dict[Site, Any] = field(default_factory=dict)
+    """What all borders give, those too that come behind the array: altered code may call them before."""
     found: Any = None
     part: Part = ()
     """Of the array, which jax's is compared with."""
@@ -74,6 +78,9 @@ class Rerun:
         with running():
             if self.owner != CALL:
                 self.arguments = self._arguments()
+            with self.to_the_end():
+                self.array()
+                self.later = self.given
             again = self.array()
         if again is not None and (part := part_of(again, self.wanted)):
             again, self.part = again[part], part
@@ -86,7 +93,16 @@ class Rerun:
 
     @cached_property
     def operations(self) -> "list[Operation]":
-        """Of its code, in their order."""
+        """Of its code, in their order, until the array is made."""
+        return self._listed()
+
+    @cached_property
+    def every_operation(self) -> "list[Operation]":
+        """Those behind the array too."""
+        with self.to_the_end():
+            return self._listed()
+
+    def _listed(self) -> "list[Operation]":
         from jaxformer.parity.explain.alterations.operations import Listing
 
         listing = Listing()
@@ -99,6 +115,16 @@ class Rerun:
         from jaxformer.parity.explain.alterations.operations import entries
 
         return BEGINNING + sum(1 + entries(run.output) / LARGE for operation in self.operations for run in operation.runs)
+
+    @contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """Inside, the call does not stop where the array is made, and what borders give is recorded apart."""
+        before = self.place, self.given, self.inputs
+        self.place, self.given, self.inputs = NOWHERE, {}, {}
+        try:
+            yield
+        finally:
+            self.place, self.given, self.inputs = before
 
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
@@ -171,7 +197,8 @@ class Rerun:
         if self.place == ArrayKey(site, "inputs", self.place.number):
             self._reach(arrays_in((args, kwargs)))
         makes = site == self.place.site or below(self.place.site.path, path)
-        output = self.given[site] if site in self.given else forward(*args, **kwargs)
+        known = self.given if makes else self.later | self.given
+        output = known[site] if site in known else forward(*args, **kwargs)
         if self.place == ArrayKey(site, "output", self.place.number):
             self._reach(arrays_in(output))
         if not makes and site in self.borders:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.explain.alterations.altered import Inside
+from jaxformer.parity.explain.alterations.of_modules import held
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -33,6 +34,8 @@ class Rotary:
     """Radians a position of each pair."""
     layout: str
     """'halves', 'neighbours', or 'once': how the rates stand in the tables."""
+    name: str = "rotary"
+    """Or 'sinusoidal', where both tables are one, which is added."""
 
     @property
     def width(self) -> int:
@@ -44,12 +47,12 @@ class Rotary:
         """What the rotated units are multiplied by."""
         return float((self.cos.square() + self.sin.square()).flatten()[0].sqrt())
 
-    @property
+    @cached_property
     def positions(self) -> torch.Tensor:
-        """Of the first row."""
-        angles = torch.atan2(self.sin, self.cos).reshape(-1, *self.cos.shape[-2:])[0, 0, 0]
-        first = torch.round(angles / self.rates[0])
-        return torch.arange(self.cos.shape[-2], dtype=torch.float64) + first
+        """Of every row `... T`, by the slowest pair, which has not gone round yet."""
+        slowest = int(self.rates.masked_fill(self.rates <= 0, torch.inf).argmin())
+        at = 2 * slowest if self.layout == "neighbours" else slowest
+        return (torch.atan2(self.sin, self.cos)[..., at] / self.rates[slowest]).round()
 
     @property
     def base(self) -> float:
@@ -62,19 +65,19 @@ class Rotary:
         return "rotary pairs interleaved" if self.layout == "neighbours" else "rotary pairs half and half"
 
     def with_angles(self, angles: torch.Tensor, size: float | None = None, layout: str = "") -> Tables:
-        """Other tables, of angles `T H/2`."""
+        """Other tables, of angles `... T H/2`."""
         both = {"halves": torch.cat([angles, angles], -1), "neighbours": angles.repeat_interleave(2, -1)}
         full, size = both.get(layout or self.layout, angles), self.size if size is None else size
         return (full.cos() * size).expand_as(self.cos), (full.sin() * size).expand_as(self.sin)
 
     def with_base(self, base: float) -> Tables:
         """Of plain rates."""
-        return self.with_angles(self.positions[:, None] * plain_rates(self.width, base))
+        return self.with_angles(self.positions[..., None] * plain_rates(self.width, base))
 
     def laid_otherwise(self) -> Tables:
         """With the same angles, as the other pairs have them."""
         other = LAYOUTS[self.layout == LAYOUTS[0]]
-        return self.with_angles(self.positions[:, None] * self.rates, layout=other)
+        return self.with_angles(self.positions[..., None] * self.rates, layout=other)
 
     def pairings(self) -> Iterator[tuple[str, torch.Tensor, Tables | None]]:
         """In words; the order of a head's units in which torch's pairs are those; and the tables, where they are others.
@@ -99,12 +102,12 @@ class Rotary:
             rotated[first] = True
             order[first], order[~rotated] = torch.arange(2 * few), torch.arange(2 * few, self.width)
             rates = torch.cat([plain_rates(2 * few, self.base), torch.zeros(half - few, dtype=torch.float64)])
-            yield f"1/{part} of a head rotated", order, self.with_angles(self.positions[:, None] * rates)
+            yield f"1/{part} of a head rotated", order, self.with_angles(self.positions[..., None] * rates)
 
     def turned(self, x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """`B T D` with every head turned by so many positions, `T`."""
+        """`B T D` with every head turned by so many positions, `... T`."""
         heads = x.reshape(*x.shape[:2], -1, self.width)
-        angles = (steps[:, None] * self.rates)[:, None]
+        angles = (steps.reshape(-1, x.shape[1], 1) * self.rates)[:, :, None]
         cos, sin = angles.cos(), angles.sin()
         if self.layout == "neighbours":
             a, b = heads[..., ::2], heads[..., 1::2]
@@ -130,8 +133,36 @@ def rotary_of(rerun: Rerun) -> Rotary | None:
     made = [(each, number, array) for each in rerun.operations for number, array in enumerate(parts(each.output))]
     for i, j in pairs_in([array for _, _, array in made]):
         (one, m, cos), (other, n, sin) = made[i], made[j]
-        return rotary(cos, sin, partial(computed, (one, m), (other, n)))
+        joined = any(is_join(each, cos, sin) for each in rerun.operations)
+        return rotary(cos, sin, partial(computed, (one, m), (other, n)), "sinusoidal" if joined else "rotary")
+    return sinusoidal(rerun)
+
+
+def is_join(operation: Operation, cos: torch.Tensor, sin: torch.Tensor) -> bool:
+    """Whether an operation makes one table of both."""
+    if operation.name not in ("cat", "concat", "stack") or not isinstance(operation.args[0], (tuple, list)):
+        return False
+    return all(any(torch.equal(table, each) for each in operation.args[0]) for table in (cos, sin))
+
+
+def sinusoidal(rerun: Rerun) -> Rotary | None:
+    """A table that the module, or one inside of it, holds: sines and cosines side by side or in turns."""
+    for table in (*rerun.module.buffers(), *rerun.module.parameters()):
+        flat = table.squeeze()
+        if flat.ndim != 2 or not flat.is_floating_point() or len(flat) < 2 or flat.shape[1] < 4 or flat.shape[1] % 2:
+            continue
+        for in_turns in (False, True):
+            one, other = (flat[:, ::2], flat[:, 1::2]) if in_turns else flat.chunk(2, -1)
+            for cos, sin, first in ((other, one, 1), (one, other, 0)):
+                if is_rotation(cos, sin) and begins(cos, sin):
+                    return rotary(cos.clone(), sin.clone(), partial(held_joined, table, in_turns, first), "sinusoidal")
     return None
+
+
+def held_joined(table: torch.Tensor, in_turns: bool, first: int, both: Tables) -> Inside:
+    """Inside, a table holds these cosines and sines, `first` of them first."""
+    parts = [both[first], both[1 - first]]
+    return held(table, (torch.stack(parts, -1).flatten(-2) if in_turns else torch.cat(parts, -1)).reshape(table.shape))
 
 
 def parts(output: Any) -> list[torch.Tensor]:
@@ -176,16 +207,17 @@ def pairs_in(arrays: list[Any]) -> Iterator[tuple[int, int]]:
             before[:] = [*before, j][-MOST:]
 
 
-def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed) -> Rotary:
+def rotary(cos: torch.Tensor, sin: torch.Tensor, given: Placed, name: str = "rotary") -> Rotary:
     """Of two tables."""
     cos, sin = cos.double(), sin.double()
-    n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])[0]
-    rates = turned[1] - turned[0]
+    n, turned = cos.shape[-1], torch.atan2(sin, cos).reshape(-1, *cos.shape[-2:])
+    steps = turned[:, 1] - turned[:, 0]
+    rates = steps[int(steps.any(-1).double().argmax())]  # a row of padding stands still
     if torch.equal(cos[..., : n // 2], cos[..., n // 2 :]):
-        return Rotary(given, cos, sin, rates[: n // 2], "halves")
+        return Rotary(given, cos, sin, rates[: n // 2], "halves", name)
     if torch.equal(cos[..., ::2], cos[..., 1::2]):
-        return Rotary(given, cos, sin, rates[::2], "neighbours")
-    return Rotary(given, cos, sin, rates, "once")
+        return Rotary(given, cos, sin, rates[::2], "neighbours", name)
+    return Rotary(given, cos, sin, rates, "once", name)
 
 
 def is_rotation(cos: torch.Tensor, sin: torch.Tensor) -> bool:

@@ -1,0 +1,180 @@
+"""What may be otherwise in where torch's modules stand: a norm before or behind what it belongs to, layers in another order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
+from jaxformer.parity.explain.alterations.of_children import its_input, path_of
+from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+
+MOST_MODULES = 12
+"""That may stand elsewhere."""
+MOST_LAYERS = 64
+
+
+def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
+    """The plain ones first; one that is `moved` alone is left to the last."""
+    yield from layers(rerun)
+    yield from all_moved(rerun)
+    yield from arguments(rerun)
+
+
+def layers(rerun: Rerun) -> Iterator[Alteration]:
+    """Of lists of modules: another order, one left out, one several times."""
+    for name, module in rerun.module.named_modules():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and 1 < len(module) <= MOST_LAYERS:
+            those, last = [*module], len(module) - 1
+            others = {"from the last to the first": those[::-1]}
+            others |= {"the first every time": those[:1] * len(those), "the last every time": those[-1:] * len(those)}
+            others |= {"without the first": those[1:], "without the last": those[:-1]}
+            others |= {f"{i} and {i + 1} exchanged": [*those[:i], those[i + 1], those[i], *those[i + 2 :]] for i in range(last)}
+            for says, other in others.items():
+                modules = {str(i): each for i, each in enumerate(other)}
+                yield Alteration(
+                    f"{name} in their order",
+                    f"{name} {says}",
+                    lambda module=module, modules=modules: replaced(module, "_modules", modules),
+                )
+
+
+def arguments(rerun: Rerun) -> Iterator[Alteration]:
+    """Of modules that are given two arrays: the first twice, the second twice, or exchanged, as queries and keys."""
+    modules = [(name, each) for name, each in rerun.module.named_modules() if name and len([*each.children()]) > 1]
+    for name, module in modules[:MOST_MODULES]:
+        for says, order in (
+            ("its first array for its second", (0, 0)),
+            ("its second array for its first", (1, 1)),
+            ("its first two arrays exchanged", (1, 0)),
+        ):
+            yield Alteration(f"gives {name} what it does", f"gives {name} {says}", partial(given, module, order))
+
+
+@contextmanager
+def given(module: Any, order: tuple[int, int]) -> Iterator[None]:
+    """Inside, a module is given others of its own arrays for the first two."""
+    forward = module.forward
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return forward(*(args[i] for i in order), *args[2:], **kwargs)
+
+    with replaced(module, "forward", called):
+        yield
+
+
+def all_moved(rerun: Rerun) -> Iterator[Alteration]:
+    """Every norm behind the sum that follows it, or before the branch that the sum adds."""
+    modules, sums = norms(rerun), sums_in(rerun)
+    said = f"{' and '.join(modules)} where they are"
+    if len(modules) == len(sums) > 1:
+        yield moved_together(
+            said, "each behind its sum", [partial(elsewhere, m, s, None) for m, s in zip(modules.values(), sums, strict=True)]
+        )
+    firsts = first_modules(rerun, {full_path(rerun, name) for name in modules})
+    if len(modules) == len(firsts) > 1:
+        yield moved_together(
+            said, "each before its branch", [partial(before, m, f) for m, f in zip(modules.values(), firsts, strict=True)]
+        )
+
+
+def moved_together(torch_says: str, jax_says: str, every: list[Callable[[], Inside]]) -> Alteration:
+    """Several modules at once."""
+    return Alteration(torch_says, jax_says, lambda: together(*(each() for each in every)))
+
+
+def moved(rerun: Rerun) -> Iterator[Alteration]:
+    """A module that keeps a shape, as a norm does, before or behind another one, behind a sum, or on one of its parts."""
+    sums = sums_in(rerun)
+    for name, module in norms(rerun).items():
+        says = f"{name} where it is"
+        for total in sums:
+            for where, at in (("behind", None), ("on the first operand of", 0), ("on the second operand of", 1)):
+                yield Alteration(says, f"{name} {where} {total.source}", partial(elsewhere, module, total, at))
+        for other, beside in neighbours(rerun, full_path(rerun, name)):
+            for where, way in (("before", before), ("behind", behind)):
+                yield Alteration(says, f"{name} {where} {other}", partial(way, module, beside))
+
+
+def norms(rerun: Rerun) -> dict[str, Any]:
+    """Modules that keep a shape, by their names."""
+    every = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
+    return dict([(name, each) for name, each in every.items() if keeps_a_shape(each)][:MOST_MODULES])
+
+
+def full_path(rerun: Rerun, name: str) -> str:
+    """Of a module inside, in the model."""
+    own = path_of(rerun)
+    return f"{own}.{name}" if own else name
+
+
+def sums_in(rerun: Rerun) -> list[Operation]:
+    """Of two arrays of one shape."""
+    return [each for each in rerun.every_operation if each.name == "add" and len(each.runs) == 1 and are_alike(each)]
+
+
+def first_modules(rerun: Rerun, norms: set[str]) -> list[Any]:
+    """What is called first, and first behind each of the norms."""
+    called = [site.path for site in rerun.later]
+    starts = [path for last, path in pairwise(["", *called]) if path not in norms and (not last or last in norms)]
+    return [rerun.model.get_submodule(path) for path in starts]
+
+
+def keeps_a_shape(module: Any) -> bool:
+    """Whether it is a norm, or another function with vectors alone."""
+    own = [*module.parameters()]
+    return bool(own) and all(each.squeeze().ndim < 2 for each in own)
+
+
+def are_alike(operation: Operation) -> bool:
+    """Whether an operation has two operands of its output's shape."""
+    return [getattr(each, "shape", None) for each in operation.args[:2]] == [operation.output.shape] * 2
+
+
+def neighbours(rerun: Rerun, path: str) -> Iterator[tuple[str, Any]]:
+    """Modules beside one."""
+    around = path.rpartition(".")[0]
+    for name, module in rerun.model.get_submodule(around).named_children():
+        if name != path.rpartition(".")[2]:
+            yield name, module
+
+
+@contextmanager
+def elsewhere(module: Any, total: Operation, at: int | None) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes behind a sum, or before one of its operands."""
+    forward = module.forward
+
+    def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        if at is None:
+            return forward(function(*args, **kwargs))
+        return function(*(forward(each) if i == at else each for i, each in enumerate(args)), **kwargs)
+
+    with together(replaced(module, "forward", its_input), Altered({total.place: compute})):
+        yield
+
+
+@contextmanager
+def before(module: Any, other: Any) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes before another one."""
+    forward, following = module.forward, other.forward
+    with together(
+        replaced(module, "forward", its_input),
+        replaced(other, "forward", lambda x, *args, **kwargs: following(forward(x), *args, **kwargs)),
+    ):
+        yield
+
+
+@contextmanager
+def behind(module: Any, other: Any) -> Iterator[None]:
+    """Inside, a module is left out in its place, and comes behind another one."""
+    forward, first = module.forward, other.forward
+    with together(
+        replaced(module, "forward", its_input),
+        replaced(other, "forward", lambda *args, **kwargs: forward(first(*args, **kwargs))),
+    ):
+        yield

@@ -1,0 +1,114 @@
+"""torch's recurrences step by step, with one thing in a step or in a direction that is otherwise."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+State = tuple[torch.Tensor, ...]
+"""Of one layer in one direction: what it gives, and the cell of an LSTM."""
+Step = Callable[..., State]
+"""step(state, x, the weights of x and of the state, their biases)"""
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def lstm(
+    state: State,
+    x: Any,
+    w: Any,
+    u: Any,
+    b: Any,
+    c: Any,
+    new: Function = torch.tanh,
+    out: Function = torch.tanh,
+    *,
+    one: bool = False,
+) -> State:
+    """With the functions of its new cell and of its output; `one` gate, of the input, may be the forget gate's rest."""
+    i, f, g, o = (x @ w.T + b + state[0] @ u.T + c).chunk(4, -1)
+    i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
+    cell = (1 - i if one else f) * state[1] + i * new(g)
+    return o * out(cell), cell
+
+
+def gru(state: State, x: Any, w: Any, u: Any, b: Any, c: Any, new: Function = torch.tanh) -> State:
+    """With the function of its new gate."""
+    (xr, xz, xn), (ur, uz, un) = (x @ w.T + b).chunk(3, -1), (state[0] @ u.T + c).chunk(3, -1)
+    r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
+    return ((1 - z) * new(xn + r * un) + z * state[0],)
+
+
+def reset_first(state: State, x: Any, w: Any, u: Any, b: Any, c: Any) -> State:
+    """n = tanh(W x + b + U (r h) + c)"""
+    (h,), (ur, uz, un), (cr, cz, cn) = state, u.chunk(3), c.chunk(3)
+    xr, xz, xn = (x @ w.T + b).chunk(3, -1)
+    r, z = (xr + h @ ur.T + cr).sigmoid(), (xz + h @ uz.T + cz).sigmoid()
+    return ((1 - z) * (xn + (r * h) @ un.T + cn).tanh() + z * h,)
+
+
+def plain(state: State, x: Any, w: Any, u: Any, b: Any, c: Any, new: Function = torch.tanh) -> State:
+    """Elman's."""
+    return (new(x @ w.T + b + state[0] @ u.T + c),)
+
+
+def as_it_is(x: torch.Tensor) -> torch.Tensor:
+    """No function."""
+    return x
+
+
+STEPS: dict[str, dict[str, Step]] = {
+    "lstm": {
+        "has no tanh on the cell that it gives": partial(lstm, out=as_it_is),
+        "has no tanh in the cell gate": partial(lstm, new=as_it_is),
+        "has a sigmoid in the cell gate": partial(lstm, new=torch.sigmoid),
+        "has 1 less the input gate for the forget gate": partial(lstm, one=True),
+    },
+    "gru": {
+        "has the reset gate on the state, before its product with weight_hh": reset_first,
+        "has no tanh in the new gate": partial(gru, new=as_it_is),
+        "has relu in the new gate": partial(gru, new=torch.relu),
+    },
+    "rnn_tanh": {"has relu for tanh": partial(plain, new=torch.relu), "has no tanh": partial(plain, new=as_it_is)},
+    "rnn_relu": {"has tanh for relu": plain, "has no relu": partial(plain, new=as_it_is)},
+}
+"""In words, of torch's function."""
+OWN: dict[str, Step] = {"lstm": lstm, "gru": gru, "rnn_tanh": plain, "rnn_relu": partial(plain, new=torch.relu)}
+"""torch's."""
+
+
+def stepped(step: Step, state: State, x: torch.Tensor, arrays: Any) -> State:
+    """One step, with weights and biases."""
+    w, u, *biases = arrays
+    return step(state, x, w, u, *(biases or (torch.zeros(len(w), dtype=x.dtype),) * 2))
+
+
+def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """One step of a cell, which torch's code calls in a loop of its own."""
+    x, state, *arrays = args
+    states = (state,) if isinstance(state, torch.Tensor) else tuple(state)
+    found = stepped(step, states, x, [array for array in arrays if array is not None])
+    return found[0] if isinstance(state, torch.Tensor) else found
+
+
+def by_steps(
+    step: Step, function: Any, args: Any, kwargs: Any, n: int, *, turned: bool = True, back: bool = True, before: bool = False
+) -> Any:
+    """All positions. Those of the second direction are `turned` before it, and `back` behind it; `before` gives the states
+    that steps begin with."""
+    x, hidden, arrays, biased, layers, _, _, both_ways, batch_first = args
+    hidden = (hidden,) if isinstance(hidden, torch.Tensor) else hidden
+    x = x.transpose(0, 1) if batch_first else x
+    size, ways, ends = 4 if biased else 2, 2 if both_ways else 1, []
+    for number in range(0, layers * ways, ways):
+        found = []
+        for way in range(ways):
+            own = arrays[size * (number + way) : size * (number + way + 1)]
+            state, outputs = tuple(each[number + way] for each in hidden), []
+            for each in x.flip(0) if way and turned else x:
+                last, state = state, stepped(step, state, each, own)
+                outputs.append((last if before else state)[0])
+            ends.append(state)
+            found.append(torch.stack(outputs[::-1] if way and back else outputs))
+        x = torch.cat(found, -1)
+    return (x.transpose(0, 1) if batch_first else x), *map(torch.stack, zip(*ends, strict=True))
