@@ -43,11 +43,12 @@ def blocks(operation: Operation) -> Iterator[Alteration]:
         second = first + one
         for mine, its in {(first, second), (second - size, second), (first, second + other - size)} if one != other else ():
             says = f"has entries {mine} to {mine + size - 1} and {its} to {its + size - 1} exchanged"
-            yield instead(operation, says, partial(exchanged, mine, its, size))
+            yield instead(operation, says, partial(exchanged, (mine, its, size)))
 
 
-def exchanged(mine: int, its: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """What is split, with some of its entries exchanged."""
+def exchanged(places: tuple[int, int, int], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What is split, with entries at two places exchanged, so many of each."""
+    mine, its, size = places
     axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     x = args[0].movedim(axis, 0)
     parts = x[:mine], x[its : its + size], x[mine + size : its], x[mine : mine + size], x[its + size :]

@@ -11,7 +11,7 @@ import torch
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_operations import instead
 from jaxformer.parity.explain.alterations.operations import Operation
-from jaxformer.parity.explain.alterations.recurrent_steps import OWN, STEPS, by_steps, of_cell
+from jaxformer.parity.explain.alterations.recurrent_steps import OWN, STEPS, Order, by_steps, of_cell
 
 GATES = {"gru": ("reset", "update", "new"), "lstm": ("input", "forget", "cell", "output"), "rnn_tanh": (), "rnn_relu": ()}
 """In torch's order, in which weights and biases have them one below the other."""
@@ -36,7 +36,7 @@ def alterations_of(operation: Operation) -> Iterator[Alteration]:
         says = "adds the new gate's bias_hh behind the reset gate"
         yield instead(operation, says, partial(with_arrays, bias_moved))
     for says, step in STEPS[kind].items():
-        yield instead(operation, says, partial(of_cell if cell else by_steps, step))
+        yield instead(operation, says, partial(of_cell, step) if cell else partial(by_steps, step, Order()))
     if not cell:
         yield from directions(operation, OWN[kind])
 
@@ -55,12 +55,14 @@ def gates(operation: Operation, names: tuple[str, ...]) -> Iterator[Alteration]:
 def directions(operation: Operation, own: Any) -> Iterator[Alteration]:
     """From which end, and what a step gives."""
     yield instead(operation, "runs backwards", backwards)
-    yield instead(operation, "gives the state before each step", partial(by_steps, own, before=True))
+    yield instead(operation, "gives the state before each step", partial(by_steps, own, Order(before=True)))
     if operation.args[-2]:
         says = "has the second direction's steps in the first one's order"
-        yield instead(operation, says, partial(by_steps, own, turned=False, back=False))
-        yield instead(operation, "does not turn what the second direction gives", partial(by_steps, own, back=False))
-        yield instead(operation, "does not turn what the second direction is given", partial(by_steps, own, turned=False))
+        yield instead(operation, says, partial(by_steps, own, Order(turned=False, back=False)))
+        yield instead(operation, "does not turn what the second one gives", partial(by_steps, own, Order(back=False)))
+        yield instead(
+            operation, "does not turn what the second one is given", partial(by_steps, own, Order(turned=False))
+        )
         yield instead(operation, "has its two directions exchanged", directions_exchanged)
 
 

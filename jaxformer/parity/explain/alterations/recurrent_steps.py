@@ -2,53 +2,72 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 State = tuple[torch.Tensor, ...]
 """Of one layer in one direction: what it gives, and the cell of an LSTM."""
 Step = Callable[..., State]
-"""step(state, x, the weights of x and of the state, their biases)"""
+"""step(state, x, weights)"""
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
+class Weights(NamedTuple):
+    """Of one layer in one direction."""
+
+    w: torch.Tensor
+    """Of its input."""
+    u: torch.Tensor
+    """Of its state."""
+    b: torch.Tensor
+    """The bias of its input."""
+    c: torch.Tensor
+    """The bias of its state."""
+
+
+class Order(NamedTuple):
+    """How positions are gone through."""
+
+    turned: bool = True
+    """Whether those of the second direction are turned before it."""
+    back: bool = True
+    """Whether they are turned behind it."""
+    before: bool = False
+    """Whether the states are given that steps begin with."""
+
+
 def lstm(
-    state: State,
-    x: Any,
-    w: Any,
-    u: Any,
-    b: Any,
-    c: Any,
-    new: Function = torch.tanh,
-    out: Function = torch.tanh,
-    *,
-    one: bool = False,
+    state: State, x: Any, weights: Weights, new: Function = torch.tanh, out: Function = torch.tanh, *, one: bool = False
 ) -> State:
     """With the functions of its new cell and of its output; `one` gate, of the input, may be the forget gate's rest."""
+    w, u, b, c = weights
     i, f, g, o = (x @ w.T + b + state[0] @ u.T + c).chunk(4, -1)
     i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
     cell = (1 - i if one else f) * state[1] + i * new(g)
     return o * out(cell), cell
 
 
-def gru(state: State, x: Any, w: Any, u: Any, b: Any, c: Any, new: Function = torch.tanh) -> State:
+def gru(state: State, x: Any, weights: Weights, new: Function = torch.tanh) -> State:
     """With the function of its new gate."""
+    w, u, b, c = weights
     (xr, xz, xn), (ur, uz, un) = (x @ w.T + b).chunk(3, -1), (state[0] @ u.T + c).chunk(3, -1)
     r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
     return ((1 - z) * new(xn + r * un) + z * state[0],)
 
 
-def reset_first(state: State, x: Any, w: Any, u: Any, b: Any, c: Any) -> State:
+def reset_first(state: State, x: Any, weights: Weights) -> State:
     """n = tanh(W x + b + U (r h) + c)"""
+    w, u, b, c = weights
     (h,), (ur, uz, un), (cr, cz, cn) = state, u.chunk(3), c.chunk(3)
     xr, xz, xn = (x @ w.T + b).chunk(3, -1)
     r, z = (xr + h @ ur.T + cr).sigmoid(), (xz + h @ uz.T + cz).sigmoid()
     return ((1 - z) * (xn + (r * h) @ un.T + cn).tanh() + z * h,)
 
 
-def plain(state: State, x: Any, w: Any, u: Any, b: Any, c: Any, new: Function = torch.tanh) -> State:
+def plain(state: State, x: Any, weights: Weights, new: Function = torch.tanh) -> State:
     """Elman's."""
+    w, u, b, c = weights
     return (new(x @ w.T + b + state[0] @ u.T + c),)
 
 
@@ -80,7 +99,7 @@ OWN: dict[str, Step] = {"lstm": lstm, "gru": gru, "rnn_tanh": plain, "rnn_relu":
 def stepped(step: Step, state: State, x: torch.Tensor, arrays: Any) -> State:
     """One step, with weights and biases."""
     w, u, *biases = arrays
-    return step(state, x, w, u, *(biases or (torch.zeros(len(w), dtype=x.dtype),) * 2))
+    return step(state, x, Weights(w, u, *(biases or (torch.zeros(len(w), dtype=x.dtype),) * 2)))
 
 
 def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
@@ -91,11 +110,8 @@ def of_cell(step: Step, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     return found[0] if isinstance(state, torch.Tensor) else found
 
 
-def by_steps(
-    step: Step, function: Any, args: Any, kwargs: Any, n: int, *, turned: bool = True, back: bool = True, before: bool = False
-) -> Any:
-    """All positions. Those of the second direction are `turned` before it, and `back` behind it; `before` gives the states
-    that steps begin with."""
+def by_steps(step: Step, order: Order, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """All positions."""
     x, hidden, arrays, biased, layers, _, _, both_ways, batch_first = args
     hidden = (hidden,) if isinstance(hidden, torch.Tensor) else hidden
     x = x.transpose(0, 1) if batch_first else x
@@ -105,10 +121,10 @@ def by_steps(
         for way in range(ways):
             own = arrays[size * (number + way) : size * (number + way + 1)]
             state, outputs = tuple(each[number + way] for each in hidden), []
-            for each in x.flip(0) if way and turned else x:
+            for each in x.flip(0) if way and order.turned else x:
                 last, state = state, stepped(step, state, each, own)
-                outputs.append((last if before else state)[0])
+                outputs.append((last if order.before else state)[0])
             ends.append(state)
-            found.append(torch.stack(outputs[::-1] if way and back else outputs))
+            found.append(torch.stack(outputs[::-1] if way and order.back else outputs))
         x = torch.cat(found, -1)
     return (x.transpose(0, 1) if batch_first else x), *map(torch.stack, zip(*ends, strict=True))
