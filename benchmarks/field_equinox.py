@@ -119,9 +119,9 @@ def _each_image_with_state(given: Any, images: Any) -> Any:
 PORTS = (
     Port("vit", partial(vit, "exactgelu")),
     Port("vit-presets", partial(vit, "gelu"), "jax activation gelu by tanh"),
-    Port("vit-average", partial(vit, "exactgelu", "avg"), "norm: gives [2, 17, 24] in jax, [2, 24] in torch"),
-    Port("swin", partial(swin, 1), "features.layers.1.layers.0.attn: "),
-    Port("swin-v2", partial(swin, 2), "features.layers.1.layers.0.attn.cpb_mlp_ln1: "),
+    Port("vit-average", partial(vit, "exactgelu", "avg"), "torch fc_norm where it is; jax fc_norm behind blocks"),
+    Port("swin", partial(swin, 1), "attn: torch relative_position_index 24 at [0]; jax 1.0 26 there"),
+    Port("swin-v2", partial(swin, 2), "attn: torch relative_coords_table -1.05664 at [0, 0, 0, 0]; jax 1.1 -1.3023 there"),
 )
 
 

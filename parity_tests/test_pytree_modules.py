@@ -134,6 +134,33 @@ def test_a_loop_over_layers_of_equinox(theirs):
     assert "blocks.2.norm" in {module.torch for module in report.modules}
 
 
+class TorchBiased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, places = nn.Parameter(torch.zeros(2 * T - 1)), torch.arange(T)
+        self.register_buffer("index", places[:, None] - places + T - 1)
+
+    def forward(self, x):
+        return (x @ x.mT + self.table[self.index]).softmax(-1) @ x
+
+
+class Biased(eqx.Module):
+    table: Any
+    index: Any
+
+    def __call__(self, x: Any) -> Any:
+        return jax.nn.softmax(x @ x.T + self.table[self.index], -1) @ x
+
+
+@pytest.mark.parametrize(
+    ("times", "said"), [(1, "EQUAL"), (2, f"DIFFERENT: the model: torch index {T - 1} at [0, 0]; jax index {2 * T - 2} there")]
+)
+def test_an_index_that_both_sides_hold(times, said):
+    theirs = jf.excite(TorchBiased().eval(), seed=0)
+    model = Biased(jnp.asarray(theirs.table.detach().numpy()), jnp.asarray(theirs.index.numpy() * times % (2 * T - 1)))
+    assert str(compared(theirs, model)).splitlines()[-1].startswith(said)
+
+
 @partial(jax.tree_util.register_dataclass, data_fields=["scale", "bias"], meta_fields=["eps"])
 @dataclass(frozen=True, slots=True)
 class OwnNorm:

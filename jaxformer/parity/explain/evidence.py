@@ -130,6 +130,7 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Ite
         if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
             rerun.jax_gradients = traced.gradients
         if rerun:
+            rerun.constants = traced.constants
             yield rerun
 
 

@@ -39,6 +39,7 @@ from jaxformer.parity.run.pair_modules import (
     without_uneven_gradients,
 )
 from jaxformer.parity.run.turned_axes import in_usual_orders
+from jaxformer.pytree import is_weight, named_leaves
 
 WHERE = "jax in float64"
 
@@ -77,6 +78,12 @@ class Traced:
         """torch's in float64, tied ones by all their names."""
         held = {name: as_float64(array) for name, array in self.reference.weights.items()}
         return held | {name: held[first] for name, first in self.reference.tied.items()}
+
+    @cached_property
+    def constants(self) -> dict[str, np.ndarray]:
+        """jax's own arrays that are no weights: whole numbers, and floats that are not trained."""
+        own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "") in "iuf"}
+        return {name: np.asarray(leaf) for name, leaf in own.items() if not is_weight(leaf) or name in self.rules.constants}
 
     @cached_property
     def stacks(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxformer.parity.explain.alterations import (
     losses,
+    of_buffers,
     of_children,
     of_discretisation,
     of_draws,
@@ -113,6 +114,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
     return (
         (losses.alterations_of(rerun), 1),
         (of_draws.alterations_of(rerun), 1),
+        (of_buffers.alterations_of(rerun), 1),
         (of_states(rerun), 1),
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),

@@ -60,9 +60,7 @@ def directions(operation: Operation, own: Any) -> Iterator[Alteration]:
         says = "has the second direction's steps in the first one's order"
         yield instead(operation, says, partial(by_steps, own, Order(turned=False, back=False)))
         yield instead(operation, "does not turn what the second one gives", partial(by_steps, own, Order(back=False)))
-        yield instead(
-            operation, "does not turn what the second one is given", partial(by_steps, own, Order(turned=False))
-        )
+        yield instead(operation, "does not turn what the second one is given", partial(by_steps, own, Order(turned=False)))
         yield instead(operation, "has its two directions exchanged", directions_exchanged)
 
 

@@ -66,6 +66,8 @@ class Rerun:
     """Of the user's call."""
     jax_gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's, of torch's parameters by name, where the array is what the user's call gives."""
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """jax's own arrays that are no weights, by name."""
     behind: Callable[[Any], Any] | None = None
     """What comes behind the array, in one run."""
     originals: list[tuple[Any, Any]] = field(default_factory=list)
@@ -208,7 +210,7 @@ class Rerun:
         return output
 
     def _reach(self, arrays: list[Any]) -> None:
-        self.found = arrays[self.place.number]
+        self.found = arrays[self.place.number].clone()  # it may be a buffer that is altered just now
         raise Reached
 
     def _arguments(self) -> Arguments:
