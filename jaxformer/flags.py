@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError, first_line, printable
+from jaxformer.jax_environment import jax_fault
 from jaxformer.signals import stop_listening
 
 T = TypeVar("T")
@@ -157,6 +158,8 @@ def refusal(error: Exception) -> tuple[str, int] | None:
         case OSError():
             place = f"{error.filename}: " if error.filename else "standard output or a file: "
             return printable(f"{place}{error.strerror or error}"), 2
+        case _ if fault := jax_fault(error):
+            return printable(fault), 2
     return None
 
 

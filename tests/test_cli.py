@@ -289,6 +289,33 @@ def test_standard_streams_that_are_closed_or_full(words, found):
     assert outcome("/bin/sh", "-c", f"{Path(sys.executable).with_name('jaxformer')} {words}") == found
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "command", "why"),
+    [
+        ("JAX_PLATFORMS", "abacus", ["runs", "RUN"], "'abacus' is not in the list of known backends"),
+        ("JAX_ENABLE_X64", "maybe", ["train", "qa"], "invalid truth value 'maybe'"),
+        ("XLA_FLAGS", "--xla_none=1", ["parity", "compare", "os:getcwd", "os:getcwd"], "Unknown flag in XLA_FLAGS"),
+    ],
+)
+def test_an_environment_in_which_jax_does_not_start(trained, monkeypatch, variable, value, command, why):
+    """No run is damaged then, no model differs from another, and no bug is ours."""
+    monkeypatch.setenv(variable, value)
+    words = [str(trained) if word == "RUN" else word for word in command]
+    code, said, error = outcome(sys.executable, "-m", "jaxformer", *words)
+    assert (code, said, error.count("\n")) == (2, "", 1), error
+    assert f"{variable}={value}: " in error
+    assert why in error
+    assert error.endswith("; change or unset it\n")
+
+
+def test_a_setting_of_jax_that_an_error_names(monkeypatch, refusal):
+    def main(_: list[str]) -> None:
+        raise ValueError("float32 and int32 are not promoted with jax_numpy_dtype_promotion=strict")
+
+    monkeypatch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+    assert refusal(main, []).startswith("jax does not work with JAX_NUMPY_DTYPE_PROMOTION=strict: float32 and int32")
+
+
 def test_qa_answers():
     code, said, error = outcome(sys.executable, "-m", "train.qa")
     assert (code, error) == (0, f"compiled programs are kept in {os.environ[FOLDER]}; --no-cache keeps none\n")
