@@ -8,6 +8,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import termios
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -287,6 +290,32 @@ def test_the_console_script():
 )
 def test_standard_streams_that_are_closed_or_full(words, found):
     assert outcome("/bin/sh", "-c", f"{Path(sys.executable).with_name('jaxformer')} {words}") == found
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [("info . --batch x", "--batch = 'x' is not a"), ("convert a b", "Missing from jaxfo"), ("runs --help", "usage: ")],
+)
+def test_in_a_narrow_terminal(words, begins):
+    """A refusal is plain there too, and help has an end."""
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (24, 1))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": ""}  # given, since readline sets COLUMNS behind Python's back
+    command = [sys.executable, "-m", "jaxformer", *words.split()]
+    done = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    killing = threading.Timer(60, done.kill)
+    killing.start()
+    said = b""
+    with suppress(OSError):  # the end, on Linux
+        while part := os.read(ours, 4096):
+            said += part
+    killing.cancel()
+    os.close(ours)
+    assert done.wait() == (0 if begins == "usage: " else 2)
+    lines = re.sub(r"\x1b\[\d*m", "", said.decode()).splitlines()
+    assert lines[0].startswith(begins)
+    assert len(lines) == 1 or begins == "usage: "
 
 
 @pytest.mark.parametrize(
