@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 from jaxformer.errors import InputError
 from jaxformer.signals import cleaned_up
@@ -19,9 +20,11 @@ NOT_OFFERED = errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.ENOTS
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write a file or a folder: at the end it gets the name `path`; where an error ends it, nothing is left."""
-    unfinished = path.with_name(path.name + UNFINISHED)
-    remove(unfinished)
+    """Where to write a file or a folder: at the end it gets the name `path`; where an error ends it, nothing is left.
+
+    The place has a name of its own: another process may write the same path, and a like name may be somebody's.
+    """
+    unfinished = path.with_name(f"{path.name}.{token_hex(4)}{UNFINISHED}")
     with cleaned_up(partial(remove, unfinished)):
         try:
             yield unfinished
