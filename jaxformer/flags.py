@@ -170,6 +170,8 @@ def refusal(error: Exception) -> tuple[str, int] | None:
             return printable(str(error)), getattr(error, "exit_code", 2)
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
             return f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", 2
+        case Warning():  # where the user has Python raise them
+            return printable(f"{error} (a warning, which PYTHONWARNINGS or -W makes an error)"), 2
         case MemoryError():
             return f"out of memory: {first_line(error)}; take a smaller batch or model", 2
         case BrokenPipeError():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -335,6 +336,11 @@ def test_an_environment_in_which_jax_does_not_start(trained, monkeypatch, variab
     assert f"{variable}={value}: " in error
     assert why in error
     assert error.endswith("; change or unset it\n")
+
+
+def test_a_warning_that_the_user_makes_an_error(refusal):
+    said = refusal(lambda _: warnings.warn("a line is damaged", stacklevel=2), [])
+    assert said == "a line is damaged (a warning, which PYTHONWARNINGS or -W makes an error)"
 
 
 def test_a_setting_of_jax_that_an_error_names(monkeypatch, refusal):
