@@ -5,10 +5,11 @@ import difflib
 import io
 import os
 import re
+import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -16,10 +17,13 @@ from typing import Any, NoReturn, TypeVar
 from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError, first_line, printable
+from jaxformer.jax_environment import jax_fault
 from jaxformer.signals import stop_listening
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
+NARROWEST, WIDEST = 40, 10_000
+"""Columns of help, at least, and of a refusal, which is one line."""
 
 
 def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | None = None) -> T:
@@ -29,7 +33,7 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     printed = io.StringIO()
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(printed), _with_files():
+        with contextlib.redirect_stderr(printed), _with_files(), _terminal(arguments):
             value, unknown = tyro.cli(kind, prog=prog, args=list(arguments), return_unknown_args=True, **given)
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -41,6 +45,22 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
         near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
         raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
     return value
+
+
+@contextlib.contextmanager
+def _terminal(arguments: Sequence[str]) -> Iterator[None]:
+    """Inside, tyro writes its help for the terminal, and a refusal without colours and ends of lines, which are not for it."""
+    changes = {"COLUMNS": str(WIDEST), "TERM": "dumb"}
+    if {"-h", "--help"} & {*arguments}:
+        changes = {"COLUMNS": str(max(NARROWEST, shutil.get_terminal_size().columns))}
+    before = {name: os.environ.pop(name) for name in changes if name in os.environ}
+    os.environ |= changes
+    try:
+        yield
+    finally:
+        for name in changes:
+            del os.environ[name]
+        os.environ |= before
 
 
 def _with_files() -> contextlib.AbstractContextManager[Any]:
@@ -150,6 +170,8 @@ def refusal(error: Exception) -> tuple[str, int] | None:
             return printable(str(error)), getattr(error, "exit_code", 2)
         case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
             return f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", 2
+        case Warning():  # where the user has Python raise them
+            return printable(f"{error} (a warning, which PYTHONWARNINGS or -W makes an error)"), 2
         case MemoryError():
             return f"out of memory: {first_line(error)}; take a smaller batch or model", 2
         case BrokenPipeError():
@@ -157,6 +179,8 @@ def refusal(error: Exception) -> tuple[str, int] | None:
         case OSError():
             place = f"{error.filename}: " if error.filename else "standard output or a file: "
             return printable(f"{place}{error.strerror or error}"), 2
+        case _ if fault := jax_fault(error):
+            return printable(fault), 2
     return None
 
 

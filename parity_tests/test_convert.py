@@ -85,23 +85,25 @@ def test_a_folder_comes_back_bit_for_bit_with_a_certificate(gpt2, tmp_path, caps
     assert {name: json.loads(it) if name == "config.json" else it for name, it in written.items()} == {
         name: json.loads(it) if name == "config.json" else it for name, it in wanted.items()
     }
-    assert found["torch"] == found["jax"] == {"model.safetensors": found["jax"]["model.safetensors"]}
+    assert found["torch"]["model.safetensors"] == found["jax"]["model.safetensors"]
+    assert {*found["torch"]} == {"config.json", "model.safetensors"} < {*found["jax"]} == {*written}
     assert {"jaxformer", "transformers", "torch", "jax", "numpy"} <= {*found["versions"]}
     assert [check["status"] for check in found["checks"]] == ["equal"] * 4
 
     _, lines = run(capsys, "info", tmp_path / "it", "--tensors")
     shown = dict(line.split(maxsplit=1) for line in lines)
     assert shown["family"] == "gpt2, of transformers"
-    assert shown["certificate"].endswith(f"beside transformers {transformers.__version__}; the weights are unchanged")
-    weights = tmp_path / "it/model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    _, lines = run(capsys, "info", tmp_path / "it")
-    assert lines[-1].endswith("the weights have changed since: model.safetensors")
-    (tmp_path / "it/parity.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"parity.json is damaged, or not a certificate"):
-        dispatch(["info", str(tmp_path / "it")])
+    assert shown["certificate"].endswith(f"beside transformers {transformers.__version__}; its files are unchanged")
+    damages = {"config.json": (b"gelu_new", b"relu"), "model.safetensors": (written["model.safetensors"][-4:], b"four")}
+    for name, (old, new) in damages.items():
+        (tmp_path / "it" / name).write_bytes(written[name].replace(old, new))
+        _, lines = run(capsys, "info", tmp_path / "it")
+        assert lines[-1].endswith(f"; changed since: {name}")
+        (tmp_path / "it" / name).write_bytes(written[name])
+    for text in ("{}", json.dumps(found | {"verdict": "DIFFERENT"})):
+        (tmp_path / "it/parity.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"parity.json is damaged, or not a certificate"):
+            dispatch(["info", str(tmp_path / "it")])
 
 
 def test_a_certificate_tells_a_difference(gpt2, tmp_path):

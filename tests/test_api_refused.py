@@ -147,6 +147,23 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "a str cannot be saved; give a model of class GPT, Encoder, EncoderDecoder",
     ),
     "no folder": (lambda: jf.save(GPT, ""), "folder is empty; give a path"),
+    "a path that is none": (lambda: jf.load("a\0b"), "path = 'a\\x00b' is not a path (embedded null byte); give another"),
+    "a path without an end": (
+        lambda: jf.load("x" * 5000),
+        f"path = '{39 * 'x'} is not a path (File name too long); give another",
+    ),
+    "a model that is not finite": (
+        lambda: jf.save(jax.tree.map(lambda leaf: leaf / 0, GPT), "never"),
+        "embed.position.table holds NaN or infinity, and load would refuse the model; save one that is finite",
+    ),
+    "torch's bfloat16 for ids": (
+        lambda: GPT(torch.ones(1, 3, dtype=torch.bfloat16)),
+        "ids are of type torch.bfloat16; give integers",
+    ),
+    "a cache of half a token": (
+        lambda: GPT.last_hidden_state(IDS, replace(jf.empty_cache(GPT, 1, 8), length=2.5)),
+        "the cache holds 2.5 tokens; give one that empty_cache, or a model, returned",
+    ),
     "a model to load": (lambda: jf.load(GPT), "path is a GPT; give a path"),
     "a tokenizer from a number": (lambda: jf.Tokenizer.load(5), "path = 5 is an int; give a path"),
     "a number for a tokenizer": (

@@ -8,6 +8,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import termios
+import threading
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -287,6 +291,64 @@ def test_the_console_script():
 )
 def test_standard_streams_that_are_closed_or_full(words, found):
     assert outcome("/bin/sh", "-c", f"{Path(sys.executable).with_name('jaxformer')} {words}") == found
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [("info . --batch x", "--batch = 'x' is not a"), ("convert a b", "Missing from jaxfo"), ("runs --help", "usage: ")],
+)
+def test_in_a_narrow_terminal(words, begins):
+    """A refusal is plain there too, and help has an end."""
+    ours, its = os.openpty()
+    termios.tcsetwinsize(its, (24, 1))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": ""}  # given, since readline sets COLUMNS behind Python's back
+    command = [sys.executable, "-m", "jaxformer", *words.split()]
+    done = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment)
+    os.close(its)
+    killing = threading.Timer(60, done.kill)
+    killing.start()
+    said = b""
+    with suppress(OSError):  # the end, on Linux
+        while part := os.read(ours, 4096):
+            said += part
+    killing.cancel()
+    os.close(ours)
+    assert done.wait() == (0 if begins == "usage: " else 2)
+    lines = re.sub(r"\x1b\[\d*m", "", said.decode()).splitlines()
+    assert lines[0].startswith(begins)
+    assert len(lines) == 1 or begins == "usage: "
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "command", "why"),
+    [
+        ("JAX_PLATFORMS", "abacus", ["runs", "RUN"], "'abacus' is not in the list of known backends"),
+        ("JAX_ENABLE_X64", "maybe", ["train", "qa"], "invalid truth value 'maybe'"),
+        ("XLA_FLAGS", "--xla_none=1", ["parity", "compare", "os:getcwd", "os:getcwd"], "Unknown flag in XLA_FLAGS"),
+    ],
+)
+def test_an_environment_in_which_jax_does_not_start(trained, monkeypatch, variable, value, command, why):
+    """No run is damaged then, no model differs from another, and no bug is ours."""
+    monkeypatch.setenv(variable, value)
+    words = [str(trained) if word == "RUN" else word for word in command]
+    code, said, error = outcome(sys.executable, "-m", "jaxformer", *words)
+    assert (code, said, error.count("\n")) == (2, "", 1), error
+    assert f"{variable}={value}: " in error
+    assert why in error
+    assert error.endswith("; change or unset it\n")
+
+
+def test_a_warning_that_the_user_makes_an_error(refusal):
+    said = refusal(lambda _: warnings.warn("a line is damaged", stacklevel=2), [])
+    assert said == "a line is damaged (a warning, which PYTHONWARNINGS or -W makes an error)"
+
+
+def test_a_setting_of_jax_that_an_error_names(monkeypatch, refusal):
+    def main(_: list[str]) -> None:
+        raise ValueError("float32 and int32 are not promoted with jax_numpy_dtype_promotion=strict")
+
+    monkeypatch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+    assert refusal(main, []).startswith("jax does not work with JAX_NUMPY_DTYPE_PROMOTION=strict: float32 and int32")
 
 
 def test_qa_answers():

@@ -4,7 +4,7 @@ from jaxformer import __version__
 from jaxformer.signals import listen
 from jaxformer.streams import open_closed_streams
 
-HELP = ("-h", "--help", "help")
+HELP, VERSION = ("-h", "--help", "help"), "--version"
 
 
 def dispatch(arguments: list[str]) -> int | None:
@@ -12,7 +12,7 @@ def dispatch(arguments: list[str]) -> int | None:
     from jaxformer.cli.commands import GROUPS, find, usage
 
     first, *rest = arguments or HELP
-    if first == "--version":
+    if first == VERSION:
         print(f"jaxformer {__version__}")
     elif first == "help" and rest:
         return dispatch([*rest, "--help"])
@@ -32,4 +32,13 @@ def main(*command: str) -> None:
     listen()
     from jaxformer.flags import run
 
-    run(lambda arguments: dispatch([*command, *arguments]))
+    run(lambda arguments: checked([*command, *arguments]))
+
+
+def checked(arguments: list[str]) -> int | None:
+    """The same, where XLA_FLAGS are some that XLA takes."""
+    if not {*HELP, VERSION} & {*arguments}:
+        from jaxformer.jax_environment import check_xla_flags
+
+        check_xla_flags()
+    return dispatch(arguments)

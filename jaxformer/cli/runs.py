@@ -8,6 +8,7 @@ import tyro
 
 from jaxformer.errors import CheckpointError, InputError, JaxformerError, printable
 from jaxformer.flags import parse
+from jaxformer.jax_environment import check_jax
 from jaxformer.training.metrics import Line
 from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
 
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
     found = [path for path in [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())] if (path / CONFIG).is_file()]
     if not found:
         raise InputError(f"{folder} holds no runs; give a folder that holds some, or a run")
+    check_jax()
     verdicts = []
     for path in found:
         run, lines = RunFolder(path), []

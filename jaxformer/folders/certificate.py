@@ -1,6 +1,6 @@
 """A certificate: that converted weights were compared with transformers' own model, what was found, and in which files.
 
-It is `parity.json` beside the converted weights; whoever reads it sees whether these have changed since.
+It is `parity.json` beside the converted files; whoever reads it sees whether one of these has changed since.
 """
 
 import json
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import __version__
-from jaxformer.checksums import checksum
+from jaxformer.checksums import checksum, sealed, unsealed
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.state_files import weight_files
 from jaxformer.errors import CheckpointError, MissingPackageError
@@ -24,6 +24,7 @@ from jaxformer.nn import padding_mask
 from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import named_weights
+from jaxformer.training.runs import CONFIG
 from jaxformer.whole_files import written_whole
 
 NAME = "parity.json"
@@ -37,7 +38,7 @@ def certificate_of(out: Path) -> Path:
 
 
 def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> Report:
-    """Compare a converted model, which was read from `files`, with transformers' own, and write what was found into `path`.
+    """Compare a converted model, which was written into `files`, with transformers' own, and write what was found into `path`.
 
     Weights in bfloat16 or float16 are compared as they are, and what both models make of them in float32 and float64: each
     rounds at other places. MissingPackageError where transformers or torch is not installed.
@@ -67,11 +68,11 @@ def certify(source: Checkpoint, model: Model, files: list[Path], path: Path) -> 
         },
         "model_type": source.kind.name,
         "dtype": dtype,
-        "torch": checksums(weight_files(source.place)),
+        "torch": checksums([*weight_files(source.place), source.place / CONFIG]),
         "jax": checksums(files),
     }
     with written_whole(path) as unfinished:
-        unfinished.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", "utf-8")
+        unfinished.write_text(json.dumps(sealed(found), indent=1, allow_nan=False) + "\n", "utf-8")
     return report
 
 
@@ -137,18 +138,18 @@ def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array)
 
 
 def read_certificate(folder: Path) -> str:
-    """What the certificate of a folder says, and whether its weights are still the ones it is about."""
+    """What the certificate of a folder says, and whether the files are still those that it is about."""
     path = folder / NAME
     if not path.is_file():
         return "none; jaxformer convert ... --verify writes one"
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+        found: Mapping[str, Any] = unsealed(json.loads(path.read_text("utf-8")))
         verdict, version = str(found["verdict"]), str(found["versions"]["transformers"])
         changed = [name for name, digest in found["jax"].items() if _digest(folder, name) != digest]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{path} is damaged, or not a certificate: {error!r:.80}; write it again with --verify"
         raise CheckpointError(said) from None
-    since = f"the weights have changed since: {', '.join(changed)}" if changed else "the weights are unchanged"
+    since = f"changed since: {', '.join(changed)}" if changed else "its files are unchanged"
     return f"{verdict}; beside transformers {version}; {since}"
 
 

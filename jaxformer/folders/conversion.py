@@ -29,9 +29,9 @@ class Converted:
     model: Model
     """As it was read again."""
     files: list[Path]
-    """Where its tensors are."""
+    """All that was written."""
     state: Mapping[str, Any]
-    """The tensors there."""
+    """The tensors in them."""
     said: str
     """The verdict of the round trip."""
 
@@ -54,8 +54,8 @@ def convert(
         back = replace(source, model=model_of(state, model.config, source.family))
     else:
         write_folder(model, out, "hf" if to == "hf" else "jax", source)
-        files = weight_files(out) if to == "hf" else [out / WEIGHTS]
-        state, back = open_state(files[0]), open_path(out)
+        files = sorted(out.iterdir())
+        state, back = open_state(weight_files(out)[0] if to == "hf" else out / WEIGHTS), open_path(out)
     again = tensors_to_torch(back.model, back.family)
     wanted = tensors_to_torch(model, back.family)
     if lost := [name for name, array in wanted.items() if not same_bits(array, again[name])]:

@@ -6,6 +6,7 @@ Only the JAX side has runs: the twin has none.
 import json
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ MOST_BYTES = 2**27
 """Of a config.json; one with a table of numbers has 20 million."""
 BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
 """What a run leaves that ended before its first checkpoint."""
-AT_ONCE = {LOCK, CONFIG + UNFINISHED, MANIFEST + UNFINISHED}
+AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
 """What it leaves that has no manifest yet."""
 LEFTOVERS = f"*{UNFINISHED}", f"{EVALUATED}/*{UNFINISHED}", f"{CHECKPOINTS}/*.orbax-checkpoint-tmp", f"{CHECKPOINTS}/tmp*"
 """What a process leaves that is killed while it writes."""
@@ -97,10 +98,9 @@ class RunFolder:
     @property
     def _has_other_files(self) -> bool:
         """Whether there is what no run leaves that ends before its first checkpoint. A manifest tells whose the files are."""
-        try:
-            left = BEGUN | {path.name for path in self._leftovers} if self.manifest.entries else AT_ONCE
-        except CheckpointError:
-            left = AT_ONCE
+        left = {path.name for pattern in AT_ONCE for path in self.path.glob(pattern)}
+        with suppress(CheckpointError):
+            left = BEGUN | {path.name for path in self._leftovers} if self.manifest.entries else left
         return not {path.name for path in self.path.iterdir()} <= left
 
     @property

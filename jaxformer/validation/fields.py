@@ -1,6 +1,7 @@
 """Single values, checked where they come in: one line names the field, the value found and the value wanted."""
 
 import difflib
+import errno
 import math
 import os
 import stat
@@ -92,12 +93,18 @@ def check_seed(seed: object) -> None:
     check_size("seed", seed, least=0, most=LARGEST_SEED)
 
 
-def check_path(name: str, path: object) -> Path:
-    """A path, or a string, as a path; an empty one would be the current folder without a word."""
+def check_path(name: str, path: Any) -> Path:
+    """A path, or a string, as a path that the system takes; an empty one would be the current folder without a word."""
     check_kind(name, path, (str, os.PathLike), "a path")
     if path == "":
         raise InputError(f"{name} is empty; give a path")
-    return Path(path)  # pyright: ignore[reportArgumentType]
+    try:
+        os.stat(path)
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"{name} = {str(path)!r:.40} is not a path ({why}); give another") from None
+    return Path(path)
 
 
 def check_file(path: Path) -> Path:

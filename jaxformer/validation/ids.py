@@ -21,6 +21,8 @@ def as_array(ids: Any) -> Tokens:
         return ids
     try:
         return np.asarray(ids)
+    except TypeError:  # of torch's bfloat16
+        raise InputError(f"ids are of type {getattr(ids, 'dtype', type(ids).__name__)}; give integers") from None
     except ValueError:
         raise InputError("rows of ids have different lengths; pad them to one, and mask the padding") from None
 

@@ -145,6 +145,8 @@ def check_room(cache: Any, n_tokens: int, context: int) -> None:
     if cache is not None:
         check_is_cache(cache)
         held = int(cache.length)
+        if held < 0 or "int" not in str(getattr(cache.length, "dtype", type(cache.length))):
+            raise InputError(f"the cache holds {cache.length} tokens; give one that empty_cache, or a model, returned")
         if held + n_tokens > cache.capacity:
             raise InputError(f"the cache holds {held} tokens and {n_tokens} more exceed its {cache.capacity}")
         if held + n_tokens > context:

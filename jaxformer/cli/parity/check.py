@@ -9,6 +9,7 @@ from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import JaxName, JudgeFlags, ReportFlags
 from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
+from jaxformer.jax_environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Check, arguments, prog="jaxformer parity check")
     use_cache(flags.cache)
+    check_jax()
     from jaxformer.parity.compare import check
     from jaxformer.parity.record.archive import load
 

@@ -7,6 +7,7 @@ from jaxformer.cli.parity.names import load, model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, JaxName, JudgeFlags, ReportFlags, TorchName
 from jaxformer.compilation_cache import use_cache
 from jaxformer.flags import parse
+from jaxformer.jax_environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Compare, arguments, prog="jaxformer parity compare")
     use_cache(flags.cache)
+    check_jax()
     torch_model, call_torch = model_and_call(flags.torch)
     jax_model, call_jax = model_and_call(flags.jax)
     from jaxformer.parity.compare import compare

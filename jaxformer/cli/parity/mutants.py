@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.flags import parse
+from jaxformer.jax_environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,7 @@ class Mutants(CacheFlag):
 def main(arguments: list[str]) -> int:
     """Run every mutant."""
     use_cache(parse(Mutants, arguments, prog="jaxformer parity mutants").cache)
+    check_jax()
     from jaxformer.selfcheck import run
 
     return run.main()

@@ -1,0 +1,64 @@
+"""The environment that jax starts in. Where a variable keeps it from working, no model and no file is to blame."""
+
+import os
+import re
+import warnings
+from contextlib import suppress
+
+from jaxformer.errors import InputError, first_line
+
+
+def check_jax() -> None:
+    """InputError where jax does not start, or cannot compute. For what would take that for a fault of something else."""
+    try:
+        compute()
+    except Exception as error:
+        raise InputError(jax_fault(error)) from None
+
+
+def compute() -> None:
+    """As little as there is."""
+    import jax
+
+    jax.block_until_ready(jax.numpy.arange(2) + 1)
+
+
+def jax_fault(error: Exception) -> str:
+    """What of the environment is behind an error: a variable that it names, or what keeps jax from computing; else ''."""
+    given = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+    named = [name for name in given if {name, name.lower()} & {*re.findall(r"\w+", str(error))}]
+    if not named:
+        with suppress(Exception):
+            compute()
+            return ""
+        named = [name for name in given if "CACHE" not in name]
+    shown = " ".join(f"{name}={given[name]}" for name in named)
+    remedy = "change or unset it" if shown else "see that its packages are for this machine"
+    return f"jax does not work{shown and ' with '}{shown}: {first_line(error)}; {remedy}"
+
+
+def check_xla_flags() -> None:
+    """InputError for XLA_FLAGS that XLA refuses, for it ends the process with a code that has another meaning here.
+
+    A fork lets XLA read them: call it before jax has its devices.
+    """
+    if not (flags := os.environ.get("XLA_FLAGS")):
+        return
+    from jaxlib import xla_client
+
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the other threads are not needed there
+        child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(writing, 2)
+            xla_client.CompileOptions()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8", errors="replace") as pipe:
+        said = pipe.read()
+    if os.waitpid(child, 0)[1]:
+        why = said.partition("] ")[2].partition("\n")[0]
+        raise InputError(f"XLA_FLAGS={flags}: {why or 'XLA refuses them'}; change or unset it")
