@@ -242,7 +242,7 @@ def test_a_learning_rate_far_too_high_stops_and_goes_on_with_a_lower_one(text_fi
         rf"\d+ to \d+; go on from the last checkpoint with --resume --out {out} and a lower --optimizer.learning-rate",
         said,
     )
-    assert capsys.readouterr().out.count("is not finite: skipped") == 3
+    assert re.findall(r"is not finite: skipped, (\d) of", capsys.readouterr().out)[-1] == "3"  # a dispatch may have several
     assert not (out / "weights.safetensors").exists()
     assert RunFolder.open(out).metrics == []
     with pytest.warns(UserWarning, match=r"^the learning rate is 0.001 from here on, and was 1e\+30: the run is no longer the"):

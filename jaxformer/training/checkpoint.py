@@ -6,7 +6,6 @@ Only the JAX side has runs: the twin has none.
 import errno
 import gc
 import hashlib
-import itertools
 import logging
 import os
 import shutil
@@ -96,12 +95,7 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
             leaves = named_leaves(state)
-            described = {
-                "sha256": digest(state),
-                "names": [*leaves],
-                "step": step,
-                "run": identity,
-            }
+            described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": identity}
             if mesh_name() != ONE_DEVICE:
                 described["mesh"] = mesh_name()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
@@ -221,8 +215,11 @@ def _from_its_mesh(folder: Path, step: int, state: PyTree, mesh: str) -> PyTree:
 def _set_aside(path: Path, why: str) -> None:
     if not is_first():
         return
-    names = (f"{path.name}.{why}{again}" for again in ("", *(f"-{n}" for n in itertools.count(2))))
-    path.rename(next(aside for name in names if not (aside := path.with_name(name)).exists()))
+    aside, number = path.with_name(f"{path.name}.{why}"), 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.{why}-{number}")
+    path.rename(aside)
 
 
 @contextmanager
