@@ -57,13 +57,16 @@ def test_an_encoder_decoder_step_is_equal_in_every_activation_gradient_and_updat
 
 
 def test_a_step_of_the_users_own(eight):
-    right, wrong, forgets, stale, lacks, *refused = eight["own steps"]
+    right, wrong, forgets, bound, stale, lacks, *refused = eight["own steps"]
     assert right == "EQUAL: loss, updates (tier A)", right
     assert wrong.startswith("DIFFERENT: updates: first model.embed"), wrong
     assert wrong.endswith(
         "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
     )
     assert forgets.startswith("DIFFERENT: updates: first model.embed"), forgets
+    assert bound.endswith(
+        "; no other mesh could be tried, nor one device: make the step's shard_map inside of it, to be told which axis"
+    )
     assert stale.endswith("axis data: copies differ: a device has an older or another value"), stale
     assert lacks.endswith("count: the mesh does not give it"), lacks
     wanted = "give step(state, batch, key) -> (TrainState, mean loss), the loss as a jax array"

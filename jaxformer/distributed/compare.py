@@ -45,6 +45,7 @@ NO_TRACE = (
     "give an optimizer that takes more of them"
 )
 NO_AXIS = "; on one device it differs too: no axis is at fault, but the step itself, as in how it accumulates parts of a batch"
+NOT_TRIED = "; no other mesh could be tried, nor one device: make the step's shard_map inside of it, to be told which axis"
 COUNTS = "health."
 """Leaves of a train state that our own runs keep beside the step."""
 OnMesh = Callable[[], AbstractContextManager[Any]]
@@ -160,8 +161,11 @@ def judge(case: Case, mesh: MeshConfig, reference: Recorded, around: OnMesh = nu
         fit, cause = explain(placed, np.asarray(theirs[place])) if placed else ([], "")
         if not fit and name == "loss":
             fit, cause = unequal_mean(case, mesh, around)
-        if placed and case.step is not None and cause != STALE and different_alone(case, "data", 1, reference, around):
-            stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{NO_AXIS}"))
+        is_own = placed and case.step is not None and cause != STALE
+        lone = different_alone(case, "data", 1, reference, around) if is_own else False
+        if lone or (lone is None and not cause):
+            why = NO_AXIS if lone else NOT_TRIED
+            stages.append(Stage(name, "different", f"first {place.lstrip('0123456789 ')}: {how_far}{why}"))
             continue
         if placed and len(fit) != 1 and cause != STALE:
             alone = alone or list(axes_at_fault(case, mesh, reference, around))
@@ -265,14 +269,14 @@ def axes_at_fault(case: Case, mesh: MeshConfig, reference: Recorded, around: OnM
     yield from alone or axes
 
 
-def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool:
-    """Whether a mesh of one axis differs, in what is compared. An own step may run on its own mesh alone, and tells nothing."""
+def different_alone(case: Case, axis: str, size: int, reference: Recorded, around: OnMesh) -> bool | None:
+    """Whether a mesh of one axis differs, in what is compared; None where an own step runs on its own mesh alone."""
     try:
         found, devices = case.on(MeshConfig(**{axis: size}), around)
     except Exception:
         if case.step is None:
             raise
-        return False
+        return None
     found = without(found, found.updates.keys() - reference.updates.keys())
     pairs = ((name, getattr(found, name), getattr(reference, name)) for name in STAGES)
     return any(first_difference(name, ours, theirs, devices) for name, ours, theirs in pairs if ours or name not in INSIDE)
