@@ -273,5 +273,7 @@ def test_a_tied_head_under_both_of_its_names(float64):
 def test_a_state_dict_is_no_module():
     model = GPT(CONFIG).double()
     optimizer = torch.optim.Adam(model.parameters())
-    with pytest.raises(InputError, match=r"^torch_model is a OrderedDict; give the torch.nn.Module that the optimizer trains$"):
+    with pytest.raises(
+        InputError, match=r"^torch_model is an OrderedDict; give the torch.nn.Module that the optimizer trains$"
+    ):
         from_torch_training(model.state_dict(), optimizer, like())

@@ -118,6 +118,7 @@ def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
 
+@pytest.mark.filterwarnings("ignore:.* has lost its manifest")
 def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     weights = safetensors.numpy.load_file(copy / "weights.safetensors")

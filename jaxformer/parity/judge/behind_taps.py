@@ -70,8 +70,11 @@ class Blame:
 
 
 def shared_code(traced: Traced, site: Site) -> Site | None:
-    """Whose code makes what a tap shows, and goes on to others; a call with taps inside of it is its own."""
-    taps = [each for each in traced.normal_run.taps if each in traced.pairs and each not in traced.valid]
+    """Whose code makes what a tap shows, and goes on to others; a call with taps inside of it is its own. A running statistic
+    goes nowhere."""
+    pairs, buffers = traced.pairs, traced.reference.buffers
+    taps = [each for each in traced.normal_run.taps if each in pairs and each not in traced.valid]
+    taps = [each for each in taps if pairs[each].path not in buffers]
     if site in taps:
         return code_of(traced, site)
     return site if site in {code_of(traced, each) for each in taps} else None
