@@ -102,7 +102,7 @@ def described(given: Any) -> str:
     """What a function gave, for a person."""
     if isinstance(given, tuple):
         return f"({', '.join(type(each).__name__ for each in given)})"
-    return "None" if given is None else f"{type_of(given)}"
+    return "None" if given is None else type_of(given)
 
 
 def run(step: Callable[..., Any], *given: Any) -> Any:

@@ -117,7 +117,7 @@ def check_rows(batch: Any, mesh: MeshConfig) -> None:
         which = f"batch.{name}" if name else "the batch"
         kind = getattr(leaf, "dtype", None)
         if kind is None or not np.ndim(leaf) or not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, np.bool_)):
-            is_what = f"{type_of(leaf)}" if kind is None else f"an array of {kind} with {np.ndim(leaf)} axes"
+            is_what = type_of(leaf) if kind is None else f"an array of {kind} with {np.ndim(leaf)} axes"
             raise InputError(f"{which} is {is_what}; give arrays of numbers, whose first axis is that of rows")
         rows = np.shape(leaf)[0]
         if rows % mesh.rows:

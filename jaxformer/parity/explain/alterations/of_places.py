@@ -158,23 +158,18 @@ def elsewhere(module: Any, total: Operation, at: int | None) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def before(module: Any, other: Any) -> Iterator[None]:
+def before(module: Any, other: Any) -> Inside:
     """Inside, a module is left out in its place, and comes before another one."""
     forward, following = module.forward, other.forward
-    with together(
-        replaced(module, "forward", its_input),
-        replaced(other, "forward", lambda x, *args, **kwargs: following(forward(x), *args, **kwargs)),
-    ):
-        yield
+    return put_beside(module, other, lambda x, *args, **kwargs: following(forward(x), *args, **kwargs))
 
 
-@contextmanager
-def behind(module: Any, other: Any) -> Iterator[None]:
+def behind(module: Any, other: Any) -> Inside:
     """Inside, a module is left out in its place, and comes behind another one."""
     forward, first = module.forward, other.forward
-    with together(
-        replaced(module, "forward", its_input),
-        replaced(other, "forward", lambda *args, **kwargs: forward(first(*args, **kwargs))),
-    ):
-        yield
+    return put_beside(module, other, lambda *args, **kwargs: forward(first(*args, **kwargs)))
+
+
+def put_beside(module: Any, other: Any, both: Callable[..., Any]) -> Inside:
+    """Inside, a module is left out in its place, and another one is both."""
+    return together(replaced(module, "forward", its_input), replaced(other, "forward", both))
