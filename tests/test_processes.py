@@ -142,7 +142,7 @@ def test_a_phase_is_waited_for_as_its_kind_has_taken(phases, longest, seconds, s
     group = groups.Group(Seat(0, len(phases), "", 0), Met({}, ["pid 1"] * len(phases), ""))
     group.work.kind, group.work.number, group.work.longest = phases[0], 7, longest
     monkeypatch.setattr(groups.Group, "end", lambda _, said: ended.append(said))
-    seen = {i: {"marks": 0, "kind": kind, "number": 7, "at": "main"} for i, kind in enumerate(phases) if i}
+    seen = {i: {"marks": 0, "kind": kind, "number": 7, "waits": False, "at": "main"} for i, kind in enumerate(phases) if i}
     watch, ended = Watch(group, Limits(), seen=seen), []
     for _ in range(seconds):  # the first beat tells nothing yet
         watch._judge()
@@ -158,8 +158,30 @@ def test_a_phase_in_which_programs_run_gets_on(monkeypatch):
     with groups.timed("the evaluation of step", 7):
         before = group.work.marks
         groups.run_together(mock.Mock(), 3)
-        assert (group.work.marks, group.work.kind) == (before + 1, "the evaluation of step")
-    assert (group.work.marks, group.work.kind, [*group.work.longest]) == (before + 2, "", ["the evaluation of step"])
+        assert (group.work.marks, group.work.kind) == (before + 2, "the evaluation of step")
+    assert (group.work.marks, group.work.kind) == (before + 3, "")
+
+
+def test_a_step_is_not_waited_for_as_long_as_its_compilation(monkeypatch):
+    group = groups.Group(Seat(0, 1, "", 0), Met({}, ["pid 1"], ""))
+    monkeypatch.setattr(groups, "_groups", [group])
+    f = mock.Mock()
+    f.lower().compile = lambda: time.sleep(0.05)
+    with groups.timed("step", 7):
+        groups.run_together(f)
+    assert group.work.longest["the compilation of step"] >= 0.05 > group.work.longest["step"]
+
+
+def test_who_waits_for_another_is_not_the_one_that_is_stuck(monkeypatch):
+    group = groups.Group(Seat(0, 2, "", 0), Met({}, ["pid 1", "pid 2"], ""))
+    compilation = "the compilation of step"
+    group.work.kind, group.work.waits, group.work.longest = compilation, True, {compilation: 50.0, "step": 1.0}
+    monkeypatch.setattr(groups.Group, "end", lambda _, said: ended.append(said))
+    seen = {1: {"marks": 0, "kind": "step", "number": 7, "waits": False, "at": "main"}}
+    watch, ended = Watch(group, Limits(), seen=seen), []
+    for _ in range(32):
+        watch._judge()
+    assert ended[0].startswith("step 7 has not ended for 31 s (the longest took 1.0 s): ")
 
 
 def test_all_come_to_their_end_together():
@@ -280,7 +302,7 @@ listen()
 from jaxformer.processes import launch
 @contextmanager
 def two(*_):
-    code = "import time; print(1, flush=True); time.sleep(60)"
+    code = "import os, time; os.write(1, bytes([49, 10])); time.sleep(60)"
     yield [subprocess.Popen([sys.executable, "-c", code], start_new_session=True) for _ in range(2)]
 launch.started = two
 sys.exit(launch.launch(2, [], []))

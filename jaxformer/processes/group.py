@@ -29,8 +29,12 @@ class Work:
     """Of the phase that it is in, as "step"; empty between phases."""
     number: int = 0
     """The step that the phase belongs to."""
+    waits: bool = False
+    """For what another process says; it is not the one that keeps the others."""
+    begun: float = 0.0
+    """When its phase began, or went on behind a compilation."""
     longest: dict[str, float] = field(default_factory=dict)
-    """Kind -> seconds of the longest phase so far."""
+    """Kind -> seconds of the longest phase so far; what was compiled in it counts as a kind of its own."""
 
 
 @dataclass
@@ -61,11 +65,14 @@ class Group:
 
     def exchange(self, value: Any) -> list[Any]:
         """What every process says, in the order of their numbers, once all have said it; values are those of json."""
+        self.work.waits = True
         if self.seat.number:
             self.tell(value=value)
-            return self.inbox[0].get()
-        values = [value, *(self.inbox[number].get() for number in range(1, self.seat.count))]
-        self.tell(value=values)
+            values = self.inbox[0].get()
+        else:
+            values = [value, *(self.inbox[number].get() for number in range(1, self.seat.count))]
+            self.tell(value=values)
+        self.work.waits = False
         return values
 
     def end(self, said: str, code: int = 2, *, told: bool = False) -> NoReturn:
@@ -124,9 +131,10 @@ def run_together(f: Any, *given: Any, **static: Any) -> Any:
     """f(*given) of a function of jax.jit, once all processes have compiled it: on a CPU, who is first at a collective waits for
     the others for 30 s alone."""
     if _groups:
-        f.lower(*given, **static).compile()
-        exchange("compiled")
-        _groups[-1].work.marks += 1
+        work = _groups[-1].work
+        with timed(" ".join(("the compilation of", work.kind)), work.number):
+            f.lower(*given, **static).compile()
+            exchange("compiled")
     return f(*given, **static)
 
 
@@ -142,13 +150,15 @@ def timed(kind: str, number: int) -> Iterator[None]:
     if not _groups:
         yield
         return
-    work, begun = _groups[-1].work, time.monotonic()
-    work.marks, work.kind, work.number = work.marks + 1, kind, number
+    work = _groups[-1].work
+    within = work.kind, work.number
+    work.marks, work.kind, work.number, work.begun = work.marks + 1, kind, number, time.monotonic()
     try:
         yield
     finally:
-        work.longest[kind] = max(work.longest.get(kind, 0.0), time.monotonic() - begun)
-        work.marks, work.kind = work.marks + 1, ""
+        now = time.monotonic()
+        work.longest[kind] = max(work.longest.get(kind, 0.0), now - work.begun)
+        work.marks, (work.kind, work.number), work.begun = work.marks + 1, within, now
 
 
 def where() -> str:

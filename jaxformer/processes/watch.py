@@ -27,8 +27,8 @@ class Limits:
     silence: float = 20.0
     """Without a beat."""
     usual: float = 30.0
-    """Of a step, an evaluation or a checkpoint, once there was one; three times the longest so far where that is more, since
-    another shape is compiled."""
+    """Of a step, an evaluation, a checkpoint, or of what one compiles, once there was one; three times the longest so far
+    where that is more."""
     patience: float = 1800.0
     """Of anything else: the first of each kind, and what comes between."""
 
@@ -84,13 +84,15 @@ class Watch:
                 self._judge()
 
     def _judge(self) -> None:
-        """Process 0: whether anybody gets on. A phase is waited for as long as one process is in it."""
+        """Process 0: whether anybody gets on. A phase is waited for as long as one process is in it, and not for others."""
         group = self.group
         now = {0: beat_of(group)} | {number: self.seen[number] for number in sorted(self.seen)}
         marks = [beat["marks"] for beat in now.values()]
         self.still = self.still + self.limits.beat if marks == self.marks else 0.0
         self.marks = marks
-        phases = [(beat["kind"], beat["number"]) for beat in now.values() if beat["kind"]] or [("", 0)]
+        within = [beat for beat in now.values() if beat["kind"]]
+        working = [beat for beat in within if not beat["waits"]]
+        phases = [(beat["kind"], beat["number"]) for beat in working or within] or [("", 0)]
         kind, number = max(phases, key=lambda phase: self._limit(phase[0]))
         if self.still > self._limit(kind):
             places = ", ".join(f"{group.whose(number)} is at {beat['at']}" for number, beat in now.items())
@@ -108,7 +110,7 @@ class Watch:
 def beat_of(group: Group) -> dict[str, Any]:
     """What a process says of itself, again and again."""
     work = group.work
-    return {"marks": work.marks, "kind": work.kind, "number": work.number, "at": where()}
+    return {"marks": work.marks, "kind": work.kind, "number": work.number, "waits": work.waits, "at": where()}
 
 
 def _thread(run: Callable[[], None]) -> None:
