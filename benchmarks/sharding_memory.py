@@ -1,6 +1,6 @@
 """What a train step takes in memory on a mesh, beside what `jaxformer info --mesh --batch` predicts.
 
-`python -m benchmarks.sharding_memory [MESH:ROWS ...]`, each in a process of its own, with simulated devices (Linux, glibc).
+`python -m benchmarks.sharding_memory [MODEL:MESH:ROWS ...]`, each in a process of its own, on simulated devices (Linux, glibc).
 Measured is what a step adds at most to what the process holds before it, and what the state takes: not what Python, jax and
 the compiler take. Freed memory is given back at once, or the allocator's habits would be measured; YNNPACK is off, as in the
 prediction.
@@ -10,13 +10,27 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jaxformer.config.mesh import MeshConfig
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 
-MESHES = ("data=1:32", "data=8:32", "fsdp=8:32", "tensor=4:16", "data=2,fsdp=2,tensor=2:32")
-"""A mesh, and the rows of a batch."""
+SIZES: dict[str, Any] = {"vocab_size": 1024, "context": 256, "d_model": 256, "n_layers": 4, "n_heads": 8, "d_ff": 1024}
+GPT = GPTConfig(**SIZES)
+MODELS: dict[str, ModelConfig] = {
+    "gpt": GPT,
+    "gpt-remat": replace(GPT, n_layers=8, layers="rolled", remat=True),
+    "encoder-decoder": EncoderDecoderConfig(**SIZES, tied=True),
+}
+CASES = (
+    *("gpt:data=1:32", "gpt:data=8:32", "gpt:fsdp=8:32", "gpt:tensor=4:16", "gpt:data=2,fsdp=2,tensor=2:32"),
+    *("gpt-remat:data=1:32", "gpt-remat:data=2,fsdp=2,tensor=2:32"),
+    *("encoder-decoder:data=1:32", "encoder-decoder:fsdp=8:32", "encoder-decoder:data=2,fsdp=2,tensor=2:32"),
+)
+"""A model, a mesh, and the rows of a batch."""
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "JAXFORMER_BENCHMARK": "child",
@@ -30,12 +44,11 @@ def held(what: str) -> int:
     return 1024 * int(found[1]) if found else 0
 
 
-def measure(mesh: MeshConfig, rows: int) -> tuple[int, int]:
+def measure(config: ModelConfig, mesh: MeshConfig, rows: int) -> tuple[int, int]:
     """Bytes predicted and measured, of all devices."""
     import jax
     import numpy as np
 
-    from jaxformer.config.models import GPTConfig
     from jaxformer.distributed.predict import abstract_batch, compiled_step
     from jaxformer.distributed.step_inputs import OPTIMIZER, default_loss
     from jaxformer.models import build
@@ -44,7 +57,6 @@ def measure(mesh: MeshConfig, rows: int) -> tuple[int, int]:
     from jaxformer.training.optimizers import make_optimizer
     from jaxformer.training.step import train_state, train_step
 
-    config = GPTConfig(vocab_size=1024, context=256, d_model=256, n_layers=4, n_heads=8, d_ff=1024)
     predicted, optimizer = compiled_step(config, mesh, rows, config.context), make_optimizer(*OPTIMIZER)
     with on_mesh(mesh):
         state = init(lambda key: train_state(build(config, rngs=key), optimizer), jax.random.key(0))
@@ -61,11 +73,13 @@ def measure(mesh: MeshConfig, rows: int) -> tuple[int, int]:
 
 def main() -> None:
     """Print a row for each."""
-    for asked in sys.argv[1:] or MESHES:
-        mesh, rows = MeshConfig.read(asked.split(":")[0]), int(asked.split(":")[1])
+    for asked in sys.argv[1:] or CASES:
+        name, axes, rows = asked.split(":")
+        mesh = MeshConfig.read(axes)
         if "JAXFORMER_BENCHMARK" in os.environ:
-            predicted, measured = measure(mesh, rows)
-            print(f"| {mesh} | {rows} | {predicted / 1e9:.2f} GB | {measured / 1e9:.2f} GB | {measured / predicted:.3f} |")
+            predicted, measured = measure(MODELS[name], mesh, int(rows))
+            sizes = f"{predicted / 1e9:.2f} GB | {measured / 1e9:.2f} GB | {measured / predicted:.3f}"
+            print(f"| {name} | {mesh} | {rows} | {sizes} |")
             return
         command = [sys.executable, "-m", "benchmarks.sharding_memory", asked]
         subprocess.run(command, check=True, env=os.environ | ENVIRONMENT | {"JAX_NUM_CPU_DEVICES": str(mesh.devices)})
