@@ -26,7 +26,7 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.data.windows import Windows
 from jaxformer.distributed.step_inputs import OPTIMIZER, default_loss
 from jaxformer.errors import InputError, first_line
-from jaxformer.folders.describe import describe_folder, megabytes
+from jaxformer.folders.describe import describe_folder, as_bytes
 from jaxformer.folders.hub import local_folder
 from jaxformer.folders.opened import saved_config
 from jaxformer.models import EncoderDecoder, abstract
@@ -66,7 +66,7 @@ def share_of(config: ModelConfig, mesh: MeshConfig) -> Share:
     held = {name: held_bytes(leaf, spec, mesh) for name, leaf, spec in leaves_of(state, mesh)}
     parameters = sum(n for name, n in held.items() if name.startswith("model."))
     largest = max(held, key=lambda name: held[name])
-    return Share(parameters, sum(held.values()) - parameters, parameters, f"{largest}, {megabytes(held[largest])}")
+    return Share(parameters, sum(held.values()) - parameters, parameters, f"{largest}, {as_bytes(held[largest])}")
 
 
 def abstract_state(config: ModelConfig) -> TrainState:
@@ -224,24 +224,24 @@ def lines_of(
     yield "mesh", f"{mesh}: {mesh.devices} devices"
     yield "parameters", f"{n:,}"
     each = (
-        f"{megabytes(share.parameters)} parameters, {megabytes(share.moments)} moments, {megabytes(share.gradients)} gradients"
+        f"{as_bytes(share.parameters)} parameters, {as_bytes(share.moments)} moments, {as_bytes(share.gradients)} gradients"
     )
-    yield "a device", f"{megabytes(share.total)} in float32: {each}; activations come on top"
+    yield "a device", f"{as_bytes(share.total)} in float32: {each}; activations come on top"
     yield "largest leaf", f"{share.largest} a device"
     if rows is None:
         return
     flops = flops_of(config, rows, config.context)
     yield "a step", f"{flops:.3g} operations in matrix products, {flops / mesh.devices:.3g} a device"
     program = compiled_step(config, mesh, rows, config.context, parts)
-    both = f"{megabytes(program.arguments)} state and batch, {megabytes(program.temporary)} on the way"
-    yield "peak", f"{megabytes(program.peak)} a device as XLA's CPU compiler lays it out: {both}"
+    both = f"{as_bytes(program.arguments)} state and batch, {as_bytes(program.temporary)} on the way"
+    yield "peak", f"{as_bytes(program.peak)} a device as XLA's CPU compiler lays it out: {both}"
     if config.remat or parts > 1:
         plain = compiled_step(replace(config, remat=False), mesh, rows, config.context)
         how = " and ".join([*["rematerialisation"] * config.remat, *[f"{parts} parts"] * (parts > 1)])
         saved = plain.temporary - program.temporary
-        yield "saved", f"{megabytes(saved)} by {how}: {megabytes(plain.temporary)} on the way without"
+        yield "saved", f"{as_bytes(saved)} by {how}: {as_bytes(plain.temporary)} on the way without"
     counts = ", ".join(f"{count} {kind}" for kind, count in program.collectives.items()) or "none"
-    yield "collectives", f"{counts}; {megabytes(program.moved)} a device"
+    yield "collectives", f"{counts}; {as_bytes(program.moved)} a device"
     compute, linked = flops / mesh.devices / device_flops, program.moved / link
     bound = "compute" if compute >= linked else "the links"
     times = f"{1e3 * compute:.3g} ms at {device_flops:.0e} operations/s, {1e3 * linked:.3g} ms at {link:.0e} bytes/s"

@@ -68,9 +68,9 @@ def lines(found: Description, folder: Path) -> dict[str, str]:
         "config": said(config),
         "parameters": f"{n:,} ({bare:,} without embeddings)",
         "types": ", ".join(types),
-        "weights": f"{megabytes(held)} in {len(found.files)} file{'s' * (len(found.files) > 1)}",
-        "to run": f"{megabytes(run)}: the weights, and what attention keeps of one text of full length",
-        "to train": f"{megabytes(train)}: weights, gradients and AdamW's two moments in float32; activations come on top",
+        "weights": f"{as_bytes(held)} in {len(found.files)} file{'s' * (len(found.files) > 1)}",
+        "to run": f"{as_bytes(run)}: the weights, and what attention keeps of one text of full length",
+        "to train": f"{as_bytes(train)}: weights, gradients and AdamW's two moments in float32; activations come on top",
         "longest text": longest(config),
         "certificate": read_certificate(folder),
     }
@@ -97,9 +97,10 @@ def cache_bytes(config: ModelConfig, itemsize: int) -> int:
     return config.n_layers * per_token * config.context if isinstance(config, GPTConfig) else 0
 
 
-def megabytes(n: int) -> str:
+def as_bytes(n: int) -> str:
     """Bytes as a person reads them."""
-    return f"{n / 1e6:,.1f} MB" if n < 1e9 else f"{n / 1e9:,.2f} GB"
+    size, unit = (1e9, "GB") if n >= 1e9 else (1e6, "MB") if n >= 1e6 else (1e3, "kB")
+    return f"{n / size:,.2f} {unit}"
 
 
 def tensor_table(state: Mapping[str, Any]) -> list[str]:
