@@ -289,7 +289,7 @@ def test_info_of_a_step(capsys):
     flops = flops_of(PRESETS["qa"], 4, PRESETS["qa"].context)
     assert said["a step"] == f"{flops:.3g} operations in matrix products, {flops:.3g} a device"
     assert "a device as XLA's CPU compiler lays it out" in said["peak"]
-    assert re.fullmatch(r"-?[\d.]+ MB by 2 parts: [\d.]+ MB on the way without", said["saved"])
+    assert re.fullmatch(r"-?[\d.]+ kB by 2 parts: [\d.]+ [kM]B on the way without", said["saved"])
     assert said["collectives"].startswith("none; ")
     assert said["on paper"].startswith(f"{flops / 1e3:.3g} ms at 1e+06 operations/s, 0 ms at")
 

@@ -26,7 +26,7 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.data.windows import Windows
 from jaxformer.distributed.step_inputs import OPTIMIZER, default_loss
 from jaxformer.errors import InputError, first_line
-from jaxformer.folders.describe import describe_folder, as_bytes
+from jaxformer.folders.describe import as_bytes, describe_folder
 from jaxformer.folders.hub import local_folder
 from jaxformer.folders.opened import saved_config
 from jaxformer.models import EncoderDecoder, abstract
@@ -223,9 +223,7 @@ def lines_of(
     share, n = share_of(config, mesh), count_parameters(abstract(config))
     yield "mesh", f"{mesh}: {mesh.devices} devices"
     yield "parameters", f"{n:,}"
-    each = (
-        f"{as_bytes(share.parameters)} parameters, {as_bytes(share.moments)} moments, {as_bytes(share.gradients)} gradients"
-    )
+    each = f"{as_bytes(share.parameters)} parameters, {as_bytes(share.moments)} moments, {as_bytes(share.gradients)} gradients"
     yield "a device", f"{as_bytes(share.total)} in float32: {each}; activations come on top"
     yield "largest leaf", f"{share.largest} a device"
     if rows is None:

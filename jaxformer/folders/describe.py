@@ -99,7 +99,7 @@ def cache_bytes(config: ModelConfig, itemsize: int) -> int:
 
 def as_bytes(n: int) -> str:
     """Bytes as a person reads them."""
-    size, unit = (1e9, "GB") if n >= 1e9 else (1e6, "MB") if n >= 1e6 else (1e3, "kB")
+    size, unit = (1e9, "GB") if abs(n) >= 1e9 else (1e6, "MB") if abs(n) >= 1e6 else (1e3, "kB")
     return f"{n / size:,.2f} {unit}"
 
 
