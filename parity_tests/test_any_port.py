@@ -201,14 +201,6 @@ NO_GRADIENTS: dict[str, Any] = {
     "a callback": (called_back, "Pure callbacks do not support JVP"),
     "numpy": (lambda x: jnp.asarray(np.tanh(np.asarray(x))), "jax.grad cannot go through numpy"),
     "a number of the host": (lambda x: x if float(x.sum()) > 1e9 else jnp.tanh(x), "or leave out the checks of gradients"),
-    "a while loop": (
-        lambda x: jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.tanh(c[1])), (0, x))[1],
-        "or leave out the checks of gradients",
-    ),
-    "a loop of any length": (
-        lambda x: jax.lax.fori_loop(0, jnp.asarray(1), lambda i, c: jnp.tanh(c), x),
-        "or leave out the checks of gradients",
-    ),
     "an effect": (
         lambda x: (io_callback(lambda array: None, None, x), jnp.tanh(x))[1],
         "IO callbacks do not support JVP",

@@ -88,6 +88,8 @@ class Visits:
         """Of the loops over layers that are running."""
         self.levels = [current_trace()]
         """Where values can be seen: JAX's trace around the model, and those of the vmaps in it that are running."""
+        self.hidden = 0
+        """Calls that could not be seen, in the operation that is traced."""
 
     @contextmanager
     def turn(self, stacks: frozenset[str], layer: int) -> Iterator[None]:

@@ -20,6 +20,7 @@ from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
 from jaxformer.parity.capture.pytree_modules import watch_pytrees
 from jaxformer.parity.capture.source_lines import line_of
+from jaxformer.parity.capture.unopened import HiddenCallsError, none_hidden
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.validation.fields import check_kind
 
@@ -34,20 +35,21 @@ RUN_ONCE = {
 """Compiler options for a program that runs once: it compiles in half the time."""
 
 UNTRACEABLE = (
+    HiddenCallsError,
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-"""Errors of code that needs a number while it is traced."""
+"""Errors of code that needs a number while it is traced, or is seen where there is one."""
 
 
 def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
     """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
     try:
         return jax.jit(f, compiler_options=compiler_options)(*given), ""
-    except UNTRACEABLE as error:
-        return written_out()(f)(*given), line_of(error) or LIBRARYS
+    except (*UNTRACEABLE, ValueError) as error:
+        return written_out()(f)(*given), _why_not_jit(error)
 
 
 def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any], str]:
@@ -56,11 +58,20 @@ def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any]
         return f, "the code around the comparison, which turns jit off"
     try:
         return jax.jit(f).lower(*like).compile(RUN_ONCE), ""
-    except UNTRACEABLE as error:
-        return written_out()(f), line_of(error) or LIBRARYS
+    except (*UNTRACEABLE, ValueError) as error:
+        return written_out()(f), _why_not_jit(error)
 
 
-LIBRARYS = "a line of a library's"
+def _why_not_jit(error: Exception) -> str:
+    """What jit cannot do, and where; another error goes on."""
+    if isinstance(error, ValueError) and NO_GRADIENT not in str(error):
+        raise error
+    place = line_of(error) or "a line of a library's"
+    return f"jit {'hides calls in' if isinstance(error, HiddenCallsError) else 'cannot trace'} {place}"
+
+
+NO_GRADIENT = "Reverse-mode differentiation does not work for lax.while_loop"
+"""What jit says of a loop that without it is Python's, and has gradients."""
 
 _running: list[Callable[[str, Any], Any]] = []
 """What records taps, in the comparison that is running."""
@@ -85,7 +96,9 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
 
     def here(given: Any) -> bool:
         """Whether what runs on this can be seen."""
-        return visits.is_seen() or is_mapped(given)
+        is_seen = visits.is_seen() or is_mapped(given)
+        visits.hidden += not is_seen
+        return is_seen
 
     def record(path: str, value: Any) -> Any:
         return visits.record(path, value) if here(value) else value
@@ -94,6 +107,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         if isinstance(model, nnx.Module):
             stack.enter_context(_watch_nnx(model, visits, here))
         stack.enter_context(watch_layers(model, visits))
+        stack.enter_context(none_hidden(visits))
         stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
         stack.enter_context(watch_pytrees(_run_pytree(visits, here)))
         _running.append(record)

@@ -55,7 +55,7 @@ def local(comparison: Comparison) -> Result:
 
 def untraced(traced: Traced) -> list[str]:
     """That the JAX model ran without jit, where it did."""
-    return [f"jit cannot trace {traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
+    return [f"{traced.normal_run.untraced}, so it ran without"] if traced.normal_run.untraced else []
 
 
 def closed(traced: Traced) -> list[str]:

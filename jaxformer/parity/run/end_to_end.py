@@ -36,7 +36,7 @@ class NormalRun:
     taps: Sequence[Site] = ()
     """Calls without an input array: tapped values, not modules."""
     untraced: str = ""
-    """The line at which jit cannot trace the model, which ran without it then."""
+    """What jit cannot do, and at which line; the model ran without it then."""
     draws: Sequence[str] = ()
     """The lines at which it draws random numbers."""
     unopened: Sequence[str] = ()
