@@ -15,7 +15,12 @@ STACKED = "blocks."
 
 def path_name(path: tuple[Any, ...]) -> str:
     """The dotted name of a leaf, without the `.value` of flax's variables."""
-    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+    return dotted(jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"))
+
+
+def dotted(name: str) -> str:
+    """'mlp.linear' for 'mlp/linear', and for 'mlp/~/linear', as Haiku says it."""
+    return name.replace("/~/", ".").replace("/", ".")
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""The calls of JAX models: of Flax NNX modules, of Linen modules, and of plain functions that use `tap`.
+"""The calls of JAX models: of Flax NNX modules, of Linen and Haiku modules, and of plain functions that use `tap`.
 
 Inside `jit` the tracing is recorded; nested jits, scans and what is rematerialised have to be `written_out`. What runs in
 another transformation is recorded where it is a vmap over examples or layers, and else it is not.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 from unittest import mock
@@ -18,10 +19,11 @@ from jaxformer.parity.capture.batched_values import is_mapped, outside_of_vmaps
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
 from jaxformer.parity.capture.layer_loops import watch_layers
 from jaxformer.parity.capture.module_paths import join
-from jaxformer.parity.capture.pytree_modules import watch_pytrees
+from jaxformer.parity.capture.pytree_modules import Watch, watch_pytrees
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.unopened import HiddenCallsError, none_hidden
 from jaxformer.parity.capture.written_out import written_out
+from jaxformer.pytree import dotted
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
@@ -108,29 +110,17 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
             stack.enter_context(_watch_nnx(model, visits, here))
         stack.enter_context(watch_layers(model, visits))
         stack.enter_context(none_hidden(visits))
-        stack.enter_context(linen.intercept_methods(_watch_linen(visits, here)))
-        stack.enter_context(watch_pytrees(_run_pytree(visits, here)))
+        run = _run_named(visits, here)
+        stack.enter_context(linen.intercept_methods(_watch_linen(run)))
+        stack.enter_context(_watch_haiku(run))
+        stack.enter_context(watch_pytrees(run))
         _running.append(record)
         stack.callback(_running.remove, record)
         yield
 
 
-def _watch_linen(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., Any]:
-    """An interceptor of Linen's: the outermost public method of each bound module is its call."""
-
-    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
-        name, bound = context.method_name, context.module.scope is not None
-        path = visits.numbered(".".join(context.module.path)) if bound else ""
-        inside = any(path == caller for _, caller in visits.open)
-        if not bound or not is_public(name) or name == "setup" or inside or not here((args, kwargs)):
-            return method(*args, **kwargs)
-        return visits.run(context.module, path, method, args, kwargs)
-
-    return intercept
-
-
-def _run_pytree(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Runs a call of a module that is a pytree; what it calls of its own is part of that call."""
+def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:
+    """Runs a call of a module that knows its path; what it calls of its own is part of that call."""
 
     def run(module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         path = visits.numbered(path)
@@ -140,6 +130,30 @@ def _run_pytree(visits: Visits, here: Callable[[Any], bool]) -> Callable[..., An
         return visits.run(module, path, method, args, kwargs)
 
     return run
+
+
+def _watch_linen(run: Watch) -> Callable[..., Any]:
+    """An interceptor of Linen's: the outermost public method of each bound module is its call."""
+
+    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        module, name = context.module, context.method_name
+        if module.scope is None or not is_public(name) or name == "setup":
+            return method(*args, **kwargs)
+        return run(module, ".".join(module.path), method, args, kwargs)
+
+    return intercept
+
+
+def _watch_haiku(run: Watch) -> AbstractContextManager[Any]:
+    """The same for Haiku's modules, where Haiku is in use."""
+
+    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        if not is_public(context.method_name):
+            return method(*args, **kwargs)
+        return run(context.module, dotted(context.module.module_name), method, args, kwargs)
+
+    haiku = sys.modules.get("haiku")
+    return haiku.intercept_methods(intercept) if haiku else nullcontext()
 
 
 @contextmanager
