@@ -305,9 +305,22 @@ HELD = np.random.default_rng(0)
 def test_random_numbers_of_the_host_are_told(draw, where):
     report = report_of((PARAMS, lambda p, x: port(p, x) + draw()), checks=("forward",))
     assert report.status == "different"
-    assert (
-        f"jax gives another output each time: it draws random numbers with numpy or random (at {where}" in report.stages[0].says
-    )
+    says = f"jax gives another output each time: it draws random numbers with numpy or random (at {where}"
+    assert says in report.stages[0].says
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_code_that_counts_its_calls_is_told(changes):
+    calls: list[int] = []
+
+    def counting(params, x):
+        calls.append(1)
+        return port(params, x) * (1 + (len(calls) if changes else 3))
+
+    report = report_of((PARAMS, counting), checks=("forward",))
+    assert report.status == "different"
+    says = "jax gives another output each time: it counts its calls, or reads a clock; take that out"
+    assert (says in report.stages[0].says) == changes
 
 
 class Holder:

@@ -8,8 +8,8 @@ from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxe
 from jaxformer.parity.judge.words import count_diverging, first_diverging, not_accused
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.run.host_random import host_random
 from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.run.unsteady import why_unsteady
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
 
@@ -64,10 +64,8 @@ def closed(traced: Traced) -> list[str]:
 
 
 def drawn(traced: Traced) -> list[str]:
-    """That the JAX model draws random numbers, where it does."""
-    if host := host_random(traced):
-        return [
-            f"jax gives another output each time: it draws random numbers with numpy or random (at {host[0]}); take them out"
-        ]
+    """That the JAX model draws random numbers, or is no function of its inputs, where it is so."""
+    if why := why_unsteady(traced):
+        return [f"jax gives another output each time: {why}; take that out"]
     places = [] if traced.untied else traced.normal_run.draws
     return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []

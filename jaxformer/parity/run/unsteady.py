@@ -1,0 +1,47 @@
+"""Whether the JAX model gives another output each time: it draws numbers on the host, counts its calls, or reads a clock."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.parity.capture.host_draws import host_draws
+from jaxformer.parity.capture.jax_hooks import run_once
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
+from jaxformer.parity.run.trace import Traced
+
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def why_unsteady(traced: Traced) -> str:
+    """Why two runs differ; empty where they do not. It takes two traces of the model, and two runs where something was drawn or
+    the traces differ."""
+    run = traced.isolation
+    with jax_float64(traced.tables):
+        model, inputs = run.model, inputs_float64(traced.reference.inputs)
+
+        def fresh() -> Callable[..., Any]:
+            """A function that JAX has not traced yet."""
+            return lambda model, *inputs: run.call(model, *inputs)
+
+        try:
+            with host_draws(model, run.call) as places:
+                first = jax.make_jaxpr(fresh())(model, *inputs)
+            if not places and _is_same(first, jax.make_jaxpr(fresh())(model, *inputs)):
+                return ""
+            outputs = [np.asarray(run_once(fresh(), model, *inputs)[0]) for _ in range(2)]
+        except Exception:  # the run itself told why
+            return ""
+    if np.array_equal(*outputs, equal_nan=True):
+        return ""
+    return (
+        f"it draws random numbers with numpy or random (at {places[0]})" if places else "it counts its calls, or reads a clock"
+    )
+
+
+def _is_same(program: Any, other: Any) -> bool:
+    """Whether two traces are one program, with the same constants."""
+    one, two = (ADDRESS.sub("", str(each.jaxpr)) for each in (program, other))
+    return one == two and all(map(np.array_equal, program.consts, other.consts))
