@@ -255,7 +255,7 @@ def _path(folder: Path, step: int) -> str:
     of its files is a pipe or a device, PermissionError where this process may not read one."""
     path = (folder / str(step)).absolute()
     for file in (path, *path.rglob("*")):
-        if not os.access(file, os.R_OK):
+        if file.exists() and not os.access(file, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
         if not file.is_dir():
             check_file(file)
