@@ -8,7 +8,9 @@ import pytest
 
 from jaxformer.cli import runs as command
 from jaxformer.cli.main import dispatch
-from jaxformer.training.checkpoint import save_state, verdict
+from jaxformer.errors import CheckpointError
+from jaxformer.training import checkpoint
+from jaxformer.training.checkpoint import kept_states, save_state, verdict
 from jaxformer.training.lock import only_writer
 from jaxformer.training.runs import RUN, RunFolder
 
@@ -68,3 +70,22 @@ def test_what_is_somebodys_own_stays(run):
         (run.path / name).mkdir(parents=True)
     run.remove_leftovers()
     assert [name for name in ours + theirs if (run.path / name).exists()] == [*theirs]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_folder_that_takes_the_name_is_not_written(run, monkeypatch, is_held):
+    aside = run.path.parent / "aside"
+
+    def moved_here(folder, was=checkpoint.n_bytes):
+        run.path.rename(aside)
+        run.path.mkdir()
+        run.checkpoints.mkdir()
+        return was(folder)
+
+    if not is_held:  # the control
+        monkeypatch.setattr(checkpoint, "own_path", lambda folder: folder)
+    with only_writer(run.path):
+        monkeypatch.setattr(checkpoint, "n_bytes", moved_here)
+        with pytest.raises(CheckpointError, match="was moved or removed while it was written"):
+            save_state(run.checkpoints, 1, STATE)
+    assert kept_states(run.checkpoints) == ([] if is_held else [1])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.processes.group import is_first
+from jaxformer.processes.group import count, is_first
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
@@ -93,6 +93,14 @@ def check_held(folder: Path) -> None:
     held = _held.get(folder.absolute())
     if held is not None and not _is_at(folder, held.descriptor):
         raise CheckpointError(f"{folder} was moved or removed while it was written; nothing more is written there")
+
+
+def own_path(folder: Path) -> Path:
+    """A folder that this process alone writes, by what it has open: whatever takes the folder's name is not written. Where the
+    system has no such paths, and in a run of several processes, the path as it is."""
+    held = _held.get(folder.absolute())
+    opened = Path(f"/proc/self/fd/{held.descriptor}") if held and count() == 1 else folder
+    return opened if opened.is_dir() else folder
 
 
 def identity_of(folder: Path, read: Callable[[], str]) -> str:
