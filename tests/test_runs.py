@@ -385,7 +385,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, t
                 (out / "checkpoints/0.orbax-checkpoint-tmp").mkdir(parents=True)
             else:
                 shutil.copy(whole / name, out / name)
-        (out / "config.json.unfinished").touch()
+        (out / "config.json.0123abcd.unfinished").touch()
         if "config.json" in left or arguments[0] != "--resume":
             shakespeare.main([*arguments, "--out", str(out)])
             assert final(out) == final(whole)

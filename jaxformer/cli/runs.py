@@ -1,5 +1,6 @@
 """`jaxformer runs`: the runs in a folder, and their checkpoints."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from jaxformer.flags import parse
 from jaxformer.jax_environment import check_jax
 from jaxformer.training.metrics import Line
 from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
+
+LEAVING = 0.2
+"""Seconds in which a checkpoint that a live run removes is gone; one that is not, and is not whole, is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,9 @@ def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, st
     for step in kept_states(run.checkpoints):
         before = [line for line in lines if line["step"] <= step]
         loss = next((f"{line[name]:.4f}" for line in before[-1:] for name in ("val_loss", "loss") if name in line), "-")
-        folder = run.checkpoints / str(step)
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        yield step, loss, size, verdict(run.checkpoints, step)
+        folder, found = run.checkpoints / str(step), verdict(run.checkpoints, step)
+        if found != "whole":
+            time.sleep(LEAVING)
+            found = verdict(run.checkpoints, step)
+        if folder.exists():
+            yield step, loss, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), found

@@ -29,7 +29,7 @@ from jaxformer.pytree import map_named, n_bytes, named_leaves
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
-from jaxformer.training.lock import check_held
+from jaxformer.training.lock import check_held, own_path
 from jaxformer.training.runs import RunFolder
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
@@ -83,17 +83,18 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
+    own = own_path(folder.parent) / folder.name
     try:
         identity = RunFolder(folder.parent).identity
         check_held(folder.parent)
-        folder.mkdir(exist_ok=True)
-        needed, free = n_bytes(state), shutil.disk_usage(folder).free
+        own.mkdir(exist_ok=True)
+        needed, free = n_bytes(state), shutil.disk_usage(own).free
         if needed > free:
             return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
-        if (names := free_names(folder)) < NAMES:
+        if (names := free_names(own)) < NAMES:
             return f"{folder / str(step)} cannot be written: it takes up to {NAMES} files and folders, and {names} are free"
-        TemporaryDirectory(dir=folder).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
-        with cleaned_up(partial(_remove_unfinished, folder)), _checkpointer(folder) as checkpointer:
+        TemporaryDirectory(dir=own).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
+        with cleaned_up(partial(_remove_unfinished, own)), _checkpointer(own) as checkpointer:
             leaves = named_leaves(state)
             described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": identity}
             if mesh_name() != ONE_DEVICE:
@@ -101,11 +102,11 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
         if is_first():
             check_held(folder.parent)
-            to_disk(*(folder / str(step)).rglob("*"), folder)
+            to_disk(*(own / str(step)).rglob("*"), own)
     except CheckpointError as error:
         return str(error)
     except Exception as error:
-        _remove_unfinished(folder)
+        _remove_unfinished(own)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
 
@@ -255,7 +256,7 @@ def _path(folder: Path, step: int) -> str:
     of its files is a pipe or a device, PermissionError where this process may not read one."""
     path = (folder / str(step)).absolute()
     for file in (path, *path.rglob("*")):
-        if not os.access(file, os.R_OK):
+        if file.exists() and not os.access(file, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
         if not file.is_dir():
             check_file(file)

@@ -9,22 +9,31 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.processes.group import is_first
+from jaxformer.processes.group import count, is_first
 from jaxformer.signals import cleaned_up
 
 LOCK = "run.lock"
 PATIENCE = 5.0
 """Seconds that an owner has to write its name."""
 
-_held: dict[Path, int] = {}
-"""Folders that this process writes -> what it has open, by which it knows its own."""
+
+class Held(NamedTuple):
+    """A folder that this process writes."""
+
+    descriptor: int
+    """What it has open, by which it knows its own."""
+    identity: list[str]
+    """That of its run, once it was read."""
+
+
+_held: dict[Path, Held] = {}
 
 
 @contextmanager
@@ -54,7 +63,7 @@ def only_writer(folder: Path) -> Iterator[None]:
             file = held.enter_context(_locked(path))
             held.enter_context(cleaned_up(partial(leave, file)))
             held.callback(leave, file)
-            _held[folder.absolute()] = held.enter_context(_folder_locked(folder))
+            _held[folder.absolute()] = Held(held.enter_context(_folder_locked(folder)), [])
             held.callback(_held.pop, folder.absolute())
             file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%F %T')}".encode())
         except OSError as error:
@@ -81,10 +90,28 @@ def _folder_locked(folder: Path) -> Iterator[int]:
 
 def check_held(folder: Path) -> None:
     """CheckpointError where this process writes the folder, and another one has its name by now."""
-    if (descriptor := _held.get(folder.absolute())) is None:
-        return
-    if not _is_at(folder, descriptor):
+    held = _held.get(folder.absolute())
+    if held is not None and not _is_at(folder, held.descriptor):
         raise CheckpointError(f"{folder} was moved or removed while it was written; nothing more is written there")
+
+
+def own_path(folder: Path) -> Path:
+    """A folder that this process alone writes, by what it has open: whatever takes the folder's name is not written. Where the
+    system has no such paths, and in a run of several processes, the path as it is."""
+    held = _held.get(folder.absolute())
+    opened = Path(f"/proc/self/fd/{held.descriptor}") if held and count() == 1 else folder
+    return opened if opened.is_dir() else folder
+
+
+def identity_of(folder: Path, read: Callable[[], str]) -> str:
+    """What a run is known by. Where this process writes it, it is read once: a settings file that somebody moves meanwhile
+    makes no other run of it."""
+    held = _held.get(folder.absolute())
+    if held is None:
+        return read()
+    if not held.identity and (found := read()):
+        held.identity.append(found)
+    return "".join(held.identity)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.training.lock import LOCK, check_held
+from jaxformer.training.lock import LOCK, check_held, identity_of
 from jaxformer.training.manifest import CONFIG, MANIFEST, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
 from jaxformer.validation.fields import check_file
@@ -30,7 +30,10 @@ BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
 """What a run leaves that ended before its first checkpoint."""
 AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
 """What it leaves that has no manifest yet."""
-LEFTOVERS = f"*{UNFINISHED}", f"{EVALUATED}/*{UNFINISHED}", f"{CHECKPOINTS}/*.orbax-checkpoint-tmp", f"{CHECKPOINTS}/tmp*"
+LEFTOVERS = (
+    *(f"{place}*.{'[0-9a-f]' * 8}{UNFINISHED}" for place in ("", f"{EVALUATED}/")),
+    *(f"{CHECKPOINTS}/{name}" for name in ("*.orbax-checkpoint-tmp", f"tmp{'?' * 8}")),
+)
 """What a process leaves that is killed while it writes."""
 
 
@@ -84,10 +87,9 @@ class RunFolder:
     @cached_property
     def identity(self) -> str:
         """What its checkpoints and metrics are bound to; empty where its config.json names none, as older ones do."""
-        try:
-            return str(read_config(self.path).get(RUN, ""))
-        except (CheckpointError, InputError):
-            return ""
+        with suppress(CheckpointError, InputError):
+            return identity_of(self.path, lambda: str(read_config(self.path).get(RUN, "")))
+        return ""
 
     @property
     def is_begun(self) -> bool:
@@ -155,10 +157,10 @@ class RunFolder:
         check_held(self.path)
         try:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
-                file.write(checked_line(self.identity, values))
-                length = file.tell()
+                before = max(file.tell(), self.manifest.least_length(METRICS))  # lines that somebody took away stay missed
+                file.write(line := checked_line(self.identity, values))
             to_disk(self.path / METRICS)
-            self.manifest.enter_length(self.path / METRICS, length)
+            self.manifest.enter_length(self.path / METRICS, before + len(line.encode()))
         except OSError as error:
             raise CheckpointError(f"{self.path / METRICS} cannot be written: {error.strerror}") from None
 

@@ -1,0 +1,91 @@
+"""What somebody does to the files of a run while it is written."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxformer.cli import runs as command
+from jaxformer.cli.main import dispatch
+from jaxformer.errors import CheckpointError
+from jaxformer.training import checkpoint
+from jaxformer.training.checkpoint import kept_states, save_state, verdict
+from jaxformer.training.lock import only_writer
+from jaxformer.training.runs import RUN, RunFolder
+
+STATE = {"w": np.zeros(3, np.float32)}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", {RUN: "abc"})
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_run_stays_the_same_one_without_its_settings(run, is_held):
+    config, aside = run.path / "config.json", run.path.parent / "aside"
+    with only_writer(run.path if is_held else run.path.parent / "other"):
+        save_state(run.checkpoints, 1, STATE)
+        config.rename(aside)
+        save_state(run.checkpoints, 2, STATE)
+    aside.rename(config)
+    assert verdict(run.checkpoints, 1) == "whole"
+    assert (verdict(run.checkpoints, 2) == "whole") == is_held  # not held is the control
+
+
+def test_a_checkpoint_that_a_live_run_removes_is_not_damaged(run, monkeypatch, capsys):
+    save_state(run.checkpoints, 1, STATE)
+    save_state(run.checkpoints, 2, STATE)
+    asked: list[int] = []
+
+    def leaving(folder, step):
+        asked.append(step)
+        if asked == [1, 1]:
+            shutil.rmtree(folder / "1")
+        return "damaged: it leaves" if step == 1 else verdict(folder, step)
+
+    monkeypatch.setattr("jaxformer.training.checkpoint.verdict", leaving)
+    monkeypatch.setattr(command, "LEAVING", 0.0)
+    assert dispatch(["runs", str(run.path)]) == 0
+    said = capsys.readouterr().out
+    assert (asked, "step         1" in said, "step         2" in said) == ([1, 1, 2], False, True)
+
+
+def test_lines_that_are_taken_away_stay_missed(run):
+    metrics = run.path / "metrics.jsonl"
+    run.log({"step": 1, "loss": 1.0})
+    metrics.write_bytes(b"")
+    run.log({"step": 2, "loss": 0.5})
+    with pytest.warns(match="is cut: it has"):
+        assert [line["step"] for line in run.metrics] == [2]
+
+
+def test_what_is_somebodys_own_stays(run):
+    ours, theirs = (
+        ("weights.safetensors.0123abcd.unfinished", "checkpoints/tmp0123abcd"),
+        ("notes.unfinished", "checkpoints/tmp-mine"),
+    )
+    for name in ours + theirs:
+        (run.path / name).mkdir(parents=True)
+    run.remove_leftovers()
+    assert [name for name in ours + theirs if (run.path / name).exists()] == [*theirs]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_folder_that_takes_the_name_is_not_written(run, monkeypatch, is_held):
+    aside = run.path.parent / "aside"
+
+    def moved_here(folder, was=checkpoint.n_bytes):
+        run.path.rename(aside)
+        run.path.mkdir()
+        run.checkpoints.mkdir()
+        return was(folder)
+
+    if not is_held:  # the control
+        monkeypatch.setattr(checkpoint, "own_path", lambda folder: folder)
+    with only_writer(run.path):
+        monkeypatch.setattr(checkpoint, "n_bytes", moved_here)
+        with pytest.raises(CheckpointError, match="was moved or removed while it was written"):
+            save_state(run.checkpoints, 1, STATE)
+    assert kept_states(run.checkpoints) == ([] if is_held else [1])
