@@ -1,5 +1,8 @@
 """Tables that JAX code computes and torch holds in float32: frequencies and sinusoids."""
 
+import warnings
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -225,6 +228,52 @@ def test_a_table_that_numpy_computed_is_torchs_sines_and_cosines(complex_numbers
 @pytest.mark.parametrize("wrong", [{"first": 1}, {"base": 10000.2}, {"sign": -1}])
 def test_another_table_that_numpy_computed_is_not(wrong):
     assert turned_verdict(turned(complex_numbers="first" in wrong, **wrong)).status == "different"
+
+
+class LinenLayer(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        table = jnp.sin(jnp.arange(x.shape[1])[:, None] * frequencies(jnp, jnp.float32))
+        return nn.Dense(D // 2, name="line")(jnp.concatenate([x, jnp.tanh(x * 0.5 + table)], -1)), None
+
+
+class LinenLayers(nn.Module):
+    """Computes the table anew in each of its layers."""
+
+    @nn.compact
+    def __call__(self, x):
+        layers = nn.scan(LinenLayer, variable_axes={"params": 0}, split_rngs={"params": True}, length=2)
+        return layers(name="layers")(x)[0]
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.ModuleDict({"line": torch.nn.Linear(D, D // 2)}) for _ in range(2))
+        self.register_buffer("table", torch.from_numpy(sinusoid(np.float32, 2 * T)))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer["line"](torch.cat([x, torch.tanh(x * 0.5 + self.table[: x.shape[1]])], -1))
+        return x
+
+
+def test_a_table_is_torchs_inside_of_a_scan_of_linens():
+    """Linen runs the layer once more, for what does not depend on the loop."""
+    theirs = excite(Layers().eval(), seed=0)
+    lines = [layer["line"] for layer in theirs.layers]
+    kernel, bias = (np.stack([getattr(line, it).detach().numpy() for line in lines]) for it in ("weight", "bias"))
+    params = {"params": {"layers": {"line": {"kernel": kernel.swapaxes(1, 2), "bias": bias}}}}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        report = compare(theirs, params, (noise(3, T, D // 2, seed=1),), call_jax=LinenLayers().apply, tier="A")
+    assert report.status == "equal", str(report)
+    assert "table, which JAX computes, differs by" in report.stages[1].says
+
+
+def test_a_number_that_float32_does_not_hold_warns_of_nothing():
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(Tables({"scale": np.float32(3.0)[None]}).instead(jnp.asarray(-1e300))) == -1e300
 
 
 @pytest.mark.usefixtures("float64")

@@ -20,7 +20,7 @@ class Rule:
 
     jax: str
     torch: str | tuple[str, ...]
-    """A tuple names each layer of a stacked tensor in full."""
+    """A tuple names each layer of a stacked tensor in full, but for what is joined."""
     layout: Layout = "same"
     part: Part = WHOLE
     """Which part of torch's tensor it is."""
@@ -38,7 +38,8 @@ class Rule:
             raise ConversionError(
                 f"the rule of {self.jax} has a layout of {packed} summands and part = {self.part}; give a Part of {packed}"
             )
-        if (self.join is not None) != ("{part}" in self.torch) or (self.join and self.part != WHOLE):
+        names = (self.torch,) if isinstance(self.torch, str) else self.torch
+        if (self.join is not None) != all("{part}" in name for name in names) or (self.join and self.part != WHOLE):
             raise ConversionError(
                 f"the rule of {self.jax} has torch = {self.torch!r}, join = {self.join} and part = {self.part}; "
                 "join goes with a name that holds {part}, and without part"
@@ -113,15 +114,15 @@ class Family:
     def sources(self, name: str, n_layers: int) -> list[tuple[str, ...]]:
         """The same layer by layer; each has several names where torch's tensors are joined."""
         rule = self.rule(name)
+        parts = rule.join.names if rule.join else ("",)
         if isinstance(rule.torch, tuple):
             if len(rule.torch) != n_layers:
                 raise ConversionError(f"{name} has {n_layers} layers; family {self.name} has {len(rule.torch)}")
-            return [(torch_name,) for torch_name in rule.torch]
+            return [tuple(torch_name.replace("{part}", part) for part in parts) for torch_name in rule.torch]
         stem = name.removesuffix(rule.jax)
         start = self.start(stem)
         torch_name = stem + rule.torch if start is None else self.stacks[start] + stem.removeprefix(start) + rule.torch
         self._check_layer(name, torch_name)
-        parts = rule.join.names if rule.join else ("",)
         layers = range(n_layers if self.stacked(name) else 1)
         return [tuple(torch_name.format(layer=layer, part=part) for part in parts) for layer in layers]
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxformer.convert.layouts import Fingerprint, find_layout, fingerprint
-from jaxformer.convert.rules import WHOLE, Family, Layout, Part, Rule
+from jaxformer.convert.rules import WHOLE, Family, Join, Layout, Part, Rule
 from jaxformer.parity.capture.module_paths import ancestors, parent
 from jaxformer.parity.match.names import ModuleMap, nearest_pairs, stack_start
 
@@ -68,6 +68,8 @@ class Assignment:
     used: dict[str, set[Part]] = field(default_factory=lambda: defaultdict(set))
     """torch's tensors -> the parts of them that have a partner."""
     fingerprints: dict[JaxPiece | TorchPiece, Fingerprint] = field(default_factory=dict)
+    joins: dict[str, tuple[str, Join]] = field(default_factory=dict)
+    """Names of what is joined of torch's tensors -> the torch name of its rule, and how."""
 
     def resolve(self) -> None:
         """Accept candidates of equal values, the surest rank first, to a fixed point."""
@@ -118,6 +120,15 @@ class Assignment:
         """Note a pair that is sure."""
         self.pairs[mine] = other, layout
         self.used[other.name].add(other.part)
+
+    def add_joined(self, mine: JaxPiece, joined: tuple[str, Join], layout: Layout) -> None:
+        """Note one of which torch has several tensors: what they are together becomes one of torch's."""
+        template, join = joined
+        names, name = parts_of(*joined), template.replace("{part}", "+".join(join.names))
+        self.torch[name], self.joins[name] = np.concatenate([self.torch[it] for it in names], join.axis), joined
+        self.add(mine, TorchPiece(name), layout)
+        for it in names:
+            self.used[it].add(WHOLE)
 
     def remove(self, mine: JaxPiece) -> None:
         """Forget a pair."""
@@ -199,16 +210,28 @@ class Assignment:
             whole = JaxPiece(name) in self.pairs
             pieces = [JaxPiece(name)] if whole else [JaxPiece(name, layer) for layer in range(len(self.jax[name]))]
             found = [self.pairs[piece] for piece in pieces if piece in self.pairs]
-            if len(found) == len(pieces) and len({(layout, other.part) for other, layout in found}) == 1:
-                (other, layout), names = found[0], tuple(other.name for other, _ in found)
-                rules[name] = Rule(name, other.name if whole else names, layout, other.part)
+            joined = [self.joins.get(other.name, (other.name, None)) for other, _ in found]
+            kinds = {(layout, other.part, join) for (other, layout), (_, join) in zip(found, joined, strict=True)}
+            if len(found) == len(pieces) and len(kinds) == 1:
+                names = tuple(torch_name for torch_name, _ in joined)
+                rules[name] = Rule(name, names[0] if whole else names, *kinds.pop())
         parts = Counter(torch_name for rule in rules.values() for torch_name in torch_names(rule))
         return {name: rule for name, rule in rules.items() if all(parts[it] == rule.part.of for it in torch_names(rule))}
 
 
-def torch_names(rule: Rule) -> tuple[str, ...]:
-    """Of every layer."""
+def by_layer(rule: Rule) -> tuple[str, ...]:
+    """The torch name of each layer."""
     return (rule.torch,) if isinstance(rule.torch, str) else rule.torch
+
+
+def torch_names(rule: Rule) -> tuple[str, ...]:
+    """Of every layer, and of all that is joined in it."""
+    return tuple(name for layer in by_layer(rule) for name in parts_of(layer, rule.join))
+
+
+def parts_of(name: str, join: Join | None) -> tuple[str, ...]:
+    """A torch name, or those that are joined."""
+    return tuple(name.replace("{part}", part) for part in join.names) if join else (name,)
 
 
 def as_family(rules: Mapping[str, Rule]) -> Family:

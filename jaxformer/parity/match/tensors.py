@@ -16,9 +16,10 @@ from jaxformer.convert.layouts import find_layout
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import ConversionError
-from jaxformer.parity.capture.module_paths import last
+from jaxformer.parity.capture.module_paths import last, parent
 from jaxformer.parity.match.buffers import Constants, typed_constants
-from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece, as_family, on_host, torch_names
+from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece, as_family, by_layer, on_host, torch_names
+from jaxformer.parity.match.joined import match_joined
 from jaxformer.parity.match.names import same_word
 from jaxformer.parity.match.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.match.placement import correct_layouts, pair_by_place, swapped
@@ -163,6 +164,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
     known.resolve()
     known.jax = leaves
     known.resolve()
+    match_joined(known)
     known.torch |= state.buffers
     known.resolve()
     for mine, (other, _) in list(known.pairs.items()):  # a constant has the value of a buffer by chance, unless names agree
@@ -202,11 +204,11 @@ def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]
 def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapping[str, np.ndarray]) -> Family:
     """The rules, and before them those that were found; the rules alone where these would change what rules say."""
     own = as_family(found)
-    more = tuple(replace(rule, torch=torch_names(rule)) for rule in own.rules)
+    more = tuple(replace(rule, torch=by_layer(rule)) for rule in own.rules)
     stacks = {**rules.stacks, **{start: each for start, each in own.stacks.items() if start not in rules.stacks}}
     family = replace(rules, stacks=stacks, rules=(*more, *rules.rules))
     wanted = {name: (names, rules.stacked(name)) for name, names in ruled.items()}
-    wanted |= {rule.jax: (rule.torch, own.stacked(rule.jax)) for rule in more}
+    wanted |= {rule.jax: (torch_names(rule), own.stacked(rule.jax)) for rule in more}
     reached = {name: (_torch_names(family, name, leaves[name]), family.stacked(name)) for name in wanted}
     return family if reached == wanted else rules
 
@@ -224,6 +226,12 @@ def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str])
 def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list[str]) -> list[str]:
     some = f"{count(len(found), 'JAX tensor')} without a rule {'was' if len(found) == 1 else 'were'} matched by values"
     notes = [some if ruled else "no rule fits; all matched by values"] if rules.rules and found else []
+    joins = dict.fromkeys(
+        f"{last(name)} of {last(parent(name)) or 'the model'} holds {', '.join(rule.join.names)} of torch's"
+        for name, rule in found.items()
+        if rule.join
+    )
+    notes += [f"joined: {listed([*joins])}"] if joins else []
     return notes + ([f"matched by value against their names: {listed(against)}"] if against else [])
 
 

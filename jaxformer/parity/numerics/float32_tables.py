@@ -79,11 +79,12 @@ class Tables:
 
     def _torchs(self, ours: np.ndarray) -> np.ndarray | None:
         """In float64; None where jax's array is none of torch's, or is torch's to the last bit."""
-        for name, table in self.held.items():
-            for form in forms(table, ours):
-                if is_rounded(ours, form) and not np.array_equal(ours, form, equal_nan=True):
-                    self.off[name] = max(self.off.get(name, 0.0), most_off(ours, form))
-                    return form
+        with np.errstate(over="ignore"):  # a number of a mask, which float32 may not hold
+            for name, table in self.held.items():
+                for form in forms(table, ours):
+                    if is_rounded(ours, form) and not np.array_equal(ours, form, equal_nan=True):
+                        self.off[name] = max(self.off.get(name, 0.0), most_off(ours, form))
+                        return form
         return None
 
     def says(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
@@ -56,7 +56,7 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
             args = tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args)
         if not computes or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
-        with jax.ensure_compile_time_eval(), mock.patch.object(Primitive, "bind", bind_as_it_is):
+        with eval_context(), mock.patch.object(Primitive, "bind", bind_as_it_is):
             known = on_host(operation, args, how)
             return jax.tree.map(tables.instead, bind(operation, *args, **how) if known is None else known)
 
