@@ -15,7 +15,8 @@ from jaxformer.parity.capture.attention_calls import is_attention, scores_of
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import ATTENTION, CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import ancestors, below, last, parent
-from jaxformer.parity.explain.alterations.rerun import Rerun, rerun_of
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.alterations.reruns import rerun_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.run.isolated import Mismatch
@@ -130,7 +131,7 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Ite
         if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
             rerun.jax_gradients = traced.gradients
         if rerun:
-            rerun.constants = traced.constants
+            rerun.constants, rerun.compared = traced.constants, traced.compared
             yield rerun
 
 

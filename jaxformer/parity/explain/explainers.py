@@ -1,13 +1,14 @@
 """The explainers of a difference: one list, in the order in which they are asked."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import ParityError
+from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations.altered import Found
 from jaxformer.parity.explain.appearance import appearance
 from jaxformer.parity.explain.by_formula import explain_by
@@ -102,10 +103,42 @@ EXPLAINERS = (
 def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False, near: bool = False) -> str:
     """Why a mismatch is there, as far as an explainer can tell; '' elsewhere, and where both sides drew other numbers.
     `gradient` if its arrays are gradients, `near` if the code that other taps go on with is not looked at."""
-    traced.hints.update(tried=0, cut=False, found=None)
+    traced.hints.update(tried=0, cut=False, found=None, gives=frozenset())
+    traced.hints.pop("as if", None)
     if traced.untied:
         return ""
     return attempt("a cause", lambda: explain(difference_of(traced, mismatch, gradient=gradient, near=near)))
+
+
+def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) -> str:
+    """Why arrays that one call's code makes differ: what gives all of jax's, or one cause beside the other. '' where one of
+    them is not explained: then what gives another one is not what jax's code does."""
+    causes: list[tuple[Mismatch, str]] = []
+    found, left = None, [*mismatches]
+    while left:
+        mismatch, *left = left
+        if not (cause := cause_of(traced, mismatch, near=near)):
+            if causes:
+                traced.hints["as if"] = f"{causes[0][1]}, which does not give jax's {mismatch.what}"
+            return ""
+        gives, places = traced.hints["gives"], [torchs_place(traced, each) for each in mismatches]
+        if gives.issuperset(places):
+            return cause
+        causes += [] if any(plain(cause) == plain(other) for _, other in causes) else [(mismatch, cause)]
+        found = found or found_of(traced)
+        left = [each for each in left if torchs_place(traced, each) not in gives]
+    traced.hints["found"] = found if len(causes) == 1 else None
+    return causes[0][1] if len(causes) == 1 else "; beside it, ".join(f"{each.what}: {cause}" for each, cause in causes)
+
+
+def torchs_place(traced: Traced, mismatch: Mismatch) -> ArrayKey | None:
+    """Where torch has the array."""
+    return mismatch.place and mismatch.place._replace(site=traced.pairs[mismatch.place.site])
+
+
+def plain(cause: str) -> str:
+    """Without its residual."""
+    return cause.partition(" (residual")[0]
 
 
 def found_of(traced: Traced) -> Found | None:
@@ -141,6 +174,8 @@ def looks_of(traced: Traced, mismatch: Mismatch) -> str:
         return ""
     tried = traced.hints.get("tried")
     looks = attempt("what it looks like", appearance, mismatch.jax, mismatch.torch)
+    if one := traced.hints.get("as if"):
+        looks = f"{looks}; " * bool(looks) + f"its first difference is as if {one}"
     vain = f"{len(EXPLAINERS)} kinds of causes" + (f" and {tried} changes of torch's code" if tried else "")
     vain += ", and no more: the search was cut" if traced.hints.get("cut") else ""
     return f"{f'looks: {looks}; ' if looks else ''}tried: {vain}"

@@ -6,12 +6,13 @@ another one of the same code may be right, so it is accused only of what is know
 
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.explain.alterations.altered import Found
-from jaxformer.parity.explain.explainers import cause_of, found_of, looks_of, served_by
+from jaxformer.parity.explain.explainers import cause_of_all, found_of, looks_of, served_by
 from jaxformer.parity.judge.other_shapes import code_of
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
-Wrong = list[tuple[Site, Mismatch]]
+Wrong = list[tuple[Site, list[Mismatch]]]
+"""Of each call, what its code makes otherwise, the largest difference first."""
 
 
 class Blame:
@@ -25,12 +26,12 @@ class Blame:
         """Of those without a cause."""
         self.found: dict[Site, Found] = {}
         """Changes of torch's code."""
-        self.mismatches = dict(wrong)
+        self.mismatches = {site: mismatches[0] for site, mismatches in wrong}
         codes = {site: code for site, _ in wrong if (code := shared_code(traced, site)) is not None}
         first: dict[Site, Site] = {}
-        for site, mismatch in wrong:
+        for site, mismatches in wrong:
             before = first.get(codes.get(site, site))
-            self._explain(site, mismatch, near=before is not None and not self.causes[before])
+            self._explain(site, mismatches, near=before is not None and not self.causes[before])
             if before is not None and not self.causes[site]:
                 self.behind[site] = before
             elif site in codes and not (self.causes[site] and self.is_own(site, codes[site])):
@@ -38,12 +39,12 @@ class Blame:
         for code in dict.fromkeys(codes.values()):
             self._take_what_serves_most([site for site, other in codes.items() if other == code])
 
-    def _explain(self, site: Site, mismatch: Mismatch, *, near: bool) -> None:
-        self.causes[site] = cause_of(self.traced, mismatch, near=near)
+    def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
+        self.causes[site] = cause_of_all(self.traced, mismatches, near=near)
         if found := found_of(self.traced):
             self.found[site] = found
         if not self.causes[site]:
-            self.looks[site] = looks_of(self.traced, mismatch)
+            self.looks[site] = looks_of(self.traced, mismatches[0])
 
     def is_own(self, site: Site, code: Site) -> bool:
         """Whether the cause is in what is the tap's alone, and not in code that others go on with."""

@@ -26,13 +26,14 @@ def table(traced: Traced) -> list[Module]:
     """One row for each call that both sides have, in torch's call order."""
     theirs = traced.reference.calls
     order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
-    forwards, shared = worst_values(traced)
+    own, shared = own_values(traced)
+    forwards = {site: found[0] for site, found in own.items()}
     wrong = {site for site, (found, _) in forwards.items() if over(found, "activation")}
     backwards = worst_gradients(traced, noise, wrong)
     paths = {site.path for site in traced.pairs}
     held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
-    blame = Blame(traced, [(site, forwards[site][1]) for site in ordered if site in wrong])
+    blame = Blame(traced, [(site, differing(own[site])) for site in ordered if site in wrong])
     rows = []
     for site in ordered:
         local, mismatch = forwards.get(site, (EQUAL, None))
@@ -66,13 +67,18 @@ def table(traced: Traced) -> list[Module]:
     return rows
 
 
-def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
-    """The largest difference that each module's own code makes; and whose makes none in the end.
+def differing(found: list[tuple[Error, Mismatch]]) -> list[Mismatch]:
+    """Those over their tolerance."""
+    return [mismatch for each, mismatch in found if over(each, "activation")]
+
+
+def own_values(traced: Traced) -> tuple[dict[Site, list[tuple[Error, Mismatch]]], set[Site]]:
+    """What each module's own code makes, the largest difference first; and whose makes none in the end.
 
     Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
     other side of the call. What a module only hands on is not its own either.
     """
-    worst: Worst = {}
+    own: dict[Site, list[tuple[Error, Mismatch]]] = {}
     shared = set(traced.divided)
     wrong = {mismatch.owner for found, mismatch in traced.values if over(found, "activation")}
     for found, mismatch in traced.values:
@@ -80,9 +86,9 @@ def worst_values(traced: Traced) -> tuple[Worst, set[Site]]:
         fine = outcome and not over(outcome, "activation")
         if over(found, "activation") and (fine or is_handed_on(traced, mismatch, wrong)):
             shared.add(mismatch.owner)
-        elif mismatch.owner not in worst or found.off("activation") > worst[mismatch.owner][0].off("activation"):
-            worst[mismatch.owner] = found, mismatch
-    return worst, shared
+        else:
+            own.setdefault(mismatch.owner, []).append((found, mismatch))
+    return {site: sorted(found, key=lambda each: -each[0].off("activation")) for site, found in own.items()}, shared
 
 
 def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:

@@ -154,6 +154,17 @@ class Traced:
         """The error of each array that a module makes of torch's."""
         return [(self.off(mismatch), mismatch) for mismatch in self.isolated.mismatches if mismatch.place not in self.opened]
 
+    @cached_property
+    def compared(self) -> dict[ArrayKey, np.ndarray]:
+        """jax's arrays, by torch's places. Where jax's are right along the normal run alone, the work is divided otherwise."""
+        found = {}
+        for off, mismatch in self.values:
+            if (place := mismatch.place) and place.site not in self.valid:
+                outcome = self.normal[place.site]
+                if not over(off, "activation") or outcome is None or over(outcome, "activation"):
+                    found[place._replace(site=self.pairs[place.site])] = mismatch.jax
+        return found
+
     def off(self, mismatch: Mismatch) -> Error:
         """The error of an array of values."""
         ours = one_number(mismatch.jax, mismatch.torch, inside=mismatch.place is None or mismatch.place.site != CALL)

@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations import (
     losses,
     of_buffers,
@@ -27,6 +28,7 @@ from jaxformer.parity.explain.alterations import (
     of_rotations,
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
+from jaxformer.parity.explain.alterations.elsewhere import elsewhere
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -53,37 +55,56 @@ MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 
 
+class Fit(NamedTuple):
+    """An alteration that gives jax's array."""
+
+    says: str
+    residual: float
+    found: Found
+    gives: frozenset[ArrayKey]
+    """All places of the same call at which jax's arrays come with it."""
+
+
 def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array. `hints` has what
     explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
     known, limit = hints.setdefault("alterations", {}), near_enough(torch, jax)
-    if fits := first_known(rerun, known, jax, limit, effort):
-        says, hints["found"] = fits
-        return says
-    rounded: list[tuple[str, float]] = []
-    about: dict[str, Found] = {}
-    found: list[tuple[str, float]] = []
+    best = first_known(rerun, known, jax, limit, effort) or first_found(rerun, torch, jax, limit, hints, effort)
+    if not best:
+        return ""
+    first = best[0]
+    hints["found"], hints["gives"] = first.found, first.gives
+    known[first.found[1:3]] = first.found.number
+    return as_a_fact(rerun, said(best), first.found, jax, limit, effort)
+
+
+def first_found(
+    rerun: Rerun, torch: np.ndarray, jax: np.ndarray, limit: float, hints: dict[Any, Any], effort: Effort
+) -> list[Fit]:
+    """Those of the first kind of which one fits: what gives most of jax's arrays, the plainest first."""
+    rounded: list[Fit] = []
+    found: list[Fit] = []
     for kind, most in kinds(rerun):
         for alteration in until_refused(kind):
             if effort.is_spent or len(found) >= most:
                 break
             hints["tried"] = hints.get("tried", 0) + 1
             fits = tried(rerun, alteration, torch, jax, limit, effort)
-            if fits and not is_certain(rerun, numbered(alteration, fits[2]), solved=isinstance(alteration, Dial)):
+            if not fits or not is_certain(rerun, numbered(alteration, fits[2]), solved=isinstance(alteration, Dial)):
                 continue
-            if fits and is_new(fits[0], found):
-                (found if fits[1] <= EXPLAINED else rounded).append(fits[:2])
-                about[fits[0]] = Found(rerun.owner, *alteration[:2], fits[2])
-        found.sort(key=lambda each: supposed(each[0], about[each[0]].number))
+            says, residual, number = fits
+            others = elsewhere(rerun, numbered(alteration, number), limit)
+            if others.contradicts:
+                hints.setdefault("as if", says)
+            elif is_new(says, found):
+                fit = Fit(says, residual, Found(rerun.owner, *alteration[:2], number), others.gives)
+                (found if residual <= EXPLAINED else rounded).append(fit)
         if found or effort.is_spent:
             break
-    if not (best := found or rounded[:1]):
-        return ""
-    hints["found"] = first = about[best[0][0]]
-    known[first[1:3]] = first.number
-    return as_a_fact(rerun, said(best), first, jax, limit, effort)
+    best = sorted(found, key=lambda each: (-len(each.gives), *supposed(each.says, each.found.number))) or rounded[:1]
+    return [each for each in best if each.gives == best[0].gives]
 
 
 def as_a_fact(rerun: Rerun, says: str, found: Found, jax: np.ndarray, limit: float, effort: Effort) -> str:
@@ -136,23 +157,25 @@ def every(rerun: Rerun) -> Iterator[Alteration | Dial]:
 
 def first_known(
     rerun: Rerun, known: Mapping[tuple[str, str], float], jax: np.ndarray, limit: float, effort: Effort
-) -> tuple[str, Found] | None:
+) -> list[Fit]:
     """What explained another difference, and explains this one."""
     for alteration in every(rerun) if known else ():
         if (number := known.get(alteration[:2])) is not None:
             altered = numbered(alteration, number)
             if (residual := off(array(rerun, altered, effort), jax)) <= limit:
-                found = Found(rerun.owner, *alteration[:2], number)
-                return as_a_fact(rerun, said([(str(altered), residual)]), found, jax, limit, effort), found
-    return None
+                others = elsewhere(rerun, altered, limit)
+                if not others.contradicts:
+                    return [Fit(str(altered), residual, Found(rerun.owner, *alteration[:2], number), others.gives)]
+    return []
 
 
 def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Found, effort: Effort) -> str:
     """What is said of an alteration that explained another difference, if it explains this one."""
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
-    fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
-    return fits[0] if fits else ""
+    limit = near_enough(torch, jax)
+    fits = first_known(rerun, {found[1:3]: found.number}, jax, limit, effort)
+    return as_a_fact(rerun, said(fits), fits[0].found, jax, limit, effort) if fits else ""
 
 
 def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
@@ -163,19 +186,17 @@ def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alterati
         return
 
 
-def is_new(says: str, found: list[tuple[str, float]]) -> bool:
+def is_new(says: str, found: list[Fit]) -> bool:
     """Whether it is about another place than what was found."""
-    return not any(says.partition(";")[0] == other.partition(";")[0] for other, _ in found)
+    return not any(says.partition(";")[0] == other.says.partition(";")[0] for other in found)
 
 
-def said(found: list[tuple[str, float]]) -> str:
+def said(found: list[Fit]) -> str:
     """The first, and the others that fit as well."""
-    if not found:
-        return ""
-    (says, residual), *others = found
-    more = f", or the same: {'; or '.join(other for other, _ in others)}" if others else ""
-    rounded = "" if residual <= EXPLAINED else ", float32's rounding"
-    return f"{says} (residual {residual:.0e}{rounded}){more}"
+    first, *others = found
+    more = f", or the same: {'; or '.join(other.says for other in others)}" if others else ""
+    rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
+    return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"
 
 
 def numbered(alteration: Alteration | Dial, number: float) -> Alteration:

@@ -37,6 +37,8 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: floa
     least = off(run(found), jax)
     if not least <= max(limit, NEARLY):
         return None
+    if abs(found) <= NULL * (abs(dial.start) or 1.0) and np.isfinite(off(run(0.0), jax)):
+        found = 0.0
     for value in rounded(found):
         if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
             return (value if abs(value) > NULL * (abs(dial.start) or 1.0) else 0.0), residual

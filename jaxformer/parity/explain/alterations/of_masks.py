@@ -12,7 +12,7 @@ from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_operations import instead, with_argument
 from jaxformer.parity.explain.alterations.operations import Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
-from jaxformer.parity.numerics.float_masks import allowed, kind_of
+from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
 
 MOST_KEYS = 33
 """Of windows that are tried where torch has none."""
@@ -32,6 +32,9 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             for says, other in masks_instead(operation.output):
                 yield instead(operation, f"mask {says}", partial(constant, as_mask(operation.output, other)))
     for operation in rerun.operations:
+        if isinstance(operation.output, torch.Tensor) and adds_more(operation.output):
+            yield instead(operation, "has its mask alone", lambda f, a, k, n: mask_alone(f(*a, **k)))
+    for operation in rerun.operations:
         yield from within(operation)
 
 
@@ -41,6 +44,17 @@ def masks_instead(array: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     if array.dtype == torch.bool:
         yield "left out", torch.zeros_like(keep)
     yield from other_masks(keep)
+
+
+def adds_more(array: torch.Tensor) -> bool:
+    """Whether it hides keys, and adds other numbers where they are seen."""
+    hidden = fillers(array.numpy(), infinite=True) if array.is_floating_point() else None
+    return hidden is not None and bool(array.numpy()[~hidden].any())
+
+
+def mask_alone(array: torch.Tensor) -> torch.Tensor:
+    """With 0 wherever a key is seen."""
+    return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
 
 
 def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:

@@ -137,11 +137,14 @@ def are_alike(operation: Operation) -> bool:
 
 
 def neighbours(rerun: Rerun, path: str) -> Iterator[tuple[str, Any]]:
-    """Modules beside one."""
-    around = path.rpartition(".")[0]
-    for name, module in rerun.model.get_submodule(around).named_children():
-        if name != path.rpartition(".")[2]:
-            yield name, module
+    """Modules beside one, and beside those around it."""
+    own = path_of(rerun)
+    while path not in ("", own):
+        around, _, last = path.rpartition(".")
+        for name, module in rerun.model.get_submodule(around).named_children():
+            if name != last:
+                yield f"{around}.{name}".removeprefix(own).removeprefix("."), module
+        path = around
 
 
 @contextmanager
@@ -158,16 +161,20 @@ def elsewhere(module: Any, total: Operation, at: int | None) -> Iterator[None]:
         yield
 
 
-def before(module: Any, other: Any) -> Inside:
+@contextmanager
+def before(module: Any, other: Any) -> Iterator[None]:
     """Inside, a module is left out in its place, and comes before another one."""
     forward, following = module.forward, other.forward
-    return put_beside(module, other, lambda x, *args, **kwargs: following(forward(x), *args, **kwargs))
+    with put_beside(module, other, lambda x, *args, **kwargs: following(forward(x), *args, **kwargs)):
+        yield
 
 
-def behind(module: Any, other: Any) -> Inside:
+@contextmanager
+def behind(module: Any, other: Any) -> Iterator[None]:
     """Inside, a module is left out in its place, and comes behind another one."""
     forward, first = module.forward, other.forward
-    return put_beside(module, other, lambda *args, **kwargs: forward(first(*args, **kwargs)))
+    with put_beside(module, other, lambda *args, **kwargs: forward(first(*args, **kwargs))):
+        yield
 
 
 def put_beside(module: Any, other: Any, both: Callable[..., Any]) -> Inside:

@@ -19,7 +19,6 @@ from jaxformer.parity.capture.torch_hooks import without_fast_path
 from jaxformer.parity.numerics.crops import AGAIN, Part, part_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import distance, host
-from jaxformer.parity.record.reference import Reference
 
 if TYPE_CHECKING:  # torch is imported where it is needed
     from jaxformer.parity.explain.alterations.operations import Operation
@@ -68,6 +67,10 @@ class Rerun:
     """jax's, of torch's parameters by name, where the array is what the user's call gives."""
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     """jax's own arrays that are no weights, by name."""
+    compared: Mapping[ArrayKey, np.ndarray] = field(default_factory=dict)
+    """jax's arrays, by torch's places."""
+    watched: dict[ArrayKey, Any] | None = None
+    """In a run to the end: torch's arrays at those places, of the call's own code."""
     behind: Callable[[Any], Any] | None = None
     """What comes behind the array, in one run."""
     originals: list[tuple[Any, Any]] = field(default_factory=list)
@@ -128,6 +131,16 @@ class Rerun:
         finally:
             self.place, self.given, self.inputs = before
 
+    def everywhere(self, altered: AbstractContextManager[Any] | None = None) -> dict[ArrayKey, np.ndarray]:
+        """All arrays of the call's own code that jax has too, with torch altered."""
+        self.watched = {}
+        try:
+            with self.to_the_end():
+                self.array(altered)
+            return {place: host(array) for place, array in self.watched.items()}
+        finally:
+            self.watched = None
+
     def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
         self.found = self.behind = None
@@ -140,6 +153,7 @@ class Rerun:
             try:
                 with altered or nullcontext():
                     output = self.run_model() if self.owner == CALL else self._own()
+                self._watch(self.owner, "output", output)
                 if self.place == ArrayKey(self.owner, "output", self.place.number):
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
@@ -198,8 +212,11 @@ class Rerun:
         calls[path] += 1
         if self.place == ArrayKey(site, "inputs", self.place.number):
             self._reach(arrays_in((args, kwargs)))
+        self._watch(site, "inputs", (args, kwargs))
         makes = site == self.place.site or below(self.place.site.path, path)
         known = self.given if makes else self.later | self.given
+        if self.watched is not None and self._is_open(site):
+            self._watch(site, "output", forward(*args, **kwargs))
         output = known[site] if site in known else forward(*args, **kwargs)
         if self.place == ArrayKey(site, "output", self.place.number):
             self._reach(arrays_in(output))
@@ -208,6 +225,16 @@ class Rerun:
             self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
             output = copied(output)  # what goes on with it may change it in place
         return output
+
+    def _is_open(self, site: Site) -> bool:
+        """Whether jax shows what a call gives, and not what it is given: its code is the owner's."""
+        parts = {place.part for place in self.compared if place.site == site}
+        return parts == {"output"}
+
+    def _watch(self, site: Site, part: str, values: Any) -> None:
+        if self.watched is not None:
+            places = ((ArrayKey(site, part, i), array) for i, array in enumerate(arrays_in(values)))
+            self.watched |= {place: array.clone() for place, array in places if place in self.compared}
 
     def _reach(self, arrays: list[Any]) -> None:
         self.found = arrays[self.place.number].clone()  # it may be a buffer that is altered just now
@@ -248,35 +275,3 @@ def running() -> Iterator[None]:
     with warnings.catch_warnings(), torch.no_grad(), torch_float64(), without_fast_path():
         warnings.simplefilter("ignore")
         yield
-
-
-def rerun_of(reference: Reference, owner: Site, place: ArrayKey, borders: frozenset[Site], wanted: np.ndarray) -> Rerun | None:
-    """None where the reference was loaded from a folder: torch's model is not at hand."""
-    if (source := reference.source) is None:
-        return None
-    import torch
-
-    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
-    tensors = [torch.tensor(array) for array in reference.inputs]
-    tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
-    inner = frozenset(
-        site
-        for site in borders
-        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
-    )
-    return Rerun(
-        model,
-        lambda: source.call(model, *tensors),
-        owner,
-        place,
-        inner,
-        wanted,
-        inside=source.inside,
-        cotangent=reference.cotangent,
-        originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
-    )
-
-
-def tensors_in(model: Any) -> list[Any]:
-    """Its parameters and buffers."""
-    return [*model.parameters(), *model.buffers()]

@@ -1,0 +1,44 @@
+"""What an alteration does to the other arrays of the same call: jax has them too."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.parity.capture.call_sites import ArrayKey
+from jaxformer.parity.explain.alterations.altered import Alteration
+from jaxformer.parity.explain.alterations.numbers import off
+from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.numerics.float_masks import one_number
+from jaxformer.parity.numerics.metrics import EXPLAINED
+
+
+class Elsewhere(NamedTuple):
+    """What becomes of them."""
+
+    gives: frozenset[ArrayKey]
+    """torch's places at which jax's arrays come."""
+    contradicts: bool
+    """Whether another array changes, and not into jax's: then the alteration is not what jax's code does."""
+
+
+def elsewhere(rerun: Rerun, alteration: Alteration, limit: float) -> Elsewhere:
+    """Of all arrays that jax has too."""
+    try:
+        before, after = rerun.everywhere(), rerun.everywhere(alteration.inside())
+    except Exception:  # a model refuses in its own ways: code behind the array may not go on with it
+        return Elsewhere(frozenset({rerun.place}), False)
+    gives, contradicts = {rerun.place}, False
+    for place, array in before.items():
+        jax = rerun.compared[place]
+        if place == rerun.place or place not in after or jax.shape != array.shape or jax.dtype.kind != array.dtype.kind:
+            continue
+        if is_jaxs(after[place], jax, limit):
+            gives.add(place)
+        elif off(after[place], array) > EXPLAINED:
+            contradicts = True
+    return Elsewhere(frozenset(gives), contradicts)
+
+
+def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
+    """Whether an array is jax's; the numbers of masked entries may differ."""
+    return off(one_number(array, jax, inside=True), jax) <= limit

@@ -1,0 +1,111 @@
+"""A change of torch's code is the cause only if it gives all arrays of the module that jax has too."""
+
+import flax.nnx as nnx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxformer.parity.compare import compare
+from jaxformer.parity.explain.alterations import elsewhere
+from jaxformer.parity.explain.alterations.altered import Dial
+from jaxformer.parity.explain.alterations.numbers import solved
+from jaxformer.parity.numerics.metrics import EXPLAINED
+from jaxformer.parity.probe.parameters import excite
+
+pytestmark = pytest.mark.foreign
+D, T = 6, 4
+
+
+class Children(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.norm = torch.nn.Linear(D, D), torch.nn.Linear(D, D), torch.nn.LayerNorm(D)
+
+
+class Shifted(Children):
+    """Moved by some rows, and back; what came from the other end is told apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = 2
+
+    def forward(self, x):
+        y = self.norm(self.a(x.roll(-self.shift, 1)))
+        y = y * (1.0 + torch.arange(T)[:, None] // self.shift)
+        return self.b(y).roll(self.shift, 1)
+
+
+class Twice(Children):
+    def forward(self, x):
+        return self.b(2 * self.norm(self.a(x)))
+
+
+class Behind(Children):
+    def forward(self, x):
+        y = self.a(x)
+        return self.norm(y + self.b(y))
+
+
+class Port(nnx.Module):
+    def __init__(self, theirs, forward):
+        self.a, self.b = (nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.norm, self.forward = nnx.LayerNorm(D, epsilon=1e-5, rngs=nnx.Rngs(0)), forward
+        for ours, linear in ((self.a, theirs.a), (self.b, theirs.b)):
+            ours.kernel, ours.bias = (nnx.Param(jnp.asarray(each.detach().numpy())) for each in (linear.weight.T, linear.bias))
+        self.norm.scale[...], self.norm.bias[...] = (jnp.asarray(each.detach().numpy()) for each in theirs.norm.parameters())
+
+    def __call__(self, x):
+        return self.forward(self, x)
+
+
+def compared(kind, forward):
+    theirs = excite(kind().eval(), seed=1)
+    inputs = (np.random.default_rng(0).standard_normal((2, T, D)).astype(np.float32),)
+    report = compare(theirs, Port(theirs, forward), inputs, tier="A", checks=("weights", "forward", "local"))
+    (module,) = report.diverging
+    return module
+
+
+def without_parts(m, x):
+    return jnp.roll(m.b(m.norm(m.a(jnp.roll(x, -2, 1)))), 2, 1)
+
+
+def test_what_moves_another_array_away_from_jaxs_is_no_cause():
+    """A shift of 4 gives what comes to the last child; and then the first is given other rows."""
+    assert "alone" in compared(Shifted, without_parts).cause
+
+
+def test_what_one_array_alone_tells_is_found_first(monkeypatch):
+    monkeypatch.setattr(elsewhere, "off", lambda *arrays: 0.0)
+    assert "shift" in compared(Shifted, without_parts).cause
+
+
+def test_differences_of_one_module_are_named_beside_each_other():
+    module = compared(Twice, lambda m, x: m.b(m.norm(1.5 * m.a(x))))
+    assert "input of norm: torch adds 1 times a; jax adds 1.5 times a" in module.cause
+    assert "; beside it, input of b: torch adds 2 times norm; jax adds 1 times norm" in module.cause
+
+
+def test_what_explains_one_of_two_differences_is_no_cause():
+    module = compared(Twice, lambda m, x: m.b(2 * m.norm(9 * m.a(x)) + 0.01 * jnp.sin(7 * x) ** 3))
+    assert module.cause == ""
+    assert "its first difference is as if torch adds 1 times a; jax adds 9 times a" in module.looks
+    assert "which does not give jax's input of b" in module.looks
+
+
+def test_a_norm_before_its_branch_for_behind_the_sum():
+    """Three arrays differ, and one change gives them all."""
+
+    def before(m, x):
+        y = m.a(x)
+        return y + m.b(m.norm(y))
+
+    assert compared(Behind, before).cause.startswith("torch norm where it is; jax norm before b")
+
+
+def test_a_number_near_0_is_not_0_where_0_gives_something_else():
+    """As of a mask with numbers that are finite."""
+    one, other = np.random.default_rng(0).standard_normal((2, 9))
+    dial = Dial("its bias", "{} times its bias", 1.0, lambda x: None)  # pyright: ignore[reportArgumentType]
+    assert solved(lambda x: one + x * other if x else one + 1, dial, one + other, one, EXPLAINED) is None
