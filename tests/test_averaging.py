@@ -73,5 +73,5 @@ def test_the_mean(run):
 
 
 def test_nothing_to_average(run):
-    with pytest.raises(CheckpointError, match="holds no weights to average"):
+    with pytest.raises(CheckpointError, match=r"holds no weights to average; go on with a larger --steps$"):
         average_weights(run, MODEL, newest=3)

@@ -138,6 +138,28 @@ def test_a_state_of_another_run_is_set_aside(tmp_path):
         assert digest(load_state(folder, state(0))) == digest(state(2))
 
 
+@ORBAX_IS_LOUD
+def test_a_description_that_is_not_whole_is_damage_for_all(saved):
+    (saved / "6/_CHECKPOINT_METADATA").write_text('{"custom')
+    assert checkpoint.verdict(saved, 6) == "damaged: its description is damaged"
+    with pytest.warns(UserWarning, match=r"step 6: its description is damaged; set aside, going on from step 4$"):
+        load_state(saved, state(0))
+
+
+@ORBAX_IS_LOUD
+def test_where_none_is_whole_it_says_what_to_do(saved):
+    for step in (4, 6):
+        (saved / f"{step}/_CHECKPOINT_METADATA").write_text("")
+    with pytest.raises(
+        CheckpointError, match=r"holds no whole checkpoint of step 4: .*; put it back, or give --resume without a"
+    ):
+        load_state(saved, state(0), 4)
+    with pytest.raises(
+        CheckpointError, match=r"holds no whole checkpoint of this model: .*; put one back, or start another --out$"
+    ):
+        load_state(saved, state(0))
+
+
 def test_what_is_set_aside_stays(saved):
     for again in ("", "-2"):
         with pytest.warns(UserWarning, match="step 6 is set aside: the run goes on from step 4$"):

@@ -92,8 +92,15 @@ def test_a_link_is_no_lock(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "other").write_text("precious")
     (tmp_path / "run" / LOCK).symlink_to(tmp_path / "other")
-    assert "run cannot be written: Too many levels of symbolic links; name another folder" in refused(tmp_path / "run")
+    wanted = f"{tmp_path}/run/{LOCK} is a link, a pipe or a folder, and no lock of a run; remove it"
+    assert refused(tmp_path / "run") == wanted
     assert (tmp_path / "other").read_text() == "precious"
+
+
+def test_a_pipe_is_no_lock(tmp_path):
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / LOCK)
+    assert f"run/{LOCK} is a link, a pipe or a folder, and no lock of a run; remove it" in refused(tmp_path / "run")
 
 
 def test_a_dead_owner_is_followed(owner, tmp_path):

@@ -1,5 +1,6 @@
 """Nothing of a run folder is used in silence after it was changed; a kill at any instant leaves a folder that goes on."""
 
+import errno
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from jaxformer.checksums import checksum, sealed
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.training import manifest
-from jaxformer.training.averaging import keep_weights
+from jaxformer.training.averaging import keep_weights, kept_steps
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.manifest import Manifest
 from jaxformer.training.metrics import checked_line
@@ -123,10 +124,55 @@ def test_an_edited_configuration_is_refused_by_all_who_read_it(copy, refusal):
         jf.load(copy)
 
 
-def test_weights_of_another_step_are_missed(copy):
-    (copy / "evaluated/3.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"^\S+/evaluated/3\.safetensors is missing, and manifest\.json names it; put it"):
+def test_evaluated_weights_that_were_changed_are_refused_and_a_run_goes_on_without_them(copy):
+    lost = copy / "evaluated/3.safetensors"
+    flip(lost, 8 * lost.stat().st_size - 1)
+    without = "--resume goes on without it, and --resume with an earlier step writes it again"
+    with pytest.raises(CheckpointError, match=rf"3\.safetensors was changed .*; put it back, or remove it: {without}$"):
         resume(copy, 9)
+    lost.unlink()
+    with pytest.raises(CheckpointError, match=rf"3\.safetensors is missing, and .* names it; put it back, or {without}$"):
+        RunFolder(copy).check_kept()
+    with pytest.warns(UserWarning, match=r"3\.safetensors is missing: the mean and the best are taken without it"):
+        resume(copy, 9)
+    RunFolder(copy).check_kept()
+    assert kept_steps(RunFolder(copy)) == [6]
+
+
+def test_changed_weights_are_written_again_once_they_are_removed(whole, copy):
+    weights = copy / "weights.safetensors"
+    flip(weights, 8 * weights.stat().st_size - 1)
+    with pytest.raises(CheckpointError, match=r"was changed .*; put it back, or remove it: --resume writes it again$"):
+        jf.load(copy)
+    weights.unlink()
+    resume(copy, 6)
+    assert weights.read_bytes() == (whole / "weights.safetensors").read_bytes()
+
+
+def test_a_file_of_another_size_is_not_read(copy, monkeypatch):
+    monkeypatch.setattr(manifest, "checksum", lambda path: pytest.fail(f"{path} was read"))
+    os.truncate(copy / "weights.safetensors", 2**40)
+    with pytest.raises(CheckpointError, match=rf"was changed since it was written \({2**40} bytes, not \d+\); put it back"):
+        RunFolder(copy).manifest.check("weights.safetensors")
+
+
+@pytest.mark.parametrize("name", ["config.json", "manifest.json", "metrics.jsonl"])
+def test_a_file_that_is_far_too_large_is_not_read(name, tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    run.log({"step": 1})
+    os.truncate(run.path / name, 2**40)
+    with pytest.raises(CheckpointError, match=rf"^{run.path / name} .*(has 1,099,511,627,776 bytes|{2**40} bytes, not \d+)"):
+        print(run.config, run.metrics)
+
+
+def test_a_manifest_that_may_not_be_read_is_no_damage(copy, monkeypatch):
+    def forbidden(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(manifest, "read_small", forbidden)
+    wanted = rf"^{copy}/manifest\.json cannot be read by user {os.geteuid()}: Permission denied; let this user read it$"
+    with pytest.raises(CheckpointError, match=wanted):
+        jf.load(copy)
 
 
 def test_the_manifest_itself(copy):

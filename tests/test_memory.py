@@ -66,6 +66,15 @@ def test_a_text_that_was_packed_too_well(tmp_path):
     assert len(read_corpus(str(path), 4)) == 2**22
 
 
+def test_a_text_far_larger_than_the_memory(tmp_path):
+    path = tmp_path / "text.txt"
+    path.touch()
+    os.truncate(path, 2**42)
+    wanted = r"text\.txt, of 4,398,046,511,104 bytes, needs at least 8,796\.09 GB of memory, and .* free; give a smaller file$"
+    with pytest.raises(InputError, match=wanted):
+        read_text(path)
+
+
 @pytest.mark.parametrize("suffix", ["txt", "safetensors", "pt", "npy"])
 def test_a_pipe_is_not_read(tmp_path, suffix):
     path = tmp_path / f"pipe.{suffix}"

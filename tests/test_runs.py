@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.cli import runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
@@ -21,9 +22,9 @@ from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.trained import load_trained
-from tests.tiny import flags, quick_recipe
+from tests.tiny import flags, quick_key, quick_recipe, tiny_config
 
-ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 """Its threads still answer reads of a damaged checkpoint when nobody listens any more; commands keep that to themselves."""
 
 
@@ -256,7 +257,6 @@ def listed(folder: Path, capsys) -> tuple[int | None, list[str]]:
     return runs.main([str(folder)]), capsys.readouterr().out.splitlines()
 
 
-@ORBAX_IS_LOUD
 def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, (name, older, newer) = listed(copy.parent, capsys)
     assert code == 0
@@ -314,7 +314,20 @@ def test_a_run_without_a_folder_of_checkpoints_is_listed_as_damaged(copy, capsys
     assert listed(copy, capsys) == (1, [f"{copy}: damaged: {copy}/checkpoints is not a folder; {remedy}"])
 
 
-@ORBAX_IS_LOUD
+def test_a_saved_model_is_no_run(text_file, tmp_path, capsys):
+    out = tmp_path / "mine"
+    jf.save(jf.GPT(tiny_config(), rngs=quick_key(0)), out)
+    with pytest.raises(InputError, match=r"mine holds a saved model and no run; name another folder with --out$"):
+        shakespeare.main(flags(data=text_file, out=out))
+    with pytest.raises(CheckpointError, match=r"config\.json describes no run; start one without --resume in another --out$"):
+        shakespeare.main(["--resume", "--out", str(out)])
+    assert listed(out, capsys) == (0, [f"{out}: files whole"])
+    (out / "weights.safetensors").unlink()
+    code, (line,) = listed(out, capsys)
+    assert code == 1
+    assert line.endswith("weights.safetensors is missing, and manifest.json names it; put it back, or save the model again")
+
+
 def test_resume_takes_the_step_that_is_named_or_none(whole, copy, monkeypatch):
     with pytest.raises(CheckpointError, match=r"checkpoints holds no checkpoint of step 5; it holds 4, 6$"):
         shakespeare.main(["--resume", "5", "--out", str(copy), "--steps", "9"])

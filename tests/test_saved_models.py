@@ -3,16 +3,18 @@
 import json
 import re
 from dataclasses import asdict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
 from jaxformer.convert.safetensors_io import save_weights
-from jaxformer.errors import CheckpointError, ConversionError, InputError
+from jaxformer.errors import CheckpointError, InputError
 from jaxformer.folders.opened import load
 from jaxformer.folders.written import save
 from jaxformer.models import abstract, build
@@ -103,9 +105,91 @@ def test_of_two_types(tmp_path):
 def test_what_is_not_saved(tmp_path, untyped):
     said = refused(lambda: save(Linear(2, 3, True), tmp_path / "mine"))
     assert said == "a Linear cannot be saved; give a model of class GPT, Encoder, EncoderDecoder"
-    said = refused(lambda: save(abstract(CONFIGS["gpt"]), tmp_path / "mine"), ConversionError)
-    assert said.endswith("of the JAX model are shapes alone; give a model with weights")
     assert not [*tmp_path.iterdir()]
+
+
+def with_leaf(change):
+    """The model of the gpt's configuration, one leaf of 4 numbers changed."""
+    return map_named(lambda name, leaf: change(np.asarray(leaf)) if name == "norm.bias" else leaf, filled(CONFIGS["gpt"]))
+
+
+def deleted(leaf):
+    array = jnp.asarray(leaf)
+    array.delete()
+    return array
+
+
+def traced(model):
+    """The model as a function sees it that jax traces."""
+    seen = []
+    jax.eval_shape(lambda model: seen.append(model), model)
+    return seen[0]
+
+
+ARRAY = "give a jax or numpy array of shape [4]"
+CAST = "cast the model to one of float32, bfloat16, float16, float64"
+NOT_READ: dict[str, tuple[Any, str]] = {
+    "nan": (lambda leaf: leaf * np.nan, "holds NaN or infinity, and load would refuse the model; save one that is finite"),
+    "infinity of jax": (lambda leaf: jnp.asarray(leaf) / 0, "holds NaN or infinity, and load would refuse the model; save one"),
+    "a stack": (
+        lambda leaf: leaf[None],
+        "has shape [1, 4], and the model's configuration asks for [4]; save one model of the stack: jax.tree.map(lambda leaf: "
+        "leaf[0], model)",
+    ),
+    "another shape": (
+        lambda leaf: np.concatenate([leaf, leaf]),
+        "has shape [8], and the model's configuration asks for [4]; give a model of that shape",
+    ),
+    "whole numbers": (lambda leaf: leaf.astype(np.int8), f"is of type int8; {CAST}"),
+    "truths": (lambda leaf: leaf > 0, f"is of type bool; {CAST}"),
+    "complex numbers": (lambda leaf: leaf.astype(np.complex64), f"is of type complex64; {CAST}"),
+    "eight bits": (lambda leaf: leaf.astype(jnp.float8_e4m3fn), f"is of type float8_e4m3fn; {CAST}"),
+    "a key": (lambda leaf: jax.random.key(0), f"is of type key<fry>; {CAST}"),
+    "wide": (
+        lambda leaf: leaf.astype(np.float64),
+        "is of type float64, which load refuses here; cast the model to float32, or save under jax.enable_x64(True)",
+    ),
+    "nothing": (lambda leaf: None, f"is None; {ARRAY}"),
+    "a number": (lambda leaf: 0.0, f"is a float; {ARRAY}"),
+    "a text": (lambda leaf: "x", f"is a str; {ARRAY}"),
+    "a layout": (lambda leaf: jax.sharding.PartitionSpec(), f"is a P; {ARRAY}"),
+    "a tensor of torch": (lambda leaf: torch.tensor(leaf), f"is a Tensor; {ARRAY}"),
+    "a mask": (lambda leaf: np.ma.array(leaf, mask=True), f"is a MaskedArray; {ARRAY}"),
+    "a shape alone": (lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), f"is a ShapeDtypeStruct; {ARRAY}"),
+    "deleted": (deleted, "was deleted, or donated to a jitted function; save what the function returned, or save before it is"),
+}
+
+
+@pytest.mark.parametrize("like", ["jax", "hf"])
+@pytest.mark.parametrize("case", NOT_READ)
+def test_what_load_would_refuse_is_not_saved(case, like, tmp_path):
+    change, said = NOT_READ[case]
+    assert refused(lambda: save(with_leaf(change), tmp_path / "mine", like)).startswith(f"norm.bias {said}")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_traced_model_is_not_saved(tmp_path):
+    said = refused(lambda: save(traced(filled(CONFIGS["gpt"])), tmp_path / "mine"))
+    assert said.endswith(" is traced and has no numbers yet; save the model outside of jax.jit, jax.grad and jax.vmap")
+
+
+def test_a_model_that_lost_or_got_a_leaf_is_not_saved(tmp_path):
+    def moved(leaf):
+        return {"more": leaf}
+
+    said = refused(lambda: save(with_leaf(moved), tmp_path / "mine"))
+    assert said == "norm.bias.value.more is an ndarray, and a GPT of this configuration has none; take it out"
+    said = refused(lambda: save(with_leaf(lambda leaf: ()), tmp_path / "mine"))
+    assert said == "norm.bias is missing, and a GPT of this configuration has one; give a model that has all its weights"
+
+
+@pytest.mark.parametrize("order", [">", "<"])
+@pytest.mark.parametrize("like", ["jax", "hf"])
+def test_arrays_of_numpy_are_saved_in_any_order_of_bytes(order, like, tmp_path):
+    model = filled(GPTConfig(**SIZES))
+    save(jax.tree.map(lambda leaf: np.asarray(leaf).astype(f"{order}f4"), model), tmp_path / "numpys", like)
+    save(model, tmp_path / "jaxs", like)
+    assert_same(load(tmp_path / "numpys"), load(tmp_path / "jaxs"))
 
 
 def test_a_folder_that_is_there_stays(tmp_path):

@@ -33,16 +33,19 @@ def main(arguments: list[str]) -> int:
     if not found:
         raise InputError(f"{folder} holds no runs; give a folder that holds some, or a run")
     check_jax()
+    from jaxformer.folders.opened import check_saved  # imports jax
+
     verdicts = []
     for path in found:
         run, lines = RunFolder(path), []
         try:
-            check_checkpoints(run)
-            lines = run.metrics
-            run.check_kept()
-            if WEIGHTS in run.manifest.entries and not run.weights.exists():
-                raise CheckpointError(f"{run.weights} is missing; --resume writes it again")
-            run.manifest.check(WEIGHTS)
+            if run.holds_model:
+                check_saved(path, WEIGHTS)
+            else:
+                check_checkpoints(run)
+                lines = run.metrics
+                run.check_kept()
+                run.manifest.check(WEIGHTS)
             kept = "files whole" if CONFIG in run.manifest.entries else "files not checked: there is no whole manifest.json"
         except JaxformerError as error:
             kept = f"damaged: {error}"
@@ -55,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def check_checkpoints(run: RunFolder) -> None:
-    """CheckpointError where a run, which is not a model that was saved, has no folder of checkpoints, or no configuration."""
+    """CheckpointError where a run has no folder of checkpoints, or no configuration."""
     if "recipe" in run.config and not run.checkpoints.is_dir():
         wrong = "is not a folder" if run.checkpoints.exists() else "is missing"
         raise CheckpointError(f"{run.checkpoints} {wrong}; put it back, or start a new run with --out")

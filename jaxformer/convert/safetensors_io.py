@@ -76,8 +76,11 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
 
     OSError or SafetensorError where it is not a whole safetensors file; CheckpointError for types that no model has.
     """
-    with safetensors.safe_open(check_file(path), "np"):  # checks the header against the file's size
-        file = np.asarray(np.memmap(path, np.uint8, "r"))
+    try:
+        with safetensors.safe_open(check_file(path), "np"):  # checks the header against the file's size
+            file = np.asarray(np.memmap(path, np.uint8, "r"))
+    except MemoryError:
+        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, and there is no memory for them") from None
     start = 8 + int.from_bytes(file[:8].tobytes(), "little")
     header, data = json.loads(file[8:start].tobytes()), file[start:]
     header.pop("__metadata__", None)

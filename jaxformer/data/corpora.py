@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
+from jaxformer.memory import check_fits, free_bytes
 from jaxformer.validation.fields import check_file, check_kind, check_path
 
 
@@ -92,7 +93,9 @@ def read_text(path: Path | str, unpacked: int = UNPACKED) -> str:
     """
     path = check_path("path", path)
     try:
-        found = check_file(path).read_bytes()
+        size = check_file(path).stat().st_size
+        check_fits(f"{path}, of {size:,} bytes,", 2 * size, free_bytes(), "give a smaller file")  # as bytes, and as text
+        found = path.read_bytes()
         packed = path.suffix == ".gz" or found.startswith(b"\x1f\x8b")
         text = (_unpack(path, found, unpacked) if packed else found).decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:

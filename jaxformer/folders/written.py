@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import jax
-import numpy as np
 
 from jaxformer.config.configuration import plain
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
 from jaxformer.folders.hf import write_checkpoint
 from jaxformer.folders.opened import CONFIGS, Opened, open_path
+from jaxformer.folders.whole_model import whole_model
 from jaxformer.models import Model
-from jaxformer.pytree import named_weights
 from jaxformer.training.manifest import Manifest
 from jaxformer.training.runs import CONFIG, TOKENIZER, WEIGHTS
 from jaxformer.validation.fields import check_choice, check_path
@@ -41,8 +40,8 @@ def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path |
     Like "jax": config.json and weights.safetensors, in torch_ref's layout. Like "hf": config.json and model.safetensors, which
     transformers' `AutoModel.from_pretrained` loads. `source` is the folder that the model came from: its tokenizer is copied,
     and where transformers wrote it, config.json keeps its other keys with "hf". The folder appears whole or not at all.
-    InputError if it exists, or the model is none of GPT, Encoder and EncoderDecoder, or not finite; ConversionError where
-    transformers has no such model; CheckpointError where the folder cannot be written.
+    InputError if it exists, or the model is none of GPT, Encoder and EncoderDecoder, or one that `load` would refuse: it names
+    the leaf. ConversionError where transformers has no such model; CheckpointError where the folder cannot be written.
     """
     if not isinstance(model, Model):
         raise InputError(f"{type_of(model)} cannot be saved; give a model of class {', '.join(CONFIGS)}")
@@ -52,19 +51,14 @@ def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path |
 
 def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) -> None:
     """The same, of a source that is open."""
-    weights = named_weights(model)
-    types = sorted({str(leaf.dtype) for leaf in weights.values()})
-    if len(types) > 1:
-        raise InputError(f"the model holds {' and '.join(types)}; cast it to one type before it is saved")
-    held = {name: leaf for name, leaf in weights.items() if isinstance(leaf, jax.Array)}  # shapes alone are refused below
-    if odd := next((name for name, leaf in held.items() if not np.isfinite(leaf).all()), None):
-        raise InputError(f"{odd} holds NaN or infinity, and load would refuse the model; save one that is finite")
+    model = whole_model(model)
     try:
         with new_folder(folder) as unfinished:
             if like == "hf":
                 write_checkpoint(model, unfinished, source and source.checkpoint, special_ids(source))
             else:
-                described = {"class": type(model).__name__, "dtype": types[0], "config": asdict(model.config)}
+                dtype = jax.tree.leaves(model)[0].dtype.name
+                described = {"class": type(model).__name__, "dtype": dtype, "config": asdict(model.config)}
                 (unfinished / CONFIG).write_text(json.dumps(described, indent=2, default=plain) + "\n", "utf-8")
                 save_weights(unfinished / WEIGHTS, model)
                 Manifest(unfinished).begin([unfinished / CONFIG, unfinished / WEIGHTS])

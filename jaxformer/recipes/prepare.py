@@ -66,9 +66,11 @@ def _with_checkpoint(arguments: Sequence[str]) -> list[str]:
 
 def recipe_of(folder: Path, kind: type[R]) -> R:
     """The recipe that a run was started with; CheckpointError where its config.json describes no recipe of this kind."""
-    run = RunFolder.open(folder)
+    config = RunFolder.open(folder).config
+    if "recipe" not in config:
+        raise CheckpointError(f"{folder}/config.json describes no run; start one without --resume in another --out")
     try:
-        values = run.config["recipe"]
+        values = config["recipe"]
         preset = values["preset"]
         return from_dict(kind, {**values, "preset": RENAMED_PRESETS.get(preset, preset)})
     except (KeyError, TypeError, ConfigError, InputError) as error:
@@ -81,7 +83,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     `facts` describe the data; a resumed run has to be given the same ones, of those that it knows. A run at its last step is
     refused, unless it has no weights, or what comes after the training is `unfinished`.
     """
-    from jaxformer.training.averaging import forget_weights_after, write_weights
+    from jaxformer.training.averaging import forget_lost_weights, forget_weights_after, write_weights
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
     from jaxformer.training.environment import differences, environment
 
@@ -95,6 +97,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
         return RunFolder(recipe.out), state
     folder = RunFolder.open(recipe.out)
     if is_first():
+        forget_lost_weights(folder)
         folder.check_kept()
         folder.remove_leftovers()
     config = folder.config
@@ -103,8 +106,7 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     has_weights = from_first(lambda: folder.weights.exists())
     last = recipe.steps - (has_weights and not unfinished)
     _check_goes_on(recipe, recipe.checkpoint or 0, last)  # before later ones are set aside
-    has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
-    if recipe.checkpoint is not None or has_begun:
+    if recipe.checkpoint is not None or from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun):
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     _check_goes_on(recipe, int(state.step), last)
     if is_first():

@@ -42,6 +42,6 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
         unfinished.write_text(text, "utf-8")
 
 
-def table_of(folder: Path | None) -> Path:
+def table_of(folder: Path) -> Path:
     """The file with the translations of the test set: the last one that a run writes."""
-    return Path(folder or "") / "translations.tsv"
+    return folder / "translations.tsv"

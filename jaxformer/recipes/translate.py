@@ -179,6 +179,11 @@ def main(arguments: list[str]) -> None:
     console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
 
 
+def lacks_files(run: RunFolder) -> bool:
+    """Whether a run at its last step has something to write yet, or again."""
+    return not (table_of(run.path).exists() and run.tokenizer.exists())
+
+
 def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
     """The tokenizer of --tokenizer, or one that is trained on both languages."""
     if recipe.tokenizer is None:
@@ -199,7 +204,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
     folder, state = start_run(
-        recipe, facts, state, unfinished=recipe.resume and from_first(lambda: not table_of(recipe.out).exists())
+        recipe, facts, state, unfinished=recipe.resume and from_first(lambda: lacks_files(RunFolder(Path(recipe.out or ""))))
     )
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)

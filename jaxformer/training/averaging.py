@@ -4,6 +4,7 @@ Only the JAX side has runs: the twin has none.
 """
 
 import math
+import warnings
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ from jaxformer.errors import CheckpointError
 from jaxformer.processes.group import is_first
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.checkpoint import steps_named
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import EVALUATED, RunFolder
 
 SUFFIX = ".safetensors"
 
@@ -48,6 +49,15 @@ def forget_weights_after(run: RunFolder, step: int) -> None:
         run.manifest.remove(weights_of(run, later))
 
 
+def forget_lost_weights(run: RunFolder) -> None:
+    """Go on without the weights that somebody removed; a warning names them."""
+    for name, versions in run.manifest.entries.items():
+        if name.startswith(f"{EVALUATED}/") and None not in versions and not (run.path / name).exists():
+            run.manifest.remove(run.path / name)
+            said = "is missing: the mean and the best are taken without it, unless the run comes to its step again"
+            warnings.warn(f"{run.path / name} {said}", stacklevel=3)
+
+
 def kept_steps(run: RunFolder) -> list[int]:
     """The steps whose weights are there, in order. A file that the run did not write is none of them."""
     entries = run.manifest.entries
@@ -67,7 +77,7 @@ def average_weights(run: RunFolder, like: PyTree, newest: int) -> PyTree:
     """The mean of the newest weights, taken on the host, where nothing is compiled; CheckpointError where there are none."""
     steps = kept_steps(run)[-newest:]
     if not steps:
-        raise CheckpointError(f"{run.evaluated} holds no weights to average")
+        raise CheckpointError(f"{run.evaluated} holds no weights to average; go on with a larger --steps")
     total = jax.tree.map(np.asarray, load_weights(weights_of(run, steps[0]), like))
     for step in steps[1:]:
         total = jax.tree.map(np.add, total, load_weights(weights_of(run, step), like))

@@ -159,7 +159,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
             warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
         return _from_its_mesh(folder, step, *found)
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
-    raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}")
+    raise CheckpointError(f"{folder} holds no whole checkpoint of this model: {listed}; put one back, or start another --out")
 
 
 def verdict(folder: Path, step: int) -> str:
@@ -174,9 +174,9 @@ def _verdict(folder: Path, step: int) -> str:
     try:
         meta = orbax().metadata(path := _path(folder, step))
         described = meta.custom_metadata or {}
-        if meta.metadata is None:
-            return "damaged: its description is not readable"
-        if not {"sha256", "names"} <= {*described}:
+        if meta.metadata is None or "sha256" not in described:
+            return "damaged: its description is damaged"
+        if "names" not in described:
             return "not checked"
         check_belongs(folder, step, described)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
@@ -198,7 +198,8 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
         if fault:
             gc.collect()
     if fault:
-        raise CheckpointError(f"{folder} holds no whole checkpoint of step {step}: {fault}")
+        said = f"{folder} holds no whole checkpoint of step {step}: {fault}"
+        raise CheckpointError(f"{said}; put it back, or give --resume without a step: it takes the newest whole one")
     for later in steps[steps.index(step) + 1 :]:
         _set_aside(folder / str(later), "later")
         warnings.warn(f"{folder}: step {later} is set aside: the run goes on from step {step}", stacklevel=3)

@@ -7,6 +7,7 @@ Only the JAX side has runs: the twin has none.
 import fcntl
 import os
 import socket
+import stat
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -130,6 +131,9 @@ def _no_link(path: str, flags: int) -> int:
 def _locked(path: Path) -> BinaryIO:
     """The lock's file, empty. It is locked until it is closed."""
     deadline = time.monotonic() + PATIENCE
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise InputError(f"{path} is a link, a pipe or a folder, and no lock of a run; remove it")
     while True:
         file = open(path, "a+b", buffering=0, opener=_no_link)  # noqa: SIM115 it is open as long as it is locked
         try:

@@ -10,20 +10,29 @@ Only the JAX side has runs: the twin has none.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxformer.checksums import checksum, sealed, unsealed
-from jaxformer.errors import CheckpointError
+from jaxformer.errors import REFUSED, CheckpointError
 from jaxformer.training.lock import check_held
-from jaxformer.validation.fields import check_file
+from jaxformer.validation.fields import check_file, read_small
 from jaxformer.whole_files import written_whole
 
 CONFIG, MANIFEST = "config.json", "manifest.json"
-Entries = dict[str, list[dict[str, Any] | None]]
+WEIGHTS, EVALUATED = "weights.safetensors", "evaluated"
+REMOVE = "remove it: "
+REMEDIES = {
+    WEIGHTS: f"{REMOVE}--resume writes it again",
+    EVALUATED: f"{REMOVE}--resume goes on without it, and --resume with an earlier step writes it again",
+}
+"""What to do about a changed file of a run, or one of this folder of it. Any other one is needed as it was."""
+Version = dict[str, Any] | None
+Entries = dict[str, list[Version]]
 
 
 @dataclass(frozen=True)
@@ -31,17 +40,21 @@ class Manifest:
     """The manifest of a folder. Folders of older runs have none, and their files are not checked."""
 
     folder: Path
-    remedy: str = "start a new run with --out"
+    remedy: str = ""
+    """What to do about a changed file but to put it back; empty in the folder of a run."""
 
     @property
     def entries(self) -> Entries:
         """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
         path = self.folder / MANIFEST
         try:
-            return _entries(json.loads(check_file(path).read_bytes()))
+            return _entries(json.loads(read_small(path)))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
+            if isinstance(error, OSError) and error.errno in REFUSED:
+                said = f"{path} cannot be read by user {os.geteuid()}: {error.strerror}; let this user read it"
+                raise CheckpointError(said) from None
             raise CheckpointError(f"{path} is damaged ({error}); put it back, or remove it: then no file is checked") from None
 
     @contextmanager
@@ -68,7 +81,7 @@ class Manifest:
         """Remove a file and its entry, the entry first."""
         name = path.relative_to(self.folder).as_posix()
         self._write({other: versions for other, versions in self.entries.items() if other != name})
-        path.unlink()
+        path.unlink(missing_ok=True)
 
     def begin(self, paths: Iterable[Path]) -> None:
         """Enter files as they are, where the folder has no manifest yet, or one that does not know its settings."""
@@ -79,13 +92,18 @@ class Manifest:
         """CheckpointError where a file is none of its versions; a file without an entry is not checked."""
         path, entries = self.folder / name, self.entries
         try:
-            while (found := checksum(path)) not in entries.get(name, [found]):
+            while name in entries and (found := _version(path, entries[name])) not in entries[name]:
                 before, entries = entries, self.entries
                 if entries == before:  # else the run wrote the file in between
                     fault = _difference(found, entries[name][-1] or {})
-                    raise CheckpointError(f"{path} {fault}; put it back, or {self.remedy}")
+                    raise CheckpointError(f"{path} {fault}; put it back, or {self._remedy(name, found)}")
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+
+    def _remedy(self, name: str, found: Version) -> str:
+        """What else to do about a file that is not as it was."""
+        remedy = self.remedy or REMEDIES.get(name.split("/")[0], "start a new run with --out")
+        return remedy.removeprefix(REMOVE) if found is None else remedy
 
     def _write(self, entries: Entries) -> None:
         """CheckpointError where the folder of a live run is another one by now, or has lost what it had here."""
@@ -110,6 +128,15 @@ def _entries(found: Any) -> Entries:
     return files
 
 
+def _version(path: Path, wanted: Iterable[Version]) -> Version:
+    """What is there. Of a file that has none of the wanted sizes it is the size alone: a large one is not read for nothing."""
+    with suppress(FileNotFoundError):
+        size = check_file(path).stat().st_size
+        if path.is_file() and size not in [version["size"] for version in wanted if version]:
+            return {"size": size}
+    return checksum(path)
+
+
 def _is_version(found: Any) -> bool:
     """Whether that is what a manifest says of a file."""
     return found is None or (
@@ -117,9 +144,11 @@ def _is_version(found: Any) -> bool:
     )
 
 
-def _difference(found: dict[str, Any] | None, wanted: dict[str, Any]) -> str:
+def _difference(found: Version, wanted: dict[str, Any]) -> str:
     """What is wrong with a file."""
     if found is None:
         return f"is missing, and {MANIFEST} names it"
-    sizes = f"{found['size']} bytes of sha256 {found['sha256']:.12}, not {wanted.get('size')} of {wanted.get('sha256', ''):.12}"
+    sizes = f"{found['size']} bytes, not {wanted.get('size')}"
+    if "sha256" in found:
+        sizes = f"{found['size']} bytes of sha256 {found['sha256']:.12}, not {wanted.get('sha256', ''):.12}"
     return f"was changed since it was written ({sizes})"

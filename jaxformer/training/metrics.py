@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from jaxformer.validation.fields import check_file
+from jaxformer.validation.fields import read_small
 
 Line = dict[str, float | int]
 CHECK = "crc32"
@@ -29,7 +29,7 @@ def checked_line(run: str, values: Mapping[str, float | int]) -> str:
 def read_lines(path: Path, run: str, least: int) -> list[Line]:
     """Every whole line of the run, without its check. There is a warning for one that is damaged, or incomplete after a crash,
     which is left out, and for a file of less than `least` bytes."""
-    data = check_file(path).read_bytes() if path.exists() else b""
+    data = read_small(path) if path.exists() else b""
     lines = data.splitlines(keepends=True)
     has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
     of_run = any(_read(line, run, has_checks) for line in lines)  # a file of older lines names no run

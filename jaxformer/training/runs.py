@@ -15,17 +15,14 @@ from typing import Any
 from jaxformer.config.configuration import plain
 from jaxformer.errors import CheckpointError, InputError
 from jaxformer.training.lock import LOCK, check_held, identity_of
-from jaxformer.training.manifest import CONFIG, MANIFEST, Manifest
+from jaxformer.training.manifest import CONFIG, EVALUATED, MANIFEST, WEIGHTS, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
-from jaxformer.validation.fields import check_file
+from jaxformer.validation.fields import read_small
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
-METRICS, WEIGHTS, CHECKPOINTS = "metrics.jsonl", "weights.safetensors", "checkpoints"
-TOKENIZER, EVALUATED = "tokenizer.json", "evaluated"
+METRICS, CHECKPOINTS, TOKENIZER = "metrics.jsonl", "checkpoints", "tokenizer.json"
 RUN = "run"
 """In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
-MOST_BYTES = 2**27
-"""Of a config.json; one with a table of numbers has 20 million."""
 BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
 """What a run leaves that ended before its first checkpoint."""
 AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
@@ -49,6 +46,8 @@ class RunFolder:
         run = cls(path)
         try:
             if not run.is_begun:
+                if run.holds_model:
+                    raise InputError(f"{path} holds a saved model and no run; name another folder with --out")
                 raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
             if path.is_dir() and run._has_other_files:
                 raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
@@ -90,6 +89,13 @@ class RunFolder:
         with suppress(CheckpointError, InputError):
             return identity_of(self.path, lambda: str(read_config(self.path).get(RUN, "")))
         return ""
+
+    @property
+    def holds_model(self) -> bool:
+        """Whether `save` wrote the folder."""
+        with suppress(CheckpointError, InputError):
+            return "class" in read_config(self.path)
+        return False
 
     @property
     def is_begun(self) -> bool:
@@ -181,11 +187,8 @@ class RunFolder:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
-    path = check_file(folder / CONFIG)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        config = json.loads(path.read_text("utf-8"))
+        config = json.loads(read_small(folder / CONFIG).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}") from None
     if not isinstance(config, dict):

@@ -14,6 +14,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import CheckpointError, ConfigError
 from jaxformer.models import Model, abstract
 from jaxformer.training.runs import RunFolder
+from jaxformer.validation.fields import read_small
 
 
 def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
@@ -50,7 +51,13 @@ def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
 
 def load_tokenizer(run: RunFolder) -> Tokenizer:
     """The tokenizer of a run; CheckpointError where the file is not the one that the run began with."""
-    tokenizer = Tokenizer.load(run.tokenizer)
-    if hashlib.sha256(run.tokenizer.read_bytes()).hexdigest() != run.config.get("tokenizer_sha256"):
-        raise CheckpointError(f"{run.tokenizer} is not the tokenizer that this run was trained with: its sha256 differs")
-    return tokenizer
+    try:
+        found = hashlib.sha256(read_small(run.tokenizer)).hexdigest()
+    except FileNotFoundError:
+        raise CheckpointError(f"{run.tokenizer} is missing; put it back, or --resume makes it again") from None
+    except OSError as error:
+        raise CheckpointError(f"{run.tokenizer} cannot be read: {error.strerror}") from None
+    if found != run.config.get("tokenizer_sha256"):
+        wrong = "is not the tokenizer that this run was trained with: its sha256 differs"
+        raise CheckpointError(f"{run.tokenizer} {wrong}; put it back, or remove it: --resume makes it again")
+    return Tokenizer.load(run.tokenizer)

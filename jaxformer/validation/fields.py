@@ -11,13 +11,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import ConfigError, InputError, type_of
+from jaxformer.errors import CheckpointError, ConfigError, InputError, type_of
 
 LARGEST_SIZE = 2**31 - 1
 """Sizes index int32 arrays."""
 LARGEST_SEED = 2**64 - 1
 MOST, LEAST = 3.4e38, 1.2e-38
 """Numbers are used in float32; positive ones that are smaller may be 0 there."""
+MOST_BYTES = 2**27
+"""Of a file that holds neither weights nor texts; a config.json with a table of numbers has 20 million."""
 MOST_DIVISORS = 4096
 """A refusal lists the divisors up to here."""
 
@@ -114,6 +116,13 @@ def check_file(path: Path) -> Path:
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise InputError(f"{path} is a pipe or a device; give a file")
     return path
+
+
+def read_small(path: Path) -> bytes:
+    """A whole file that is never large; CheckpointError where it is, InputError for a pipe or a device."""
+    if (size := check_file(path).stat().st_size) > MOST_BYTES:
+        raise CheckpointError(f"{path} has {size:,} bytes, where {MOST_BYTES:,} are the most: it is damaged; put it back")
+    return path.read_bytes()
 
 
 def check_flag(name: str, value: object) -> None:
