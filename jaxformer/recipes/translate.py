@@ -1,6 +1,7 @@
 """Translation: trains a tokenizer and an encoder-decoder on sentence pairs, and measures BLEU."""
 
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -176,7 +177,7 @@ def main(arguments: list[str]) -> None:
         tested = Parallel(*(side[: recipe.tested] for side in splits.test))
         translate_test_set(folder, Translator(model, tokenizer), tested, console, show=recipe.show)
     console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
-    console.print(f"next: jaxformer translate {quoted(out)} -- {quoted(splits.test.sources[0])}")
+    console.print(f"next: jaxformer translate {quoted(out)} -- {shlex.quote(splits.test.sources[0])}")
 
 
 def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
