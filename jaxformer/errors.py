@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 
 SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
 """The operating system's reasons why a file cannot be written."""
@@ -59,6 +60,11 @@ def first_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """One line, in which nothing moves the cursor of a terminal."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def quoted(path: object) -> str:
+    """A path as a command that is printed has it: one word, which is no flag."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def why_unread(error: Exception) -> str:

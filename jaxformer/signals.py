@@ -77,7 +77,8 @@ def held(rescue: Callable[[], str]) -> Iterator[Held]:
     try:
         yield work
     finally:
-        _held.remove(work)
+        with work.gate:  # a rescue that has begun ends the process; Python must not end under it
+            _held.remove(work)
         for which, handler in before.items():
             signal.signal(which, handler)
 

@@ -23,7 +23,7 @@ from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import make_shaped_train_steps, make_train_steps, train_state, train_step
-from jaxformer.training.trouble import marks, said_of_divergence
+from jaxformer.training.trouble import marks, remedy, said_of_divergence, sound_until
 
 OPTIMIZER = make_optimizer(OptimizerConfig(name="adam", learning_rate=0.1), ScheduleConfig())
 KEY = jax.random.key(0)
@@ -140,10 +140,30 @@ def test_three_bad_ones_stop_it_and_nothing_of_them_is_kept(tmp_path):
     assert said.count("is not finite: skipped") in (2, 3), "one a dispatch"
     assert error == (
         "the loss or the gradient of steps 6 to 8 is not finite, and none of them was applied; step 8: loss nan, gradient norm "
-        f" nan; its batch: 0 float32[] from 3.0 to 3.0, 1 float32[] from 1.0 to 1.0; go on from the last checkpoint with "
-        f"--resume --out {run.path} and a lower --optimizer.learning-rate"
+        f" nan; its batch: 0 float32[] from 3.0 to 3.0, 1 float32[] from 1.0 to 1.0; go on with --resume 4 "
+        f"--out {run.path} and a lower --optimizer.learning-rate"
     )
     assert int(load_state(run.checkpoints, begin()).step) == 4
+
+
+@pytest.mark.parametrize(
+    ("losses", "step"), [([], 0), ([3, 2, 1.9], 3), ([3, 2, 9], 2), ([3, 1e9, 1e9], 1), ([1e9, 1e9], 0), ([3, 9, 2], 3)]
+)
+def test_losses_are_sound_until_they_grow(losses, step):
+    lines = [{"step": at, "loss": 3.0, "val_loss": float(loss)} for at, loss in enumerate(losses, start=1)]
+    assert sound_until(lines, first=4.0) == step
+
+
+def test_a_ruined_checkpoint_is_not_recommended(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    for step, loss in ((4, 2.0), (8, 1e9)):
+        run.log({"step": step, "loss": loss})
+        (run.checkpoints / str(step)).mkdir(parents=True)
+    assert remedy(run, 3.0).startswith(f"go on with --resume 4 --out {run.path} and a lower --optimizer")
+    (run.checkpoints / "4").rmdir()
+    assert remedy(run, 3.0) == (
+        "no checkpoint is kept from before the losses grew; start anew with another --out and a lower --optimizer.learning-rate"
+    )
 
 
 def test_spikes_are_counted_and_divergence_is_told():

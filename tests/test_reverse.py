@@ -8,8 +8,10 @@ import pytest
 
 from jaxformer.cli import main as cli
 from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.errors import InputError
 from jaxformer.recipes import reverse
 from jaxformer.training.checkpoint import digest
+from jaxformer.training.runs import RunFolder
 from jaxformer.training.trained import load_trained
 
 SMALL = {
@@ -80,8 +82,16 @@ def test_it_stops_when_nothing_is_wrong(tmp_path, monkeypatch):
     measure = reverse.measure
     monkeypatch.setattr(reverse, "measure", lambda model, batch: measure(model, batch) | {"accuracy": 1.0})
     reverse.main(flags(out=tmp_path / "run", steps=100))
-    assert json.loads((tmp_path / "run/metrics.jsonl").read_text())["step"] == 2
-    assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == ["0", "2"]
+    run, resume = RunFolder(tmp_path / "run"), ["--resume", "--out", str(tmp_path / "run")]
+    before = run.weights.read_bytes()
+    run.forget_after(0)  # as one that was stopped in its evaluation
+    run.weights.unlink()
+    reverse.main(resume)
+    assert run.weights.read_bytes() == before
+    assert [line["step"] for line in run.metrics] == [2]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0", "2"]
+    with pytest.raises(InputError, match=r"run is finished: it met its goal at step 2; start another --out$"):
+        reverse.main(resume)
 
 
 def test_generate_writes_the_target(folder, capsys):

@@ -4,11 +4,14 @@ import gc
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ from jaxformer.cli import runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training import environment, plots
+from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
@@ -126,6 +130,29 @@ def test_stopped_and_resumed_is_bit_for_bit_the_uninterrupted_run(whole, text_fi
         assert steps_of(out) == [3, 6]
 
 
+def test_a_run_that_was_stopped_in_its_last_step_is_finished_by_resume(whole, copy):
+    run = RunFolder(copy)
+    run.forget_after(5)
+    write_weights(run, run.weights, jax.tree.map(jnp.zeros_like, load_trained(copy)[0]))  # of an earlier step
+    shakespeare.main(["--resume", "--out", str(copy)])
+    assert (copy / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    assert steps_of(copy) == [3, 6]
+    with pytest.raises(InputError, match=r"is at step 6 already"):
+        shakespeare.main(["--resume", "--out", str(copy)])
+
+
+def test_a_command_that_is_printed_can_be_given(text_file, tmp_path, monkeypatch):
+    """It has no flag that was changed, which the run remembers, and the folder's name is two words like a flag."""
+    monkeypatch.chdir(tmp_path)
+    shakespeare.main([*flags(data=text_file, steps=3), "--out=-a run"])
+    with monkeypatch.context() as patch:
+        patch.setattr(shakespeare, "show_line", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(StoppedError) as stop:
+            shakespeare.main(["--resume", "--out=-a run", "--steps", "9"])
+    shakespeare.main(shlex.split(str(stop.value).split("continue with ")[1]))
+    assert steps_of(tmp_path / "-a run") == [3, 6, 9]
+
+
 def test_resuming_an_older_checkpoint_takes_its_steps_again(whole, copy):
     shutil.rmtree(copy / "checkpoints/6")
     (copy / "weights.safetensors").unlink()
@@ -205,6 +232,7 @@ def test_a_text_may_lie_elsewhere_when_a_run_is_resumed(copy, whole, text_file, 
         shakespeare.main(["--resume", "4", "--out", str(copy)])
     with pytest.warns(UserWarning, match="step 6 is set aside"):
         shakespeare.main(["--resume", "4", "--out", str(copy), "--data", str(moved)])
+    assert RunFolder(copy).config["recipe"]["data"] == str(moved), "the next one finds it"
     assert final(copy) == final(whole)
 
 
@@ -240,14 +268,14 @@ def test_a_learning_rate_far_too_high_stops_and_goes_on_with_a_lower_one(text_fi
     assert re.fullmatch(
         r"the loss or the gradient of steps 2 to 4 is not finite, and none of them was applied; step 4: loss (nan|inf), "
         r"gradient norm [\w.]+ (nan|inf), .*; its batch: inputs int32\[2, 8\] from \d+ to \d+, targets int32\[2, 8\] from "
-        rf"\d+ to \d+; go on from the last checkpoint with --resume --out {out} and a lower --optimizer.learning-rate",
+        rf"\d+ to \d+; go on with --resume 0 --out {out} and a lower --optimizer.learning-rate",
         said,
     )
     assert re.findall(r"is not finite: skipped, (\d) of", capsys.readouterr().out)[-1] == "3"  # a dispatch may have several
     assert not (out / "weights.safetensors").exists()
     assert RunFolder.open(out).metrics == []
     with pytest.warns(UserWarning, match=r"^the learning rate is 0.001 from here on, and was 1e\+30: the run is no longer the"):
-        shakespeare.main(["--resume", "--out", str(out), "--optimizer.learning-rate", "0.001"])
+        shakespeare.main(["--resume", "0", "--out", str(out), "--optimizer.learning-rate", "0.001"])
     assert steps_of(out) == [6]
     assert RunFolder.open(out).config["recipe"]["optimizer"]["learning_rate"] == 0.001
 
@@ -336,7 +364,7 @@ def test_resume_takes_the_step_that_is_named_or_none(whole, copy, monkeypatch):
     with pytest.raises(InputError, match=r"^--resume 6 and --checkpoint 4 are two steps; give one of them$"):
         shakespeare.main(["--resume=6", "--checkpoint", "4", "--out", str(copy)])
     with pytest.raises(InputError, match=r"is at step 4 already; give --steps a larger number to go on$"):
-        shakespeare.main(["--resume", "4", "--out", str(copy), "--steps", "4"])
+        shakespeare.main(["--resume", "4", "--out", str(copy), "--steps", "3"])
     assert (copy / "checkpoints/6").exists()
     trained = []
     with monkeypatch.context() as patch:

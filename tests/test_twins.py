@@ -28,6 +28,7 @@ NO_TWIN = {
     "training/manifest.py": "runs are trained on one side",
     "training/metrics.py": "runs are trained on one side",
     "training/mixed_precision.py": "torch.autocast",
+    "training/pace.py": "runs are trained on one side",
     "training/plots.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
     "training/size.py": "runs are trained on one side",

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,7 @@ from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
+from jaxformer.training.metrics import Goal, is_last
 from jaxformer.training.runs import RUN, RunFolder
 from jaxformer.validation.fields import check_choice
 
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-MEANS = ("out", "resume", "checkpoint", "cache", "unpacked", "mesh", "data", "validation", "test")
-CHANGEABLE = (*MEANS, "steps", "sample", "show", "evaluate_every", "save_every")
+KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
+CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
 """Flags that may change when a run is resumed; every other one decides what is learned. Texts may lie elsewhere by then: what
-they hold is checked."""
+they hold is checked. Those of KEPT are written down."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""
 
@@ -77,15 +79,18 @@ def recipe_of(folder: Path, kind: type[R]) -> R:
         raise CheckpointError(f"{folder}/config.json does not describe this recipe: {error}") from None
 
 
-def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: bool = False) -> tuple[RunFolder, Any]:
+def start_run(
+    recipe: Any, facts: Mapping[str, str], state: Any, *, goal: Goal | None = None, unfinished: bool = False
+) -> tuple[RunFolder, Any]:
     """A new run folder and the state given, or the run to resume and its last state.
 
-    `facts` describe the data; a resumed run has to be given the same ones, of those that it knows. A run at its last step is
-    refused, unless it has no weights, or what comes after the training is `unfinished`.
+    `facts` describe the data; a resumed run has to be given the same ones, of those that it knows. A run that is at its last
+    step, or has met its goal, is refused, unless its evaluation or its weights are missing, or what comes after the training
+    is `unfinished`.
     """
-    from jaxformer.training.averaging import forget_lost_weights, forget_weights_after, write_weights
+    from jaxformer.training.averaging import forget_lost_weights, write_weights
     from jaxformer.training.checkpoint import kept_states, load_state, orbax
-    from jaxformer.training.environment import differences, environment
+    from jaxformer.training.environment import environment
 
     orbax()  # missing, it would be missed at the first checkpoint
     described = {"recipe": asdict(recipe), **facts}
@@ -104,25 +109,38 @@ def start_run(recipe: Any, facts: Mapping[str, str], state: Any, *, unfinished: 
     if any(config.get(name, value) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
     has_weights = from_first(lambda: folder.weights.exists())
-    last = recipe.steps - (has_weights and not unfinished)
-    _check_goes_on(recipe, recipe.checkpoint or 0, last)  # before later ones are set aside
-    if recipe.checkpoint is not None or from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun):
+    check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
+    check(recipe.checkpoint or 0)  # before later ones are set aside
+    has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
+    if recipe.checkpoint is not None or has_begun:
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
-    _check_goes_on(recipe, int(state.step), last)
+    check(int(state.step))
     if is_first():
-        folder.begin_manifest()
-        folder.forget_after(int(state.step))
-        forget_weights_after(folder, int(state.step))
-        _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
+        _begin_again(folder, recipe, int(state.step))
     if recipe.checkpoint is not None or (int(state.step) and not has_weights):
         write_weights(folder, folder.weights, state.model)  # what is there is of a later step, or was removed
     return folder, state
 
 
-def _check_goes_on(recipe: Any, step: int, last: int) -> None:
-    """InputError where a run is behind the last step from which it goes on."""
-    if step > last:
+def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | None, is_whole: bool) -> None:
+    """InputError where a run is behind its last step, or at it and has all that belongs to it."""
+    line = from_first(lambda: folder.line_of(step))
+    if step > recipe.steps or (step == recipe.steps and line is not None and is_whole):
         raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
+    if is_whole and line is not None and is_last(line, recipe.steps, goal):
+        raise InputError(f"{recipe.out} is finished: it met its goal at step {step}; start another --out")
+
+
+def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
+    """Forget what the run will do again, say what is not as before, and write down what the recipe changes."""
+    from jaxformer.training.averaging import forget_weights_after
+    from jaxformer.training.environment import differences, environment
+
+    folder.begin_manifest()
+    folder.forget_after(step)
+    forget_weights_after(folder, step)
+    _warn_of_changes(folder, recipe, differences(folder.config.get("environment", {}), environment()))
+    _keep_flags(folder, recipe)
 
 
 def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> None:
@@ -137,6 +155,15 @@ def _warn_of_changes(folder: RunFolder, recipe: Any, changed: Sequence[str]) -> 
         warnings.warn(f"{said}: the run is no longer the one that was begun", stacklevel=3)
         optimizer["learning_rate"] = rate
         folder.write_config(config)
+
+
+def _keep_flags(folder: RunFolder, recipe: Any) -> None:
+    """Write down the flags that were changed: the next --resume needs none of them again."""
+    config = folder.config
+    values = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name in KEPT}
+    changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
+    if changed != config["recipe"]:
+        folder.write_config(config | {"recipe": changed})
 
 
 def saved_files(folder: RunFolder) -> str:

@@ -1,6 +1,5 @@
 """An encoder-decoder on pairs made by a rule, which need no data: a line is written backwards, and its symbols are changed."""
 
-import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
 from jaxformer.decoding import translate
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, run_together
 from jaxformer.pytree import count_parameters
@@ -29,9 +28,10 @@ from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.lock import only_writer
-from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pace import clock
 from jaxformer.training.pairs import pair_loss, pair_sums
 from jaxformer.training.plots import can_plot, plot_attention, plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
@@ -39,6 +39,7 @@ from jaxformer.training.size import begin_training
 from jaxformer.training.step import make_train_steps
 from jaxformer.validation.fields import check_choice, check_number, check_size
 
+GOAL = "accuracy", 1.0
 HELD_OUT = 128
 """Pairs that are never trained on, and measured at each evaluation."""
 WRITTEN = 64
@@ -131,7 +132,7 @@ def main(arguments: list[str]) -> None:
         plot_losses(folder)
         draw_attention(recipe, folder, model, held_out)
     console.print(f"{exact} of {WRITTEN} exact · {time.perf_counter() - start:.1f} s · {saved_files(folder)}")
-    console.print(f"next: jaxformer generate {shlex.quote(str(out))} --prompt {task.decode_source(held_out.source[-1])}")
+    console.print(f"next: jaxformer generate {quoted(out)} --prompt {task.decode_source(held_out.source[-1])}")
 
 
 def held_out_key(seed: int) -> jax.Array:
@@ -144,7 +145,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     seed, task = jax.random.key(recipe.seed), TASKS[recipe.task]
     optimizer = make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch * TASKS[recipe.task].longest)
-    folder, state = start_run(recipe, {}, state)
+    folder, state = start_run(recipe, {}, state, goal=GOAL)
     start_step = int(state.step)
     console.print(headline(recipe, state.model) + (f" · resumed at step {start_step:,}" if start_step else ""))
 
@@ -166,7 +167,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
             evaluate=lambda model: {name: float(value) for name, value in run_together(measure, model, held_out).items()},
             on_evaluate=on_evaluate,
             examine=partial(train_steps.examine, None, seed),
-            goal=("accuracy", 1.0),
+            goal=GOAL,
         ),
         folder,
         lambda state, n: train_steps(state, None, seed, n),

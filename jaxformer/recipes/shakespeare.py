@@ -1,6 +1,5 @@
 """A GPT on the characters of a text. Losses are measured over whole splits."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +22,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.decoding.prepare import MOST_TOKENS
+from jaxformer.errors import quoted
 from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
@@ -32,9 +32,10 @@ from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.lock import only_writer
-from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pace import clock
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.size import begin_training
@@ -124,7 +125,7 @@ def main(arguments: list[str]) -> None:
         written = sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed)
     console.print(written)
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
-    console.print(f"next: jaxformer generate {shlex.quote(str(out))} --tokens 200")
+    console.print(f"next: jaxformer generate {quoted(out)} --tokens 200")
 
 
 def train(

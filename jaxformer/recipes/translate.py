@@ -25,7 +25,7 @@ from jaxformer.data.buckets import Buckets
 from jaxformer.data.corpora import UNPACKED, located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, quoted
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, is_first, run_together
@@ -45,9 +45,10 @@ from jaxformer.training.averaging import (
 from jaxformer.training.bleu import can_score
 from jaxformer.training.checkpoint import digest
 from jaxformer.training.lock import only_writer
-from jaxformer.training.loop import Plan, clock, fit
+from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
+from jaxformer.training.pace import clock
 from jaxformer.training.pairs import measure_pairs, pair_loss
 from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
@@ -176,7 +177,7 @@ def main(arguments: list[str]) -> None:
         tested = Parallel(*(side[: recipe.tested] for side in splits.test))
         translate_test_set(folder, Translator(model, tokenizer), tested, console, show=recipe.show)
     console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
-    console.print(f"next: jaxformer translate {shlex.quote(str(out))} {shlex.quote(splits.test.sources[0])}")
+    console.print(f"next: jaxformer translate {quoted(out)} -- {shlex.quote(splits.test.sources[0])}")
 
 
 def lacks_files(run: RunFolder) -> bool:
@@ -203,9 +204,8 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
-    folder, state = start_run(
-        recipe, facts, state, unfinished=recipe.resume and from_first(lambda: lacks_files(RunFolder(Path(recipe.out or ""))))
-    )
+    unfinished = recipe.resume and from_first(lambda: lacks_files(RunFolder(Path(recipe.out or ""))))
+    folder, state = start_run(recipe, facts, state, unfinished=unfinished)
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
@@ -231,6 +231,7 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
             evaluate=evaluate,
             on_evaluate=on_evaluate,
             examine=partial(train_steps.examine, None, seed),
+            is_followed=True,
         ),
         folder,
         lambda state, n: train_steps(state, None, seed, n),
@@ -240,9 +241,12 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
 
 
 def save_evaluated(folder: RunFolder, model: EncoderDecoder, line: Mapping[str, float], averaged: int) -> None:
-    """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights."""
-    keep_weights(folder, int(line["step"]), model, averaged)
-    if line["step"] == from_first(lambda: best_step(folder)[0]):
+    """Keep the weights among the newest, which are averaged in the end; the best ones become the run's weights. Translations
+    by earlier ones are gone."""
+    if is_first():
+        table_of(folder.path).unlink(missing_ok=True)
+    keep_weights(folder, int(line["step"]), model, averaged, line)
+    if line["step"] == from_first(lambda: best_step(folder, line)[0]):
         write_weights(folder, folder.weights, model)
 
 

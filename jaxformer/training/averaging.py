@@ -5,6 +5,7 @@ Only the JAX side has runs: the twin has none.
 
 import math
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -33,13 +34,14 @@ def weights_of(run: RunFolder, step: int) -> Path:
     return run.evaluated / f"{step}{SUFFIX}"
 
 
-def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int) -> None:
-    """Write the weights of a step; of the others only the newest and the best stay, and none of a later step."""
+def keep_weights(run: RunFolder, step: int, model: PyTree, newest: int, *new: Mapping[str, float | int]) -> None:
+    """Write the weights of a step; of the others only the newest and the best stay, and none of a later step. `new` lines of
+    metrics are not logged yet."""
     run.evaluated.mkdir(exist_ok=True)
     write_weights(run, weights_of(run, step), model)
     if is_first():
         forget_weights_after(run, step)
-        for stale in {*kept_steps(run)} - {*kept_steps(run)[-newest:], best_step(run)[0]}:
+        for stale in {*kept_steps(run)} - {*kept_steps(run)[-newest:], best_step(run, *new)[0]}:
             run.manifest.remove(weights_of(run, stale))
 
 
@@ -65,10 +67,10 @@ def kept_steps(run: RunFolder) -> list[int]:
     return steps_named(path.stem for path in found if not entries or path.relative_to(run.path).as_posix() in entries)
 
 
-def best_step(run: RunFolder) -> tuple[int, float]:
+def best_step(run: RunFolder, *new: Mapping[str, float | int]) -> tuple[int, float]:
     """The step of the lowest validation loss among those whose weights are there, and the loss; (-1, infinity) without any."""
     kept = {*kept_steps(run)}
-    losses = [(line["val_loss"], -line["step"]) for line in run.metrics if line["step"] in kept and "val_loss" in line]
+    losses = [(line["val_loss"], -line["step"]) for line in (*run.metrics, *new) if line["step"] in kept and "val_loss" in line]
     loss, step = min(losses, default=(math.inf, 1))
     return -int(step), loss
 

@@ -12,24 +12,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError
+from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted
 from jaxformer.processes.group import count, exchange, from_first, is_first, timed
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
 from jaxformer.signals import held
 from jaxformer.training.checkpoint import kept_states, save_state
 from jaxformer.training.health import MOST_IN_A_ROW
+from jaxformer.training.lock import check_held
+from jaxformer.training.metrics import Goal, is_last
+from jaxformer.training.pace import Pace, clock
 from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
-from jaxformer.training.trouble import Examine, diagnosis, marks, said_of_divergence, said_of_skips
+from jaxformer.training.trouble import (
+    Examine,
+    all_finite,
+    check_finite,
+    diagnosis,
+    marks,
+    remedy,
+    said_of_divergence,
+    said_of_skips,
+)
 
 CHECKPOINT = "the checkpoint of step"
-SECONDS_A_DISPATCH = 1.0
-"""Between two dispatches a run shows its progress, and stops if it was asked to."""
 PATIENCE = 30.0
 """Seconds that several processes have to end a step, once one of them was asked to stop."""
 
@@ -53,15 +63,12 @@ class Plan:
     evaluate: Callable[[Any], Mapping[str, float]]
     """evaluate(model) -> measures by name."""
     on_evaluate: Callable[[Any, Mapping[str, float]], None]
-    """on_evaluate(model, line) is called after each evaluation, with the line that metrics.jsonl got."""
+    """on_evaluate(model, line) is called after each evaluation, with the line that metrics.jsonl then gets."""
     examine: Examine | None = None
     """Says what is wrong with a step that is not finite."""
-    goal: tuple[str, float] | None = None
-    """A measure of the evaluation, and the value at which the run stops."""
-
-    def reached(self, line: Mapping[str, float | int]) -> bool:
-        """Whether the goal is met."""
-        return self.goal is not None and line[self.goal[0]] >= self.goal[1]
+    goal: Goal | None = None
+    is_followed: bool = False
+    """The recipe computes more with the trained weights: a run that was stopped behind its last line goes on too."""
 
     def next_stop(self, step: int) -> int:
         """The next step at which something is due."""
@@ -86,31 +93,40 @@ def fit(
     the same: such a state is never saved.
     """
     course = _Course(state, plan, run, console)
-    with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(console) as progress:
-        saves = _Saves(run, stop.gate, beside)
+    try:
+        _take_course(course, plan, train_steps)
+    except NonFiniteError as error:
+        first = float(course.health.first_loss) if course.health.taken else math.inf
+        raise NonFiniteError(f"{error}; {from_first(lambda: remedy(run, first))}") from None
+    return course.state
+
+
+def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainState, Array], tuple[TrainState, Any]]) -> None:
+    """The steps, and what is due between them."""
+    with held(course.rescue) as stop, ThreadPoolExecutor(1) as beside, _progress(course.console) as progress:
+        saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
-        course.begin()
-        done = course.step >= plan.steps
-        while not done:
+        done = course.begin()
+        number = asked(stop.received)
+        while not (done or number):
             due = plan.next_stop(course.step)
             n = from_first(lambda due=due: min(course.pace.size, due - course.step))
             with timed("step", course.step + 1):
                 course.took(n, *train_steps(course.state, jnp.int32(n)))
             progress.update(task, completed=course.step, **course.shown())
-            done = course.step == plan.steps
-            if asked(stop.received) or course.step == due:
+            number = asked(stop.received)
+            if number or course.step == due:
                 check_finite(course.step, named_leaves(all_finite(course.state)))
-            if plan.evaluates(course.step) and not asked(stop.received):
-                done = course.evaluate() or done
-            if asked(stop.received) or done or course.is_to_save():
+            if plan.evaluates(course.step) and not number:
+                done = course.evaluate()
+                number = asked(stop.received)
+            if number or done or course.is_to_save():
                 with timed(CHECKPOINT, course.step):
                     saves.save(course.step, course.state)
                 course.pace.restart()
-            if done or asked(stop.received):
-                saves.wait()
-            if number := asked(stop.received):
-                raise StoppedError(course.stopped(course.step), number)
-    return course.state
+        saves.wait()
+        if number:
+            raise StoppedError(course.stopped(course.step), number)
 
 
 def asked(received: list[int]) -> int:
@@ -155,22 +171,25 @@ class _Course:
     def __init__(self, state: TrainState, plan: Plan, run: RunFolder, console: Console):
         self.state, self.plan, self.run, self.console = state, plan, run, console
         self.mesh = current()
-        self.step, self.pace, self.loss = int(state.step), _Pace(), math.nan
+        self.step, self.pace, self.loss = int(state.step), Pace(), math.nan
         self.health = self.evaluated = jax.device_get(state.health)
         self.total, self.applied, self.asked = 0.0, 0, 0.0
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was
-        stopped before an evaluation makes up for it."""
+        stopped before an evaluation makes up for it. Whether the run is at its end already."""
         if self.step == 0:
             if from_first(lambda: not kept_states(self.run.checkpoints)):
                 with timed(CHECKPOINT, 0):
                     save_state(self.run.checkpoints, 0, self.state)
-        elif self.plan.evaluates(self.step) and from_first(lambda: self._lacks_line()):
-            self.evaluate()
+        elif self.plan.evaluates(self.step) and from_first(lambda: self.run.line_of(self.step)) is None:
+            return self.evaluate()
+        return self._has_ended(self.step)
 
-    def _lacks_line(self) -> bool:
-        return all(line["step"] != self.step for line in self.run.metrics)
+    def _has_ended(self, step: int) -> bool:
+        """Whether the line of that step is the last one of the run."""
+        line = from_first(lambda: self.run.line_of(step))
+        return line is not None and is_last(line, self.plan.steps, self.plan.goal)
 
     def took(self, n: int, state: TrainState, loss: Any) -> None:
         """n steps were taken, or skipped."""
@@ -180,7 +199,7 @@ class _Course:
         if said := said_of_skips(before, self.health):
             self.console.print(said)
         if self.health.in_a_row >= MOST_IN_A_ROW:
-            raise NonFiniteError(diagnosis(self.step, state.model, self.plan.examine, self.run.path))
+            raise NonFiniteError(diagnosis(self.step, state.model, self.plan.examine))
         if applied > 0:
             self.loss = float(loss)
             check_finite(self.step, {"loss": self.loss})
@@ -196,21 +215,23 @@ class _Course:
         return {"loss": self.loss, "speed": self._speed(), "left": clock(self._left())}
 
     def evaluate(self) -> bool:
-        """Evaluate, log a line, and say what is wrong with it; whether the goal is met."""
+        """Evaluate, log a line, and say what is wrong with it; whether it is the last one. What belongs to the line is
+        written before it: a step whose line is there needs no more."""
         loss = self.total / self.applied if self.applied else float(self.health.mean_loss)
         line = {"step": self.step, "loss": loss, "tokens_per_second": self._speed(), "seconds_left": self._left()}
         line |= marks(self.evaluated, self.health)
         with timed("the evaluation of step", self.step):
             line |= self.plan.evaluate(self.state.model)
             check_finite(self.step, line)
+            check_held(self.run.path)
+            self.plan.on_evaluate(self.state.model, line)
             if is_first():
                 self.run.log(line)
-            self.plan.on_evaluate(self.state.model, line)
         if self.health.taken and (said := said_of_divergence(loss, float(self.health.first_loss))):
             self.console.print(said)
         self.evaluated, self.total, self.applied = self.health, 0.0, 0
         self.pace.restart()
-        return self.plan.reached(line)
+        return is_last(line, self.plan.steps, self.plan.goal)
 
     def rescue(self) -> str:
         """Save the newest state from another thread, where nothing may be compiled; RuntimeError while steps use it up.
@@ -239,54 +260,15 @@ class _Course:
 
     def stopped(self, step: int) -> str:
         """What a run says that was asked to stop, after it was saved."""
-        if step == self.plan.steps:
-            return f"stopped at step {step}, the last one, saved in {self.run.path}"
-        return f"stopped at step {step}, saved; continue with --resume --out {self.run.path}"
+        if self._has_ended(step) and not self.plan.is_followed:
+            return f"stopped at step {step}, the last one; it is trained and saved in {self.run.path}"
+        return f"stopped at step {step}, saved; continue with --resume --out {quoted(self.run.path)}"
 
     def _speed(self) -> float:
         return self.plan.tokens_per_step / self.pace.seconds
 
     def _left(self) -> float:
         return 0.0 if math.isinf(self.pace.seconds) else self.pace.seconds * (self.plan.steps - self.step)
-
-
-@jax.jit
-def all_finite(state: TrainState) -> PyTree:
-    """Leaf for leaf, 0 where all is finite, else NaN."""
-    return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf).all(), 0.0, jnp.nan), state)
-
-
-def check_finite(step: int, numbers: Mapping[str, Any]) -> None:
-    """NonFiniteError names the first number that is NaN or infinite."""
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise NonFiniteError(f"{name} is {float(number)} at step {step}; lower the learning rate, or resume from before")
-
-
-class _Pace:
-    """Seconds a step, and how many of them the next dispatch takes."""
-
-    def __init__(self) -> None:
-        self.seconds, self.size = math.inf, 1
-        self.restart()
-
-    def restart(self) -> None:
-        """Time what follows alone."""
-        self.start = time.perf_counter()
-
-    def count(self, n: int) -> None:
-        """n steps were taken. The first dispatch includes the compilation."""
-        now = time.perf_counter()
-        self.seconds = min(self.seconds, (now - self.start) / n) if n == 1 else (now - self.start) / n
-        self.start = now
-        self.size = max(1, min(2 * n, round(SECONDS_A_DISPATCH / self.seconds)))
-
-
-def clock(seconds: float) -> str:
-    """1:02:03 or 2:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _progress(console: Console) -> Progress:

@@ -16,8 +16,15 @@ from pathlib import Path
 from jaxformer.validation.fields import read_small
 
 Line = dict[str, float | int]
+Goal = tuple[str, float]
+"""A measure of the evaluation, and the value at which a run stops."""
 CHECK = "crc32"
 """The key of a line's check; older files have none."""
+
+
+def is_last(line: Mapping[str, float | int], steps: int, goal: Goal | None) -> bool:
+    """Whether a run of so many steps ends with this line, or because its goal is met."""
+    return line["step"] >= steps or (goal is not None and line[goal[0]] >= goal[1])
 
 
 def checked_line(run: str, values: Mapping[str, float | int]) -> str:

@@ -176,6 +176,10 @@ class RunFolder:
         least = self.manifest.least_length(METRICS)  # read first: a line comes before its entry
         return read_lines(self.path / METRICS, self.identity, least)
 
+    def line_of(self, step: int) -> Line | None:
+        """The line of a step; None where it was not evaluated, or not to its end."""
+        return next((line for line in self.metrics if line["step"] == step), None)
+
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
         kept = "".join(checked_line(self.identity, line) for line in self.metrics if line["step"] <= step)

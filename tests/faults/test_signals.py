@@ -4,12 +4,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 
+from jaxformer import signals
 from jaxformer.training.checkpoint import load_state
 from jaxformer.training.step import TrainState
 
@@ -121,6 +123,23 @@ def test_from_the_first_line_on(tmp_path, text_file):
         said = process.communicate(timeout=5)[1]
         assert (process.returncode, said) == (130, "stopped by Ctrl-C\n")
         assert not (tmp_path / "run").exists()
+
+
+def test_held_work_does_not_go_on_while_it_is_rescued(monkeypatch):
+    """Python that ended under a thread which is in jax would abort."""
+    begun, done = threading.Event(), []
+
+    def rescue() -> str:
+        begun.set()
+        time.sleep(0.2)
+        done.append("rescued")
+        raise RuntimeError  # else the process would end
+
+    monkeypatch.setattr(signals, "PATIENCE", 0)
+    with signals.held(rescue) as work:
+        threading.Thread(target=signals._rescue, args=(work, 15), daemon=True).start()
+        assert begun.wait(5)
+    assert done
 
 
 def test_a_library_leaves_signals_to_its_user():
