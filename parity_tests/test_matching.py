@@ -325,3 +325,14 @@ def test_layouts():
         assert same_bits(np.ascontiguousarray(layout.to_torch(ours)), theirs)
     assert find_layout(theirs, np.roll(theirs, 1)) is None
     assert find_layout(theirs[:, 0, :4] + theirs[:, 0, :4].T, theirs[:, 0, :4] + theirs[:, 0, :4].T) is None  # or its transpose
+
+
+def test_a_kernel_that_runs_backwards():
+    """As that of flax's ConvTranspose; along one axis alone it is another."""
+    theirs = noise(4, 5, 3, 3)
+    ours = theirs.transpose(2, 3, 0, 1)[::-1, ::-1]
+    layout = find_layout(theirs, ours)
+    assert isinstance(layout, Axes)
+    assert same_bits(np.ascontiguousarray(layout.to_jax(theirs)), np.ascontiguousarray(ours))
+    assert same_bits(np.ascontiguousarray(layout.to_torch(ours)), theirs)
+    assert find_layout(theirs, ours[::-1]) is None

@@ -282,6 +282,10 @@ DROPS = {
         {"rate": 0.25},
         f"^torch has dropout of 0.3 in drop{HERE}; jax dropout of 0.25 in the model itself",
     ),
+    "what is kept for what is dropped": (
+        {"rate": 1 - RATE},
+        f"^torch has dropout of 0.3 in drop{HERE}; jax dropout of 0.7 in the model itself",
+    ),
     "left out": ({"last": 0.0}, rf"^torch has dropout of 0.1 in the model itself{HERE} of \[5, 7\]; jax has none there$"),
     "another place": (
         {"moved": True},
@@ -306,6 +310,13 @@ def test_what_is_dropped_is_compared(theirs, case):
 @pytest.mark.parametrize("drop", [by_rows_of_vmap, what_is_dropped])
 def test_what_draws_otherwise_is_equal(theirs, drop):
     assert report_of(theirs, arrays(theirs), plain(drop=drop), **FAST).status == "equal"
+
+
+def test_code_that_draws_what_it_drops_is_blamed_for_its_own_bug_alone(theirs):
+    """And not for a rate."""
+    report = report_of(theirs, arrays(theirs), plain(drop=what_is_dropped, second={"eps": 1e-3}), checks=("forward", "local"))
+    assert report.status == "different"
+    assert "dropout of" not in str(report), str(report)
 
 
 def test_a_dump_carries_the_draws(theirs, tmp_path):

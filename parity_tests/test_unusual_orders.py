@@ -30,9 +30,9 @@ class TorchPatches(torch.nn.Module):
         return x
 
 
-def call_jax(parameters, x, axes="HWIO", layers=(0, 1, 2)):
+def call_jax(parameters, x, axes="HWIO", layers=(0, 1, 2), step=1):
     x = jax.lax.conv_general_dilated(
-        x, parameters["patch"]["kernel"], (P, P), "VALID", dimension_numbers=("NCHW", axes, "NCHW")
+        x, parameters["patch"]["kernel"][::step, ::step], (P, P), "VALID", dimension_numbers=("NCHW", axes, "NCHW")
     )
     x = (x + parameters["patch"]["bias"][:, None, None]).reshape(len(x), D, -1).swapaxes(1, 2)
     for i in layers:
@@ -45,10 +45,11 @@ def theirs():
     return excite(TorchPatches().eval(), seed=1)
 
 
-def ported(theirs, axes=(2, 3, 1, 0), layers=(0, 1, 2)):
-    """layers[i] is the number of torch's layer that lies in ours of number i."""
+def ported(theirs, axes=(2, 3, 1, 0), layers=(0, 1, 2), step=1):
+    """layers[i] is the number of torch's layer that lies in ours of number i; with a step of -1 the kernel lies backwards."""
     state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
-    tree = {"patch": {"kernel": state["patch.weight"].transpose(axes), "bias": state["patch.bias"]}, "layers": {}}
+    kernel = state["patch.weight"].transpose(axes)[::step, ::step]
+    tree = {"patch": {"kernel": kernel, "bias": state["patch.bias"]}, "layers": {}}
     for i, of in enumerate(layers):
         tree["layers"][str(i)] = {"kernel": state[f"layers.{of}.weight"].T, "bias": state[f"layers.{of}.bias"]}
     return tree
@@ -61,6 +62,7 @@ def report_of(theirs, ours, **how):
 
 BUGS = {
     "height and width": ({"axes": (3, 2, 1, 0)}, {"axes": "WHIO"}, "patch.weight", "with its axes in another order"),
+    "backwards": ({"step": -1}, {"step": -1}, "patch.weight", "with its axes in another order"),
     "layers": ({"layers": (0, 2, 1)}, {"layers": (0, 2, 1)}, "layers.1.weight", "what torch has in layers.2.weight"),
 }
 
@@ -80,9 +82,8 @@ def test_it_is_only_noted_where_the_code_knows_of_it(theirs, bug):
     how, right, name, _ = BUGS[bug]
     report = report_of(theirs, ported(theirs, **how), **right)
     assert report.status == "equal", str(report)
-    assert f"another {'order' if bug == 'height and width' else 'layer'} than torch's: {name.removesuffix('weight')}" in str(
-        report
-    )
+    what = "layer" if bug == "layers" else "order"
+    assert f"another {what} than torch's: {name.removesuffix('weight')}" in str(report)
 
 
 def test_the_usual_order_is_not_talked_of(theirs):

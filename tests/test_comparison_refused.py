@@ -80,6 +80,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"torch_model": Theirs().bfloat16()},
         "the torch model holds bfloat16, first q.weight; give it in float32: model.float()",
     ),
+    "half precision in JAX": (
+        {"jax_model": {"q": jnp.ones((6, 6), jnp.bfloat16)}, "call_jax": lambda params, x: x},
+        "the JAX model holds bfloat16, first q; give it in float32: it is compared in float64",
+    ),
     "torch twice": (
         {"jax_model": Theirs()},
         "the JAX model is a torch module; give an NNX module, or parameters and call_jax(params, *inputs)",

@@ -96,17 +96,19 @@ class Axes:
     """Which of those comes first, second, ... in JAX."""
     jax: tuple[int, ...]
     """Our shape: those, some merged."""
+    backwards: tuple[int, ...] = ()
+    """torch's axes that run backwards in JAX, as the kernel of flax's `ConvTranspose` does over a picture."""
 
     def to_jax(self, array: np.ndarray) -> np.ndarray:
         """ValueError for another shape."""
         if array.shape != self.torch:
             raise ValueError(f"shape {list(array.shape)}, not {list(self.torch)}")
-        return array.reshape(self.split).transpose(self.order).reshape(self.jax)
+        return np.flip(array, self.backwards).reshape(self.split).transpose(self.order).reshape(self.jax)
 
     def to_torch(self, array: np.ndarray) -> np.ndarray:
         """The inverse."""
         ordered = array.reshape([self.split[axis] for axis in self.order])
-        return ordered.transpose(np.argsort(self.order)).reshape(self.torch)
+        return np.flip(ordered.transpose(np.argsort(self.order)).reshape(self.torch), self.backwards)
 
 
 Layout = str | Axes

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from jaxformer.convert.axes import Axes, Layout
 
+CHANNELS = 2
+"""The axes of a torch kernel before those that slide over a picture."""
 GLANCE = 16
 """How many numbers are compared before all of them are."""
 
@@ -37,10 +40,12 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
     """How torch's tensor becomes ours; None where no order of axes does that, or several that are not the same do."""
-    found = list(_layouts(bits(theirs), bits(ours)))
+    found = list(_layouts(bits(theirs), bits(ours))) or list(_backwards(bits(theirs), bits(ours)))
     numbers = np.arange(theirs.size).reshape(theirs.shape) if len(found) > 1 else None
     if not found or (numbers is not None and len({axes.to_jax(numbers).tobytes() for axes in found}) > 1):
         return None
+    if found[0].backwards:
+        return found[0]
     if theirs.shape == ours.shape and any(_in_order(axes.order) for axes in found):
         return "same"
     turned = any(axes.order == (1, 0) and axes.split == theirs.shape for axes in found)
@@ -48,8 +53,8 @@ def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
 
 
 def in_usual_order(axes: Axes) -> Axes | None:
-    """The same but for inner axes, which usually stay in torch's order: those that slide over a picture, and the parts of one
-    that is split, as heads and their width. None where these, of other sizes, cannot stand so."""
+    """The same but for inner axes, which usually stay in torch's order, forwards: those that slide over a picture, and the
+    parts of one that is split, as heads and their width. None where these, of other sizes, cannot stand so."""
     ends, at, owner = np.cumprod(axes.torch), 1, []
     for size in axes.split:
         owner.append(int(np.searchsorted(ends, at := at * size)))
@@ -60,19 +65,19 @@ def in_usual_order(axes: Axes) -> Axes | None:
         for i, piece in zip(places, sorted(axes.order[i] for i in places), strict=True):
             order[i] = piece
     fits = [axes.split[piece] for piece in order] == [axes.split[piece] for piece in axes.order]
-    return Axes(axes.torch, axes.split, tuple(order), axes.jax) if fits else None
+    return replace(axes, order=tuple(order), backwards=()) if fits else None
 
 
 def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
     """The same order of axes for a torch tensor of another shape, where no axis is split or merged."""
     if isinstance(layout, Axes) and layout.split == layout.torch and len(layout.jax) == len(layout.order) == len(shape):
-        return Axes(shape, shape, layout.order, tuple(shape[axis] for axis in layout.order))
+        return Axes(shape, shape, layout.order, tuple(shape[axis] for axis in layout.order), layout.backwards)
     return layout
 
 
 def same_numbers(theirs: np.ndarray, ours: np.ndarray) -> bool:
     """Whether some order of axes makes ours of torch's tensor, even if that is not the only one."""
-    return theirs.size == ours.size and any(True for _ in _layouts(bits(theirs), bits(ours)))
+    return theirs.size == ours.size and any(True for find in (_layouts, _backwards) for _ in find(bits(theirs), bits(ours)))
 
 
 def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
@@ -83,6 +88,13 @@ def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
     for back in permutations(range(ours.ndim)):
         if not _in_order(back) and _same_numbers(turned := ours.transpose(back), theirs):
             yield Axes(theirs.shape, turned.shape, tuple(map(int, np.argsort(back))), ours.shape)
+
+
+def _backwards(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
+    """The same of a kernel whose axes over a picture run backwards."""
+    inner = tuple(range(CHANNELS, theirs.ndim))
+    if inner:
+        yield from (replace(axes, backwards=inner) for axes in _layouts(np.flip(theirs, inner), ours))
 
 
 def _same_numbers(one: np.ndarray, other: np.ndarray) -> bool:

@@ -12,15 +12,19 @@ from jaxformer.convert.families import find_family
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError, type_of
 from jaxformer.extras import extra_package
+from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.numerics.metrics import host
 from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.parity.training.spec import TrainingSpec
+from jaxformer.pytree import named_weights
 from jaxformer.validation.fields import check_function, check_kind
 
 Mode = Literal["eval", "train"]
 """Inference or training mode, of both models."""
+SINGLE = 4
+"""The bytes of a float32."""
 
 
 def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.ndarray, ...]:
@@ -77,6 +81,10 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
     if jax_model is None or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(jax_model)):
         found = f"the JAX model is {type_of(jax_model)}, which is not a tree of arrays"
         raise InputError(f"{found}; give an NNX module, or parameters and call_jax(params, *inputs)")
+    constants = typed_constants(jax_model)
+    for name, leaf in named_weights(jax_model).items():
+        if leaf.dtype.itemsize < SINGLE and name not in constants:
+            raise InputError(f"the JAX model holds {leaf.dtype}, first {name}; give it in float32: it is compared in float64")
     if rules is not None:
         return find_family(rules, "rules")
     if has_shapes_alone(jax_model):

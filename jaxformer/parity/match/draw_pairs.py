@@ -35,7 +35,8 @@ class DrawPairs:
     unseen: Sequence[str] = ()
     """The lines of jax's code that draw what cannot be given torch's numbers."""
     turned: frozenset[int] = frozenset()
-    """jax's draws for which torch's uniform numbers `u` are read as `1 - u`."""
+    """jax's draws for which torch's uniform numbers `u` are read as `1 - u`; of which units are kept, those that look as if jax
+    drew which it drops, and are read as what it keeps, at another rate."""
 
     def numbers(self) -> list[np.ndarray | None]:
         """torch's, for each of jax's draws, with its axes; None where torch has none."""
@@ -43,11 +44,11 @@ class DrawPairs:
         return [fitting(*pairs[j]) if j in pairs else None for j in range(len(self.jax))]
 
     def readings(self) -> Iterator["DrawPairs"]:
-        """The same with each way to read the uniform numbers: code keeps what is below a number, or what is above another. All
-        draws of one line of code are read in one way."""
+        """The same with each way to read the numbers: code keeps what is below a uniform number, or what is above another; it
+        draws what it drops, or keeps as many as torch drops. All draws of one line of code are read in one way."""
         lines = defaultdict(set)
         for j, i in self.pairs.items():
-            if UNIFORM in (self.torch[i].kind, self.jax[j].kind):
+            if UNIFORM in (self.torch[i].kind, self.jax[j].kind) or is_opposite(self.jax[j], self.torch[i]):
                 lines[self.torch[i].line, self.jax[j].line].add(j)
         for turned in itertools.islice(itertools.product((False, True), repeat=len(lines)), MOST_READINGS):
             yield replace(self, turned=frozenset().union(*itertools.compress(lines.values(), turned)))
@@ -80,9 +81,14 @@ class DrawPairs:
         for j, each in enumerate(self.jax):
             if j in ours and not any(in_groups(each, other) for other in self.torch):
                 found.append(("jax", each.path, f"jax has {each.says} of {list(each.shape)}; torch has none there"))
-            elif j in self.pairs and each.kind == (other := self.torch[self.pairs[j]]).kind and not same_rate(each, other):
+            elif j in self.pairs and self._other_rate(each, other := self.torch[self.pairs[j]], j in self.turned):
                 found.append(("jax", each.path, f"torch has {other.says}; jax {each.says}"))
         return found
+
+    @staticmethod
+    def _other_rate(mine: Draw, other: Draw, turned: bool) -> bool:
+        """Whether the two keep units at rates that differ."""
+        return mine.kind == other.kind and (not same_rate(mine, other) or (turned and is_opposite(mine, other)))
 
     def says(self) -> str:
         """How many there are."""
@@ -121,8 +127,9 @@ def same_rate(mine: Draw, other: Draw) -> bool:
 
 
 def is_opposite(mine: Draw, other: Draw) -> bool:
-    """Whether jax draws which units it drops."""
-    return abs(1 - mine.keep - other.keep) < SAME_RATE and abs(mine.keep - other.keep) >= SAME_RATE
+    """Whether jax may draw which units it drops."""
+    both, apart = mine.kind == other.kind == DROPOUT, abs(mine.keep - other.keep) >= SAME_RATE
+    return both and apart and abs(1 - mine.keep - other.keep) < SAME_RATE
 
 
 def in_order(scores: np.ndarray) -> list[tuple[int, int]]:
@@ -149,10 +156,10 @@ def fitting(torch: Draw, jax: Draw, turned: bool) -> np.ndarray:
     round."""
     uniform = UNIFORM in (torch.kind, jax.kind)
     numbers = numbers_of(replace(torch, kind=UNIFORM) if uniform else torch)
-    numbers = to_jax_axes(1 - numbers if turned else numbers, orders_for(torch.shape, jax.shape)[0], jax.shape)
+    numbers = to_jax_axes(1 - numbers if turned and uniform else numbers, orders_for(torch.shape, jax.shape)[0], jax.shape)
     if uniform:
         return numbers < jax.keep if jax.kind == DROPOUT else numbers
-    return ~numbers if torch.kind == DROPOUT and is_opposite(jax, torch) else numbers
+    return ~numbers if is_opposite(jax, torch) and not turned else numbers
 
 
 def in_groups(mine: Draw, other: Draw) -> bool:

@@ -88,21 +88,31 @@ def with_training(candidate: Candidate, reference: Reference) -> Candidate:
 
 
 def as_output_tells(draws: DrawPairs, candidate: Candidate, reference: Reference) -> DrawPairs:
-    """The reading of uniform numbers under which jax's output is torch's, or nearest to it."""
+    """The reading of torch's numbers under which jax's output is torch's, or points where it does: a wrong rate is a factor."""
     readings = list(draws.readings())
     if len(readings) == 1:
         return draws
-    gaps = []
+    gaps: list[tuple[float, float]] = []
     with jax_float64(Tables(candidate.tables)):
         for each in readings:
             model, run = float64_run(candidate.like, candidate.family, reference, InTraining(candidate.call, each))
             try:
-                gaps.append(distance(run(model), reference.output))
+                output = run(model)
+                gaps.append((angle(output, reference.output), distance(output, reference.output)))
             except Exception:  # the run itself will tell why
                 return draws
-            if gaps[-1] <= TOLERANCES["activation"][0]:
-                break
-    return readings[int(np.argmin(gaps))]
+            if gaps[-1][1] <= TOLERANCES["activation"][0]:
+                return each
+    return readings[gaps.index(min(gaps))]
+
+
+def angle(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Between two arrays, in radians to six digits; the largest one where numbers are not finite."""
+    if ours.shape != theirs.shape:
+        return np.pi
+    with np.errstate(all="ignore"):
+        cosine = (ours * theirs).sum() / (np.linalg.norm(ours) * np.linalg.norm(theirs))
+    return round(float(np.arccos(np.clip(cosine, -1, 1))), 6) if np.isfinite(cosine) else np.pi
 
 
 def is_statistic(site: Site, reference: Reference) -> bool:

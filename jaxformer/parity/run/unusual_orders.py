@@ -53,7 +53,10 @@ def output_off(reference: Reference, found: Identified, family: Family, call: Ca
 def doubtful(found: Identified, given: Family) -> tuple[dict[str, Rule], list[str]]:
     """The JAX tensors of which kernels or layers are not in the usual order, with the rules that would be; and what is said."""
     rules, family = {}, found.family
-    leaves = {name: leaf for name, leaf in weights_of(found.model, family).items() if family.rule(name) not in given.rules}
+    free = {
+        name for name in weights_of(found.model, family) if family.rule(name) not in given.rules and not family.rule(name).join
+    }
+    leaves = {name: leaf for name, leaf in weights_of(found.model, family).items() if name in free}
     names = {name: family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1) for name, leaf in leaves.items()}
     turned, crossed = [], []
     for name in leaves:
