@@ -111,8 +111,7 @@ def start_run(
     has_weights = from_first(lambda: folder.weights.exists())
     check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
     check(recipe.checkpoint or 0)  # before later ones are set aside
-    has_begun = from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun)
-    if recipe.checkpoint is not None or has_begun:
+    if recipe.checkpoint is not None or from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun):
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     check(int(state.step))
     if is_first():

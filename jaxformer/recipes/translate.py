@@ -180,11 +180,6 @@ def main(arguments: list[str]) -> None:
     console.print(f"next: jaxformer translate {quoted(out)} -- {shlex.quote(splits.test.sources[0])}")
 
 
-def lacks_files(run: RunFolder) -> bool:
-    """Whether a run at its last step has something to write yet, or again."""
-    return not (table_of(run.path).exists() and run.tokenizer.exists())
-
-
 def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
     """The tokenizer of --tokenizer, or one that is trained on both languages."""
     if recipe.tokenizer is None:
@@ -204,8 +199,8 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
-    unfinished = recipe.resume and from_first(lambda: lacks_files(RunFolder(Path(recipe.out or ""))))
-    folder, state = start_run(recipe, facts, state, unfinished=unfinished)
+    is_whole = from_first(lambda: table_of(recipe.out).exists() and RunFolder(recipe.out).tokenizer.exists())
+    folder, state = start_run(recipe, facts, state, unfinished=not is_whole)
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
