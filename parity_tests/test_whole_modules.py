@@ -52,6 +52,20 @@ class Floors(Children):
         return self.b(self.a(x) * (1 + (torch.arange(T) * 1.3)[:, None].long()))
 
 
+class Scaled(torch.nn.Linear):
+    def forward(self, input):  # noqa: A002
+        return super().forward(input) * 24**0.5
+
+
+class ScaledInside(Children):
+    def __init__(self):
+        super().__init__()
+        self.a = Scaled(D, D)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
 class Twice(Children):
     def forward(self, x):
         return self.b(2 * self.norm(self.a(x)))
@@ -132,6 +146,13 @@ def test_of_a_number_that_acts_in_steps_others_fit_too(rows):
 def test_what_is_rounded_and_not_cut_off():
     module = compared(Floors, lambda m, x: m.b(m.a(x) * (1 + jnp.round(jnp.arange(T) * 1.3)[:, None])))
     assert "jax rounds to the nearest whole number" in module.cause
+
+
+def test_a_scale_that_stands_elsewhere_is_accused_where_its_number_is_wrong():
+    """torch has it inside of the child, jax behind it."""
+    module = compared(ScaledInside, lambda m, x: m.b(m.a(x) * 4.90625))
+    assert module.name == "the model"
+    assert module.cause == "torch multiplies a by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16"
 
 
 def test_a_number_near_0_is_not_0_where_0_gives_something_else():
