@@ -47,6 +47,11 @@ class InSteps(Children):
         return self.b(self.a(x) * (1.0 + torch.arange(T)[:, None] * self.rows // 16))
 
 
+class PlusOne(Children):
+    def forward(self, x):
+        return self.b(self.a(x) * (1 + x))
+
+
 class Floors(Children):
     def forward(self, x):
         return self.b(self.a(x) * (1 + (torch.arange(T) * 1.3)[:, None].long()))
@@ -141,6 +146,10 @@ def test_a_norm_before_its_branch_for_behind_the_sum():
 def test_of_a_number_that_acts_in_steps_others_fit_too(rows):
     port = lambda m, x: m.b(m.a(x) * (1.0 + jnp.arange(T)[:, None] * rows // 16))  # noqa: E731
     assert compared(InSteps, port).cause.startswith("torch rows 12; jax as if rows 8, others fit too")
+
+
+def test_a_number_left_out_acts_in_no_steps():
+    assert "others fit too" not in compared(PlusOne, lambda m, x: m.b(m.a(x) * x)).cause
 
 
 def test_what_is_rounded_and_not_cut_off():

@@ -161,8 +161,8 @@ def number(operation: Operation, at: int | str, value: float) -> Dial:
 
 
 def is_factor(operation: Operation, value: Any) -> bool:
-    """Whether it is a whole number in what is computed of floats."""
-    return type(value) is int and is_real(operation)
+    """Whether it is a whole number, and not 0, in what is computed of floats."""
+    return type(value) is int and value != 0 and is_real(operation)
 
 
 def with_argument(at: int | str, other: Any) -> Compute:
