@@ -36,6 +36,41 @@ class Shifted(Children):
         return self.b(y).roll(self.shift, 1)
 
 
+class InSteps(Children):
+    """Numbers of rows that are rounded to whole ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = 12
+
+    def forward(self, x):
+        return self.b(self.a(x) * (1.0 + torch.arange(T)[:, None] * self.rows // 16))
+
+
+class PlusOne(Children):
+    def forward(self, x):
+        return self.b(self.a(x) * (1 + x))
+
+
+class Floors(Children):
+    def forward(self, x):
+        return self.b(self.a(x) * (1 + (torch.arange(T) * 1.3)[:, None].long()))
+
+
+class Scaled(torch.nn.Linear):
+    def forward(self, input):  # noqa: A002
+        return super().forward(input) * 24**0.5
+
+
+class ScaledInside(Children):
+    def __init__(self):
+        super().__init__()
+        self.a = Scaled(D, D)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
 class Twice(Children):
     def forward(self, x):
         return self.b(2 * self.norm(self.a(x)))
@@ -51,9 +86,12 @@ class Port(nnx.Module):
     def __init__(self, theirs, forward):
         self.a, self.b = (nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in range(2))
         self.norm, self.forward = nnx.LayerNorm(D, epsilon=1e-5, rngs=nnx.Rngs(0)), forward
-        for ours, linear in ((self.a, theirs.a), (self.b, theirs.b)):
-            ours.kernel, ours.bias = (nnx.Param(jnp.asarray(each.detach().numpy())) for each in (linear.weight.T, linear.bias))
-        self.norm.scale[...], self.norm.bias[...] = (jnp.asarray(each.detach().numpy()) for each in theirs.norm.parameters())
+        for name in ("a", "b"):
+            linear = getattr(theirs, name)
+            values = {"kernel": linear.weight.T, "bias": linear.bias}
+            nnx.update(getattr(self, name), {key: jnp.asarray(each.detach().numpy()) for key, each in values.items()})
+        gain, bias = (jnp.asarray(each.detach().numpy()) for each in theirs.norm.parameters())
+        nnx.update(self.norm, {"scale": gain, "bias": bias})
 
     def __call__(self, x):
         return self.forward(self, x)
@@ -102,6 +140,28 @@ def test_a_norm_before_its_branch_for_behind_the_sum():
         return y + m.b(m.norm(y))
 
     assert compared(Behind, before).cause.startswith("torch norm where it is; jax norm before b")
+
+
+@pytest.mark.parametrize("rows", [8, 9])
+def test_of_a_number_that_acts_in_steps_others_fit_too(rows):
+    port = lambda m, x: m.b(m.a(x) * (1.0 + jnp.arange(T)[:, None] * rows // 16))  # noqa: E731
+    assert compared(InSteps, port).cause.startswith("torch rows 12; jax as if rows 8, others fit too")
+
+
+def test_a_number_left_out_acts_in_no_steps():
+    assert "others fit too" not in compared(PlusOne, lambda m, x: m.b(m.a(x) * x)).cause
+
+
+def test_what_is_rounded_and_not_cut_off():
+    module = compared(Floors, lambda m, x: m.b(m.a(x) * (1 + jnp.round(jnp.arange(T) * 1.3)[:, None])))
+    assert "jax rounds to the nearest whole number" in module.cause
+
+
+def test_a_scale_that_stands_elsewhere_is_accused_where_its_number_is_wrong():
+    """torch has it inside of the child, jax behind it."""
+    module = compared(ScaledInside, lambda m, x: m.b(m.a(x) * 4.90625))
+    assert module.name == "the model"
+    assert module.cause == "torch multiplies a by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16"
 
 
 def test_a_number_near_0_is_not_0_where_0_gives_something_else():

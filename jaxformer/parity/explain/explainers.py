@@ -63,11 +63,13 @@ def explain_rerun(difference: Difference) -> str:
     before = effort.left
     if kind_of(torch) == kind_of(jax) == "added":  # masks, whose numbers may differ
         jax = np.where(jax < 0, torch.min(), 0.0)
-    for rerun in difference.reruns():
-        from jaxformer.parity.explain.alterations.explain import explain_altered
+    from jaxformer.parity.explain.alterations.explain import explain_altered, explain_as_before
 
-        if says := explain_altered(rerun, torch, jax, hints, effort):
-            break
+    reruns = [*difference.reruns()]
+    for rerun in reruns if len(reruns) > 1 else ():
+        says = says or explain_as_before(rerun, torch, jax, hints, effort)
+    for rerun in reruns:
+        says = says or explain_altered(rerun, torch, jax, hints, effort)
     hints["effort"] -= before - effort.left
     hints["cut"] = effort.is_spent
     return f"as if {says}: other changes may give these integers too" if says and are_whole else says

@@ -11,6 +11,7 @@ from jaxformer.parity.explain.formulas.attention import split
 from jaxformer.parity.judge.behind_taps import Blame
 from jaxformer.parity.judge.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.judge.handed_on import is_handed_on
+from jaxformer.parity.judge.one_scale import one_scale
 from jaxformer.parity.judge.sent_by_wrong import without_consequences
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
@@ -33,13 +34,16 @@ def table(traced: Traced) -> list[Module]:
     paths = {site.path for site in traced.pairs}
     held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
-    blame = Blame(traced, [(site, differing(own[site])) for site in ordered if site in wrong])
+    differ = {site: differing(own[site]) for site in ordered if site in wrong}
+    scales = one_scale(differ)
+    blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in scales])
+    blame.causes |= {scale.behind: scale.says for scale in scales.values()}
     rows = []
     for site in ordered:
         local, mismatch = forwards.get(site, (EQUAL, None))
         back, sent = backwards.get(site, (None, None))
-        forward, behind = over(local, "activation"), blame.behind.get(site)
-        backward = back is not None and over(back, "gradient") and site.path not in held
+        forward, behind = over(local, "activation") and site not in scales, blame.behind.get(site)
+        backward = back is not None and over(back, "gradient") and site.path not in held and site not in scales
         along = traced.normal[site] or EQUAL
         blamed, cause = mismatch, blame.causes.get(site, "")
         if backward and not forward and sent:

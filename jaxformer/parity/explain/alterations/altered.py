@@ -18,6 +18,8 @@ class Alteration(NamedTuple):
     """What is tried instead."""
     inside: Callable[[], Inside]
     """Inside, torch is altered."""
+    near: tuple[Callable[[], Inside], ...] = ()
+    """The same with numbers beside: where one gives as much, it acts in steps, as of what is rounded to whole numbers."""
 
     def __str__(self) -> str:
         return f"torch {self.torch}; jax {self.jax}"

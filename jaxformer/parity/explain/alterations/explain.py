@@ -3,11 +3,10 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations import (
     losses,
     of_buffers,
@@ -29,6 +28,7 @@ from jaxformer.parity.explain.alterations import (
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.explain.alterations.elsewhere import elsewhere
+from jaxformer.parity.explain.alterations.fits import Fit, also, is_new, said
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -55,37 +55,41 @@ MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 
 
-class Fit(NamedTuple):
-    """An alteration that gives jax's array."""
-
-    says: str
-    residual: float
-    found: Found
-    gives: frozenset[ArrayKey]
-    """All places of the same call at which jax's arrays come with it."""
-
-
 def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)', or '' where no alteration gives jax's array. `hints` has what
     explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
+    if says := explain_as_before(rerun, torch, jax, hints, effort):
+        return says
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
-    known, limit = hints.setdefault("alterations", {}), near_enough(torch, jax)
-    best = first_known(rerun, known, jax, limit, effort) or first_found(rerun, torch, jax, limit, hints, effort)
+    return noted(first_found(rerun, torch, jax, near_enough(torch, jax), hints, effort), hints)
+
+
+def explain_as_before(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
+    """What is said of an alteration that explained another module, if it explains this one."""
+    known = hints.setdefault("alterations", {})
+    if not known or not np.isfinite(jax).all() or not rerun.begin():
+        return ""
+    return noted(first_known(rerun, known, jax, near_enough(torch, jax), effort), hints)
+
+
+def noted(best: list[Fit], hints: dict[Any, Any]) -> str:
+    """What is said; what was found is a hint from now on."""
     if not best:
         return ""
     first = best[0]
     hints["found"], hints["gives"] = first.found, first.gives
-    known[first.found[1:3]] = first.found.number
-    return as_a_fact(rerun, said(best), first.found, jax, limit, effort)
+    hints["alterations"][first.found[1:3]] = first.found.number
+    return said(best)
 
 
 def first_found(
     rerun: Rerun, torch: np.ndarray, jax: np.ndarray, limit: float, hints: dict[Any, Any], effort: Effort
 ) -> list[Fit]:
     """Those of the first kind of which one fits: what gives most of jax's arrays, the plainest first."""
-    rounded: list[Fit] = []
     found: list[Fit] = []
+    vague: list[Fit] = []
+    rounded: list[Fit] = []
     for kind, most in kinds(rerun):
         for alteration in until_refused(kind):
             if effort.is_spent or len(found) >= most:
@@ -94,29 +98,39 @@ def first_found(
             fits = tried(rerun, alteration, torch, jax, limit, effort)
             if not fits or not is_certain(rerun, numbered(alteration, fits[2]), solved=isinstance(alteration, Dial)):
                 continue
-            says, residual, number = fits
-            others = elsewhere(rerun, numbered(alteration, number), limit)
+            others = elsewhere(rerun, numbered(alteration, fits[2]), limit)
             if others.contradicts:
-                hints.setdefault("as if", says)
-            elif is_new(says, found):
-                fit = Fit(says, residual, Found(rerun.owner, *alteration[:2], number), others.gives)
-                (found if residual <= EXPLAINED else rounded).append(fit)
-        if found or effort.is_spent:
+                hints.setdefault("as if", fits[0])
+            elif is_new(fits[0], found):
+                fit = Fit(*fits[:2], Found(rerun.owner, *alteration[:2], fits[2]), others.gives)
+                if (known := as_a_fact(rerun, alteration, fit.says, jax, limit, effort)) != fit.says:
+                    vague.append(fit._replace(says=known))
+                else:
+                    (found if fit.residual <= EXPLAINED else rounded).append(fit)
+        if found or vague or effort.is_spent:
             break
-    best = sorted(found, key=lambda each: (-len(each.gives), *supposed(each.says, each.found.number))) or rounded[:1]
+    best = sorted(found, key=lambda each: (-len(each.gives), *supposed(each.says, each.found.number)))
+    best = [each._replace(says=also(each.says, each.found)) for each in best[:1] if vague] or best or vague[:1] or rounded[:1]
     return [each for each in best if each.gives == best[0].gives]
 
 
-def as_a_fact(rerun: Rerun, says: str, found: Found, jax: np.ndarray, limit: float, effort: Effort) -> str:
-    """What is said, 'as if' where a whole number that was tried is not the only one that fits, as of a window beyond the
-    text."""
-    if not found.jax[-1:].isdigit():
+def as_a_fact(rerun: Rerun, alteration: Alteration | Dial, says: str, jax: np.ndarray, limit: float, effort: Effort) -> str:
+    """What is said, 'as if' where a number that was tried is not the only one that fits, as of a window beyond the text, or of
+    what is rounded to whole numbers."""
+    if not any(off(array(rerun, each, effort), jax) <= limit for each in beside(rerun, alteration)):
         return says
-    others = (each for each in until_refused(of_states(rerun)) if each.torch == found.torch and each.jax != found.jax)
-    plain = (each for each in others if isinstance(each, Alteration))
-    if not any(off(array(rerun, each, effort), jax) <= limit for each in plain):
-        return says
-    return says.replace(f"; jax {found.jax}", f"; jax as if {found.jax}, others fit too", 1)
+    return also(says, alteration)
+
+
+def beside(rerun: Rerun, alteration: Alteration | Dial) -> Iterator[Alteration]:
+    """The same with other whole numbers."""
+    if not isinstance(alteration, Alteration):
+        return
+    for inside in alteration.near:
+        yield alteration._replace(inside=inside)
+    if alteration.jax[-1:].isdigit():
+        those = (each for each in until_refused(of_states(rerun)) if isinstance(each, Alteration))
+        yield from (each for each in those if each.torch == alteration.torch and each.jax != alteration.jax)
 
 
 def supposed(says: str, number: float) -> tuple[bool, int]:
@@ -136,7 +150,7 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (losses.alterations_of(rerun), 1),
         (of_draws.alterations_of(rerun), 1),
         (of_buffers.alterations_of(rerun), 1),
-        (of_states(rerun), 1),
+        (itertools.chain(of_states(rerun), of_ids.roundings(rerun.operations)), 1),
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
@@ -165,7 +179,8 @@ def first_known(
             if (residual := off(array(rerun, altered, effort), jax)) <= limit:
                 others = elsewhere(rerun, altered, limit)
                 if not others.contradicts:
-                    return [Fit(str(altered), residual, Found(rerun.owner, *alteration[:2], number), others.gives)]
+                    says = as_a_fact(rerun, alteration, str(altered), jax, limit, effort)
+                    return [Fit(says, residual, Found(rerun.owner, *alteration[:2], number), others.gives)]
     return []
 
 
@@ -173,9 +188,8 @@ def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Fo
     """What is said of an alteration that explained another difference, if it explains this one."""
     if not np.isfinite(jax).all() or not rerun.begin():
         return ""
-    limit = near_enough(torch, jax)
-    fits = first_known(rerun, {found[1:3]: found.number}, jax, limit, effort)
-    return as_a_fact(rerun, said(fits), fits[0].found, jax, limit, effort) if fits else ""
+    fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
+    return said(fits) if fits else ""
 
 
 def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
@@ -184,19 +198,6 @@ def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alterati
         yield from alterations
     except REFUSED:
         return
-
-
-def is_new(says: str, found: list[Fit]) -> bool:
-    """Whether it is about another place than what was found."""
-    return not any(says.partition(";")[0] == other.says.partition(";")[0] for other in found)
-
-
-def said(found: list[Fit]) -> str:
-    """The first, and the others that fit as well."""
-    first, *others = found
-    more = f", or the same: {'; or '.join(other.says for other in others)}" if others else ""
-    rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
-    return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"
 
 
 def numbered(alteration: Alteration | Dial, number: float) -> Alteration:

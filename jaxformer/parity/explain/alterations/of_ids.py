@@ -15,6 +15,15 @@ Given = Callable[[Any, torch.Tensor], Any]
 """given(the arguments, other whole numbers) -> the arguments with these."""
 
 
+WHOLE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rounds to the nearest whole number": lambda x: torch.floor(x + 0.5),
+    "rounds to the nearest whole number, halves to the even one": torch.round,
+    "takes the next larger whole number": torch.ceil,
+    "takes the next smaller whole number": torch.floor,
+}
+"""Which whole number may be taken for a float."""
+
+
 class Reads(NamedTuple):
     """The whole numbers that an operation reads."""
 
@@ -30,6 +39,15 @@ def alterations_of(operation: Operation) -> Iterator[Alteration]:
     if len(operation.runs) == 1 and (reads := lookup(operation) or conversion(operation)):
         for says, other in reads.others:
             yield instead(operation, f"reads {reads.what} {says}", partial(reading, reads, other))
+
+
+def roundings(operations: list[Operation]) -> Iterator[Alteration]:
+    """Of what makes whole numbers of floats."""
+    for operation in operations:
+        x: Any = next(iter(operation.args), None)
+        if is_whole(operation.output) and isinstance(x, torch.Tensor) and x.is_floating_point():
+            for says, function in WHOLE.items():
+                yield instead(operation, says, lambda f, a, k, n, function=function: f(function(a[0]), *a[1:], **k))
 
 
 def reading(reads: Reads, other: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> Any:

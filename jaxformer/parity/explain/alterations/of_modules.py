@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -87,7 +88,8 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
     elif isinstance(value, int):
         usual = USUAL_SIZES if value > 1 and isinstance(owner, torch.nn.Module) else ()
         for other in dict.fromkeys((value - 1, value + 1, 1, 2 * value, *usual)):
-            yield Alteration(f"{path} {value}", f"{path} {other}", lambda other=other: inside(other))
+            near = tuple(partial(inside, each) for each in (other - 1, other + 1) if each != value)
+            yield Alteration(f"{path} {value}", f"{path} {other}", partial(inside, other), near)
     elif isinstance(value, tuple) and value and all(type(each) is int for each in value):
         for more in (-1, 1):
             other = tuple(each + more for each in value)

@@ -47,6 +47,8 @@ MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqu
 JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
 """Operations of two tensors, entry by entry."""
 MOST_AXES = 5
+BESIDE = (0.99, 1.01)
+"""How far a number is moved that may act in steps."""
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 MODES = ("nearest", "bilinear", "bicubic", "area")
@@ -140,7 +142,10 @@ def arguments(operation: Operation) -> Iterator[Alteration | Dial]:
         else:
             for other in other_values(value, operation.name):
                 said = f"with {shown(other)} for {shown(value)} there"
-                yield instead(operation, said, with_argument(at, other))
+                near = tuple(
+                    partial(operation.inside, with_argument(at, c * other)) for c in BESIDE if is_factor(operation, other)
+                )
+                yield instead(operation, said, with_argument(at, other))._replace(near=near)
     if operation.name == "scaled_dot_product_attention" and operation.kwargs.get("scale") is None:
         yield number(operation, "scale", operation.args[0].shape[-1] ** -0.5)
 
@@ -153,6 +158,11 @@ def number(operation: Operation, at: int | str, value: float) -> Dial:
         value,
         lambda other: operation.inside(with_argument(at, other)),
     )
+
+
+def is_factor(operation: Operation, value: Any) -> bool:
+    """Whether it is a whole number, and not 0, in what is computed of floats."""
+    return type(value) is int and value != 0 and is_real(operation)
 
 
 def with_argument(at: int | str, other: Any) -> Compute:

@@ -1,0 +1,35 @@
+"""Alterations that give jax's array, and what is said of them."""
+
+from typing import NamedTuple
+
+from jaxformer.parity.capture.call_sites import ArrayKey
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
+from jaxformer.parity.numerics.metrics import EXPLAINED
+
+
+class Fit(NamedTuple):
+    """An alteration that gives jax's array."""
+
+    says: str
+    residual: float
+    found: Found
+    gives: frozenset[ArrayKey]
+    """All places of the same call at which jax's arrays come with it."""
+
+
+def also(says: str, alteration: Alteration | Dial | Found) -> str:
+    """That it is not the only one."""
+    return says.replace(f"; jax {alteration.jax}", f"; jax as if {alteration.jax}, others fit too", 1)
+
+
+def is_new(says: str, found: list[Fit]) -> bool:
+    """Whether it is about another place than what was found."""
+    return not any(says.partition(";")[0] == other.says.partition(";")[0] for other in found)
+
+
+def said(found: list[Fit]) -> str:
+    """The first, and the others that fit as well."""
+    first, *others = found
+    more = f", or the same: {'; or '.join(other.says for other in others)}" if others else ""
+    rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
+    return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"
