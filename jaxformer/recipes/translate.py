@@ -199,7 +199,8 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
     facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
-    is_whole = from_first(lambda: table_of(recipe.out).exists() and RunFolder(recipe.out).tokenizer.exists())
+    run = RunFolder(recipe.out or Path())
+    is_whole = from_first(lambda: table_of(run.path).exists() and run.tokenizer.exists())
     folder, state = start_run(recipe, facts, state, unfinished=not is_whole)
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
