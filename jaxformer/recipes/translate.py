@@ -187,10 +187,11 @@ def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
     return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)
 
 
-def held_out_facts(splits: Splits) -> dict[str, str]:
-    """What a run's later measures are bound to."""
-    texts = {"validation_sha256": splits.validation, "test_sha256": splits.test}
-    return {name: sha256(repr(pairs).encode()).hexdigest() for name, pairs in texts.items()}
+def facts_of(tokenizer: Tokenizer, pairs: Buckets, splits: Splits) -> dict[str, str]:
+    """What a run, and its later measures, are bound to."""
+    held_out = {"validation_sha256": splits.validation, "test_sha256": splits.test}
+    measured = {name: sha256(repr(texts).encode()).hexdigest() for name, texts in held_out.items()}
+    return {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **measured}
 
 
 def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Console) -> tuple[RunFolder, EncoderDecoder]:
@@ -198,10 +199,9 @@ def train(recipe: Translate, tokenizer: Tokenizer, splits: Splits, console: Cons
     pairs, held_out = make_buckets(recipe, tokenizer, splits)
     seed, optimizer = jax.random.key(recipe.seed), make_optimizer(recipe.optimizer, recipe.schedule)
     state = begin_training(recipe.model, optimizer, seed, tokens=recipe.batch // recipe.parts)
-    facts = {"tokenizer_sha256": tokenizer.sha256, "sha256": digest([pairs.sources, pairs.targets]), **held_out_facts(splits)}
     run = RunFolder(recipe.out or Path())
     is_whole = from_first(lambda: table_of(run.path).exists() and run.tokenizer.exists())
-    folder, state = start_run(recipe, facts, state, unfinished=not is_whole)
+    folder, state = start_run(recipe, facts_of(tokenizer, pairs, splits), state, unfinished=not is_whole)
     if is_first() and not folder.tokenizer.exists():
         tokenizer.save(folder.tokenizer)
     start_step = int(state.step)
