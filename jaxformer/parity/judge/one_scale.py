@@ -38,6 +38,8 @@ def one_scale(wrong: Mapping[Site, list[Mismatch]]) -> dict[Site, Scale]:
 
 def scaled(name: str, inner: Mismatch, outer: Mismatch) -> str:
     """'torch multiplies emb by 4.89897949 = sqrt(24); jax by 4.90625, that rounded to bfloat16'; '' where it is not so."""
+    if not all(np.isfinite(array).all() for array in (inner.torch, inner.jax, outer.torch, outer.jax)):
+        return ""
     both = [factor_between(array, inner.torch) for array in (inner.jax, outer.torch, outer.jax)]
     own, torchs, jaxs = (number for number, _ in both)
     if not own or not torchs or max(residual for _, residual in both) > EXPLAINED:

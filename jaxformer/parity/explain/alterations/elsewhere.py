@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxformer.parity.capture.call_sites import ArrayKey
+from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.numbers import off
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -22,7 +23,8 @@ class Elsewhere(NamedTuple):
 
 
 def elsewhere(rerun: Rerun, alteration: Alteration, limit: float) -> Elsewhere:
-    """Of all arrays that jax has too."""
+    """Of all arrays that jax has too: of the code of the module that gives the array, or else of the whole call. Another layer
+    may run the same line, and be right."""
     try:
         before, after = rerun.everywhere(), rerun.everywhere(alteration.inside())
     except Exception:  # a model refuses in its own ways: code behind the array may not go on with it
@@ -30,13 +32,21 @@ def elsewhere(rerun: Rerun, alteration: Alteration, limit: float) -> Elsewhere:
     gives, contradicts = {rerun.place}, False
     for place, array in before.items():
         jax = rerun.compared[place]
-        if place == rerun.place or place not in after or jax.shape != array.shape or jax.dtype.kind != array.dtype.kind:
+        alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
+        if not alike or place == rerun.place or place not in after or is_anothers(place, rerun):
             continue
         if is_jaxs(after[place], jax, limit):
             gives.add(place)
         elif off(after[place], array) > EXPLAINED:
             contradicts = True
     return Elsewhere(frozenset(gives), contradicts)
+
+
+def is_anothers(place: ArrayKey, rerun: Rerun) -> bool:
+    """Whether an array lies outside of the module inside of the call that gives the array."""
+    module = rerun.place.site
+    inner = rerun.place.part == "output" and module != rerun.owner
+    return inner and place.site != module and not below(place.site.path, module.path)
 
 
 def is_jaxs(array: np.ndarray, jax: np.ndarray, limit: float) -> bool:
