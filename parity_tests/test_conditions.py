@@ -134,3 +134,15 @@ def test_a_loop_of_any_length_has_gradients(bias):
     report = compare(theirs, params, (X,), tier="A", call_jax=lambda p, x: counted(p, x) + bias * p["bias"].sum())
     assert report.status == ("different" if bias else "equal"), str(report)
     assert any(stage.name == "gradients" and stage.status == report.status for stage in report.stages)
+
+
+def test_an_error_of_the_models_own_is_no_reason_to_run_it_again():
+    calls = []
+
+    def fails(x):
+        calls.append(x)
+        raise ValueError("no such size")
+
+    with pytest.raises(ValueError, match="no such size"):
+        jax_hooks.run_once(fails, X)
+    assert len(calls) == 1

@@ -132,7 +132,7 @@ def run_together(f: Any, *given: Any, **static: Any) -> Any:
     the others for 30 s alone."""
     if _groups:
         work = _groups[-1].work
-        with timed(" ".join(("the compilation of", work.kind)), work.number):
+        with timed(f"the compilation of {work.kind or 'a program behind step'}", work.number):
             f.lower(*given, **static).compile()
             exchange("compiled")
     return f(*given, **static)

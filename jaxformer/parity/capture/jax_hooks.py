@@ -51,7 +51,8 @@ def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any
     try:
         return jax.jit(f, compiler_options=compiler_options)(*given), ""
     except (*UNTRACEABLE, ValueError) as error:
-        return written_out()(f)(*given), _why_not_jit(error)
+        why = _why_not_jit(error)
+    return written_out()(f)(*given), why
 
 
 def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any], str]:
