@@ -18,6 +18,7 @@ from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.errors import InputError, JaxformerError, first_line, printable
 from jaxformer.jax_environment import jax_fault
+from jaxformer.quiet_orbax import tell_unraisable
 from jaxformer.signals import stop_listening
 
 T = TypeVar("T")
@@ -182,13 +183,6 @@ def refusal(error: Exception) -> tuple[str, int] | None:
         case _ if fault := jax_fault(error):
             return printable(fault), 2
     return None
-
-
-def tell_unraisable(found: Any) -> None:
-    """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
-    is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
-    if not is_late and "orbax" not in getattr(getattr(found.object, "cr_code", None), "co_filename", ""):
-        sys.__unraisablehook__(found)
 
 
 def _drop_output() -> None:

@@ -4,9 +4,7 @@ Only the JAX side has runs: the twin has none.
 """
 
 import errno
-import gc
 import hashlib
-import logging
 import os
 import shutil
 import sys
@@ -26,6 +24,7 @@ from jaxformer.errors import UNREADABLE, CheckpointError, why_unread, why_unwrit
 from jaxformer.extras import extra_package
 from jaxformer.processes.group import exchange, from_first, is_first
 from jaxformer.pytree import map_named, n_bytes, named_leaves
+from jaxformer.quiet_orbax import end_of_fault, quiet_orbax
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
@@ -74,9 +73,9 @@ def digest_of(leaves: Mapping[str, Any]) -> str:
 
 def save_state(folder: Path, step: int, state: PyTree) -> None:
     """Write the state under its step; a crash leaves the older checkpoints as they are."""
-    with _quiet():
+    with quiet_orbax():
         if fault := _save(folder, step, state):
-            gc.collect()
+            end_of_fault()
     if fault:
         raise CheckpointError(fault)
 
@@ -145,10 +144,10 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
         return _load_step(folder, like, step, steps)
     faults: dict[int, str] = {}
     for step in reversed(steps):
-        with _quiet():
+        with quiet_orbax():
             found, fault = _attempt(folder, step, like)
             if fault:
-                gc.collect()
+                end_of_fault()
         if fault.startswith(UNREADABLE):
             raise CheckpointError(f"{folder}: step {step} {fault}; let this process read it, or move it away")
         if fault:
@@ -164,9 +163,9 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
 
 def verdict(folder: Path, step: int) -> str:
     """Whether the state of a step is what was saved: whole, damaged, or not checked where an older version wrote it."""
-    with _quiet():
+    with quiet_orbax():
         if (found := _verdict(folder, step)).startswith("damaged"):
-            gc.collect()
+            end_of_fault()
     return found
 
 
@@ -193,10 +192,10 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
     """The state of that step and no other."""
     if step not in steps:
         raise CheckpointError(f"{folder} holds no checkpoint of step {step}; it holds {', '.join(map(str, steps))}")
-    with _quiet():
+    with quiet_orbax():
         found, fault = _attempt(folder, step, like)
         if fault:
-            gc.collect()
+            end_of_fault()
     if fault:
         said = f"{folder} holds no whole checkpoint of step {step}: {fault}"
         raise CheckpointError(f"{said}; put it back, or give --resume without a step: it takes the newest whole one")
@@ -222,19 +221,6 @@ def _set_aside(path: Path, why: str) -> None:
         number += 1
         aside = path.with_name(f"{path.name}.{why}-{number}")
     path.rename(aside)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences orbax: of a damaged or unfinished checkpoint there is one message, from here. What orbax leaves unfinished warns
-    when it is collected, so the collection has to be inside too."""
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _attempt(folder: Path, step: int, like: PyTree) -> tuple[Any, str]:

@@ -1,0 +1,52 @@
+"""orbax is silent: of a damaged or unfinished checkpoint there is one message, jaxformer's own."""
+
+import gc
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LOGGERS = "", "absl", "asyncio"
+"""Where orbax logs, and where Python logs an error that nobody waited for."""
+
+
+@contextmanager
+def quiet_orbax() -> Iterator[None]:
+    """Silences what it logs and warns of."""
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def end_of_fault() -> None:
+    """To be called inside `quiet_orbax`, where orbax has failed: what it left unfinished warns when it is collected, now.
+
+    Its threads may hold some of it longer, so the loggers drop from now on what they say of it.
+    """
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(is_not_orbax)
+    gc.collect()
+
+
+def is_not_orbax(record: logging.LogRecord) -> bool:
+    """Whether neither orbax logs this, nor somebody else of an error in orbax's code."""
+    frames = traceback.walk_tb(record.exc_info[2]) if record.exc_info else ()
+    return not any(map(_is_orbax, (record.pathname, *(frame.f_code.co_filename for frame, _ in frames))))
+
+
+def tell_unraisable(found: Any) -> None:
+    """As Python does, but for orbax's threads, which answer reads of a damaged checkpoint when nobody listens any more."""
+    is_late = isinstance(found.exc_value, RuntimeError) and str(found.exc_value) == "Event loop is closed"
+    if not is_late and not _is_orbax(getattr(getattr(found.object, "cr_code", None), "co_filename", "")):
+        sys.__unraisablehook__(found)
+
+
+def _is_orbax(file: str) -> bool:
+    return "/orbax/checkpoint/" in file.replace("\\", "/")

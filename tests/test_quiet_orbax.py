@@ -1,0 +1,32 @@
+"""Where orbax fails, its threads say nothing of it later; what others say of theirs stays."""
+
+import asyncio
+import gc
+import logging
+from typing import Any
+
+import pytest
+
+from jaxformer.quiet_orbax import LOGGERS, end_of_fault, is_not_orbax
+
+
+@pytest.fixture(autouse=True)
+def loggers():
+    yield
+    for name in LOGGERS:
+        logging.getLogger(name).removeFilter(is_not_orbax)
+
+
+@pytest.mark.parametrize(("file", "said"), [("/lib/orbax/checkpoint/futures.py", 0), ("/home/orbax/train.py", 1)])
+def test_an_error_that_nobody_waited_for(file, said, caplog):
+    names: dict[str, Any] = {}
+    exec(compile("async def write():\n    raise OSError(28, 'No space left on device')", file, "exec"), names)
+
+    async def leave():
+        task = asyncio.create_task(names["write"]())
+        await asyncio.wait([task])
+
+    end_of_fault()
+    asyncio.run(leave())
+    gc.collect()
+    assert [record.name for record in caplog.records] == ["asyncio"] * said
