@@ -4,6 +4,7 @@ thread of torch's, and seldom looks for garbage: a tenth of the time went to loo
 
 import gc
 import os
+import signal
 import tempfile
 
 import pytest
@@ -20,6 +21,7 @@ gc.set_threshold(50_000, 50, 100)
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process sets the environment that workers and commands inherit, and that jax and torch read at their import."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, and so would ours
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", QUICKLY)
     if FOLDER not in os.environ:

@@ -43,11 +43,16 @@ def listen() -> None:
     """From here on a signal ends the process. For commands: a library leaves the signals to its user."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    for number in SIGNALS:
+    for number in heeded():
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _listening.append(writing)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
+
+
+def heeded() -> list[int]:
+    """Those that whoever started the process did not have it ignore, as `nohup` and shells do for work in the background."""
+    return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def received() -> list[int]:
@@ -58,7 +63,7 @@ def received() -> list[int]:
 def stop_listening() -> None:
     """While Python ends, no thread runs any more: from here on the system ends the process."""
     if _listening:
-        for number in SIGNALS:
+        for number in heeded():
             signal.signal(number, signal.SIG_DFL)
 
 
@@ -72,7 +77,7 @@ def held(rescue: Callable[[], str]) -> Iterator[Held]:
         for which in before:
             signal.signal(which, before[which])
 
-    before = {which: signal.signal(which, note) for which in SIGNALS}
+    before = {which: signal.signal(which, note) for which in heeded()}
     _held.append(work)
     try:
         yield work

@@ -71,6 +71,21 @@ def test_nothing_half_written_is_left(tmp_path, number, code):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("code", [WRITING, EVALUATING], ids=["writing", "held"])
+def test_a_signal_that_the_process_was_started_to_ignore(tmp_path, code):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts what runs in the background
+    try:
+        process = begun(code, tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGTERM)
+    assert "Ctrl-C" not in process.communicate(timeout=5)[1]
+    assert process.returncode == 143
+
+
 def test_without_listening_it_is(tmp_path):
     """The control."""
     process = begun(PLAIN, tmp_path / "run")
