@@ -227,10 +227,11 @@ def test_a_save_that_orbax_declines_is_no_success(saved):
 @pytest.mark.parametrize(
     ("like", "said"),
     [
-        ({"b": jnp.zeros(3, jnp.float16)}, r"step 6: b is \(\(3,\), dtype\('float32'\)\), the model wants"),
-        ({"b": jnp.zeros(4)}, r"step 6: b is \(\(3,\), dtype\('float32'\)\), the model wants \(\(4,\)"),
-        ({"c": jnp.zeros(3)}, r"step 6: c is None, the model wants"),
-        ({"b": None}, r"step 6: b is .*, the model wants None"),
+        ({"b": jnp.zeros(3, jnp.float16)}, r"step 6: b is float32\[3\], the model wants float16\[3\];"),
+        ({"b": np.zeros(3)}, r"step 6: b is float32\[3\], the model wants float64\[3\]; set JAX_ENABLE_X64 as it was;"),
+        ({"b": jnp.zeros(4)}, r"step 6: b is float32\[3\], the model wants float32\[4\]"),
+        ({"c": jnp.zeros(3)}, r"step 6: c is not there, the model wants"),
+        ({"b": None}, r"step 6: b is .*, the model wants none"),
     ],
 )
 def test_another_model_is_refused(saved, like, said):

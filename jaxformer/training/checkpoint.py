@@ -265,15 +265,20 @@ def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], dict[s
     if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
         raise CheckpointError("its description is damaged")
     check_belongs(folder, step, meta.custom_metadata)
-    found = {name: (leaf.shape, leaf.dtype) for name, leaf in meta.metadata.items()}
+    found = {name: _described(leaf) for name, leaf in meta.metadata.items()}
     for name in [*wanted]:
         if name.startswith(ADDED) and name not in found:
             del wanted[name]
     for name in sorted(set(found) | set(wanted)):
-        expected = (wanted[name].shape, wanted[name].dtype) if name in wanted else None
-        if found.get(name) != expected:
-            raise CheckpointError(f"{name} is {found.get(name)}, the model wants {expected}")
+        here, expected = found.get(name, "not there"), _described(wanted[name]) if name in wanted else "none"
+        if here != expected:
+            remedy = "; set JAX_ENABLE_X64 as it was" if here.replace("64", "32") == expected.replace("64", "32") else ""
+            raise CheckpointError(f"{name} is {here}, the model wants {expected}{remedy}")
     return orbax().load(path, wanted), meta.custom_metadata
+
+
+def _described(leaf: Any) -> str:
+    return f"{leaf.dtype}{[*leaf.shape]}"
 
 
 def _checked(like: PyTree, leaves: dict[str, Any], described: dict[str, Any]) -> tuple[PyTree, str]:
