@@ -16,6 +16,7 @@ from jaxformer.parity.explain.effort import Effort
 from jaxformer.parity.explain.empty_rows import ONLY, explain_empty_rows
 from jaxformer.parity.explain.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.explain.factor import explain_plainly
+from jaxformer.parity.explain.fast_variance import explain_cancelled
 from jaxformer.parity.explain.formulas import HYPOTHESES
 from jaxformer.parity.explain.gradients import explain_gradient
 from jaxformer.parity.explain.reordered import explain_order
@@ -86,6 +87,7 @@ def explain_stops(difference: Difference) -> str:
 
 EXPLAINERS = (
     Explainer("another type", ("value", SCORES, WEIGHTS), "", explain_cast),
+    Explainer("a variance in one pass", ("value",), "f", explain_cancelled),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
     Explainer("a gradient that stops in torch's code", ("gradient",), "f", explain_stops),

@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.capture.jax_hooks import run_once
 from jaxformer.parity.judge.comparison import Comparison, Result
+from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
 from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, rounding_ratio
@@ -52,7 +53,8 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
     try:
         used = max(check(f"output in {name}, {how}", output, torch, truth) for how, output in found.items())
     except ParityError as error:
-        return Result(Stage(name, "different", str(error)))
+        place = rounding_place(comparison.traced) if name == "float32" else ""
+        return Result(Stage(name, "different", f"{error}{place}"))
     ratios = ", ".join(f"{rounding_ratio(output, torch, truth):.2f} {how}" for how, output in found.items())
     tokens = next_tokens(found[COMPILED], reference, name)
     return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}"))
