@@ -1,7 +1,9 @@
 """How the numbers of torch's tensors lie in ours: cut into parts, joined, with their axes in another order. Each has an exact
 inverse."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -18,23 +20,33 @@ class _Part(NamedTuple):
     number: int
     of: int
     axis: int
+    shares: tuple[int, ...]
 
 
 class Part(_Part):
-    """One of several parts of a torch tensor: torch packs queries, keys and values so. They are equal, and cut along an axis,
-    unless the rule's layout lays them side by side with +: then they are its summands."""
+    """One of several parts of a torch tensor: torch packs queries, keys and values so. They are cut along an axis, all equal,
+    or in proportion to their `shares`: (4, 1, 1) where four heads of queries share one of keys. Where the rule's layout lays
+    them side by side with +, they are its summands."""
 
     __slots__ = ()
 
-    def __new__(cls, number: int = 0, of: int = 1, axis: int = 0) -> "Part":
+    def __new__(cls, number: int = 0, of: int = 1, axis: int = 0, shares: tuple[int, ...] = ()) -> "Part":
         check_size("of", of)
         check_size("number", number, least=0, most=of - 1)
         check_size("axis", axis, least=-MOST_AXES, most=MOST_AXES - 1)
-        return super().__new__(cls, number, of, axis)
+        if shares and len(shares) != of:
+            raise ConversionError(f"a Part of {of} has {len(shares)} shares; give one to each part")
+        for share in shares:
+            check_size("a share of a Part", share)
+        return super().__new__(cls, number, of, axis, shares)
 
     def cut(self, array: np.ndarray) -> np.ndarray:
         """It, of the whole tensor; ValueError where that has no such parts."""
-        return np.split(array, self.of, self.axis)[self.number] if self.of > 1 else array
+        return in_shares(array, self.shares or (1,) * self.of, self.axis)[self.number] if self.of > 1 else array
+
+    def fits(self, array: np.ndarray) -> bool:
+        """Whether an array has such parts."""
+        return -array.ndim <= self.axis < array.ndim and array.shape[self.axis] % (sum(self.shares) or self.of) == 0
 
 
 WHOLE = Part()
@@ -79,9 +91,20 @@ class Join:
             if size != len(self.names):
                 raise ValueError(f"axis {self.axis} has {size} entries, for {len(self.names)} tensors")
             return [np.take(whole, number, self.axis) for number in range(size)]
-        if len(shares) != len(self.names) or size % sum(shares):
-            raise ValueError(f"axis {self.axis} of {size} cannot be cut in proportions {shares}")
-        return np.split(whole, np.cumsum(shares)[:-1] * (size // sum(shares)), self.axis)
+        return in_shares(whole, shares, self.axis)
+
+
+def in_shares(whole: np.ndarray, shares: Sequence[int], axis: int) -> list[np.ndarray]:
+    """It, cut along an axis in these proportions; ValueError where it cannot be cut so."""
+    size = whole.shape[axis]
+    if size % sum(shares):
+        raise ValueError(f"axis {axis} of {size} cannot be cut in proportions {[*shares]}")
+    return np.split(whole, np.cumsum(shares)[:-1] * (size // sum(shares)), axis)
+
+
+def shares_of(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes in proportion, in the smallest numbers; empty where they are equal."""
+    return tuple(size // gcd(*sizes) for size in sizes) if len({*sizes}) > 1 else ()
 
 
 @dataclass(frozen=True)

@@ -188,16 +188,17 @@ class Assignment:
         return [TorchPiece(name) for name in self.torch if not self.used[name]]
 
     def _packed(self) -> list[TorchPiece]:
-        """The parts of those, along the first axis, as torch packs them, or the last, as GPT-2 does."""
-        shapes = {name: self.torch[name].shape for name, _ in self.tensors()}
-        return [
-            TorchPiece(name, Part(number, of, axis))
-            for name, shape in shapes.items()
-            for axis in sorted({0, len(shape) - 1} if shape else ())
-            for of in PACKED
-            if shape[axis] and shape[axis] % of == 0
-            for number in range(of)
-        ]
+        """The parts of those, along the first axis, as torch packs them, or the last, as GPT-2 does; of unequal shares, as a
+        neighbour has them."""
+        unequal = {parent(name): part.shares for name, taken in self.used.items() for part in taken if part.shares}
+        pieces = []
+        for name, _ in self.tensors():
+            array, shares = self.torch[name], unequal.get(parent(name), ())
+            for axis in sorted({0, array.ndim - 1} if array.size and array.ndim else ()):
+                cuts = [(of, ()) for of in PACKED] + [(len(shares), shares)] * bool(shares)
+                parts = (Part(number, of, axis, each) for of, each in cuts for number in range(of))
+                pieces += [TorchPiece(name, part) for part in parts if part.fits(array)]
+        return pieces
 
     def modules(self) -> ModuleMap:
         """As far as pairs are known."""

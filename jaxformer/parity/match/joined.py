@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 
-from jaxformer.convert.axes import Join, Layout
+from jaxformer.convert.axes import Join, Layout, shares_of
 from jaxformer.convert.layouts import GLANCE, bits, find_layout
 from jaxformer.parity.capture.module_paths import common_start, last, parent
 from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece
@@ -56,8 +56,8 @@ def _accept(known: Assignment, mine: JaxPiece, orders: Iterable[Sequence[str]]) 
     if len({tuple(order) for order, _, _ in found}) == 1:
         order, axis, layout = found[0]
         template, parts = _template(order)
-        shares = tuple(known.torch[name].shape[axis] for name in order)
-        known.add_joined(mine, (template, Join(parts, axis, shares if len(set(shares)) > 1 else ())), layout)
+        shares = shares_of([known.torch[name].shape[axis] for name in order])
+        known.add_joined(mine, (template, Join(parts, axis, shares)), layout)
 
 
 def _fits(known: Assignment, order: Sequence[str], ours: np.ndarray) -> Iterator[tuple[int, Layout]]:

@@ -93,9 +93,9 @@ def _same_module(ours: str, theirs: str) -> bool:
 def _parts_left(known: Assignment) -> Iterator[TorchPiece]:
     """The parts that are free of tensors of which others are known."""
     for name, taken in list(known.used.items()):
-        for _, of, axis in list(taken)[:1]:
-            cut = of > 1 and known.torch[name].shape[axis] % of == 0
-            yield from (TorchPiece(name, it) for i in range(of if cut else 0) if (it := Part(i, of, axis)) not in taken)
+        for one in list(taken)[:1]:
+            every = (Part(number, *one[1:]) for number in range(one.of))
+            yield from (TorchPiece(name, it) for it in every if one.of > 1 and one.fits(known.torch[name]) and it not in taken)
 
 
 def _kind(known: Assignment, mine: JaxPiece, other: TorchPiece) -> Kind:

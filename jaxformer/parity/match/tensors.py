@@ -22,6 +22,7 @@ from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece, 
 from jaxformer.parity.match.joined import match_joined
 from jaxformer.parity.match.names import same_word
 from jaxformer.parity.match.one_sided import OneSided, may_be_pairs, one_sided
+from jaxformer.parity.match.parted import match_parted
 from jaxformer.parity.match.placement import correct_layouts, pair_by_place, swapped
 from jaxformer.parity.record.torch_state import Arrays, TorchState
 from jaxformer.parity.report.format import count
@@ -165,6 +166,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
     known.jax = leaves
     known.resolve()
     match_joined(known)
+    match_parted(known)
     known.torch |= state.buffers
     known.resolve()
     for mine, (other, _) in list(known.pairs.items()):  # a constant has the value of a buffer by chance, unless names agree
