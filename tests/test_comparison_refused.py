@@ -88,6 +88,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"jax_model": Theirs()},
         "the JAX model is a torch module; give an NNX module, or parameters and call_jax(params, *inputs)",
     ),
+    "torch's tensors": (
+        {"jax_model": {"w": {"o.bias": Theirs().o.bias}}, "call_jax": lambda parameters, x: x},
+        "the JAX model holds torch's tensors, first w.o.bias; give arrays: w.o.bias.detach().numpy()",
+    ),
     "a Linen module": (
         {"jax_model": linen.Dense(4)},
         "the JAX model is a Linen module; give an NNX module, or parameters and call_jax(params, *inputs)",

@@ -18,7 +18,7 @@ from jaxformer.parity.probe.parameters import is_torch
 from jaxformer.parity.record.reference import Call, apply
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.pytree import named_weights
+from jaxformer.pytree import named_leaves, named_weights
 from jaxformer.validation.fields import check_function, check_kind
 
 Mode = Literal["eval", "train"]
@@ -81,6 +81,9 @@ def checked_jax(jax_model: Any, rules: Family | str | None, call_jax: Call) -> F
     if jax_model is None or not all(hasattr(leaf, "dtype") for leaf in jax.tree.leaves(jax_model)):
         found = f"the JAX model is {type_of(jax_model)}, which is not a tree of arrays"
         raise InputError(f"{found}; give an NNX module, or parameters and call_jax(params, *inputs)")
+    for name, leaf in named_leaves(jax_model).items():
+        if type(leaf).__module__.split(".")[0] == "torch":
+            raise InputError(f"the JAX model holds torch's tensors, first {name}; give arrays: {name}.detach().numpy()")
     constants = typed_constants(jax_model)
     for name, leaf in named_weights(jax_model).items():
         if leaf.dtype.itemsize < SINGLE and name not in constants:
