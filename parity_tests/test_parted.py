@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from jaxformer.convert.axes import Part
+from jaxformer.convert.layouts import inside
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.match.tensors import NO_RULES, identify
@@ -113,3 +114,12 @@ def test_a_port_with_three_kernels(tiled):
 def test_shares_of_another_count_are_refused():
     with pytest.raises(ConversionError, match=r"^a Part of 3 has 2 shares; give one to each part$"):
         Part(0, 3, shares=(2, 1))
+
+
+def test_what_begins_otherwise_is_not_searched(monkeypatch):
+    """Large models that were never converted are refused at once."""
+    monkeypatch.setattr(np, "unique", lambda array: pytest.fail("sorted"))
+    whole = packed()
+    assert inside(whole, {"other": noise(D, seed=5), "whole": whole, "half": whole[:2].astype(np.float64)}) == []
+    monkeypatch.undo()
+    assert inside(whole, {"first": whole[0], "last": whole[-1], "other": noise(D, seed=5)}) == ["first", "last"]

@@ -1,15 +1,16 @@
 """Tensors recognised by their values alone: which are the same numbers, and in which order of axes."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from jaxformer.convert.axes import Axes, Layout
 
+Key = TypeVar("Key")
 CHANNELS = 2
 """The axes of a torch kernel before those that slide over a picture."""
 GLANCE = 16
@@ -36,6 +37,17 @@ def fingerprint(array: np.ndarray) -> Fingerprint:
 def bits(array: np.ndarray) -> np.ndarray:
     """The same memory, read as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.itemsize}").reshape(array.shape)
+
+
+def inside(whole: np.ndarray, parts: Mapping[Key, np.ndarray]) -> list[Key]:
+    """Those that may be parts of it: smaller, of its type, their first numbers all somewhere in it. None, at little cost, where
+    no part begins as the whole does: whatever the order of the axes is, a corner stays a corner."""
+    smaller = {key: bits(part.flat[:GLANCE]) for key, part in parts.items() if 0 < part.size < whole.size}
+    smaller = {key: first for key, first in smaller.items() if first.dtype == bits(whole.flat[:1]).dtype}
+    if not any(first[0] == bits(whole.flat[:1])[0] for first in smaller.values()):
+        return []
+    held = np.unique(bits(whole))
+    return [key for key, first in smaller.items() if (held.take(np.searchsorted(held, first), mode="clip") == first).all()]
 
 
 def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:

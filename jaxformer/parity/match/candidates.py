@@ -17,7 +17,7 @@ listed, not guessed.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class TorchPiece(NamedTuple):
     part: Part = WHOLE
 
 
+Piece = TypeVar("Piece", JaxPiece, TorchPiece)
 Pair = tuple[JaxPiece, TorchPiece]
 Group = tuple[Fingerprint, list[JaxPiece], list[TorchPiece]]
 
@@ -153,6 +154,10 @@ class Assignment:
         if isinstance(one, JaxPiece):
             return self.jax[one.name] if one.layer is None else np.asarray(self.jax[one.name][one.layer])
         return one.part.cut(self.torch[one.name])
+
+    def arrays(self, pieces: Iterable[Piece]) -> dict[Piece, np.ndarray]:
+        """The numbers of each."""
+        return {one: self.array(one) for one in pieces}
 
     def fingerprint(self, one: JaxPiece | TorchPiece) -> Fingerprint:
         """Computed once."""

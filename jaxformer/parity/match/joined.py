@@ -6,9 +6,9 @@ from itertools import permutations
 import numpy as np
 
 from jaxformer.convert.axes import Join, Layout, shares_of
-from jaxformer.convert.layouts import GLANCE, bits, find_layout
+from jaxformer.convert.layouts import find_layout, inside
 from jaxformer.parity.capture.module_paths import common_start, last, parent
-from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece
+from jaxformer.parity.match.candidates import Assignment, JaxPiece
 
 MOST_PARTS = 4
 """The gates of an LSTM."""
@@ -18,26 +18,15 @@ def match_joined(known: Assignment) -> None:
     """Note those of equal values. Numbers that are all the same, as fresh biases, lie beside a kernel that is joined: there the
     values may differ."""
     for mine in known.open():
-        names = _inside(known, known.array(mine))
+        names = [
+            it.name for it in inside(known.array(mine), known.arrays(known.tensors())) if not known.fingerprint(it).constant
+        ]
         if 1 < len(names) <= MOST_PARTS:
             _accept(known, mine, permutations(names))
     kernels = {parent(mine.label): other.name for mine, (other, _) in known.pairs.items() if other.name in known.joins}
     for mine in known.open():
         if joined := kernels.get(parent(mine.label)):
             _accept(known, mine, _beside(known, joined))
-
-
-def _inside(known: Assignment, ours: np.ndarray) -> list[str]:
-    """torch's free tensors whose first numbers are all in ours."""
-    smaller = [name for name, _ in known.tensors() if known.torch[name].size < ours.size]
-    held = np.unique(bits(ours)) if smaller else ours
-    return [
-        name
-        for name in smaller
-        if known.torch[name].dtype == ours.dtype
-        and np.isin(bits(known.torch[name].flat[:GLANCE]), held).all()
-        and not known.fingerprint(TorchPiece(name)).constant
-    ]
 
 
 def _beside(known: Assignment, joined: str) -> Iterator[Sequence[str]]:

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 
 from jaxformer.convert.axes import Layout, Part, shares_of
-from jaxformer.convert.layouts import GLANCE, bits, find_layout
+from jaxformer.convert.layouts import find_layout, inside
 from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.match.candidates import Assignment, JaxPiece, TorchPiece
 
@@ -17,8 +17,9 @@ def match_parted(known: Assignment) -> None:
     for name, theirs in known.torch.items():
         if is_whole(known, name):
             continue
-        inside = [*_halves(known, name), *_inside(known, theirs)]
-        orders = permutations(inside) if 1 < len(inside) <= MOST_PARTS else ()
+        free = inside(theirs, known.arrays([*_halves(known, name), *known.open()]))
+        parts = [mine for mine in free if not known.fingerprint(mine).constant]
+        orders = permutations(parts) if 1 < len(parts) <= MOST_PARTS else ()
         found = [(order, fit) for order in orders for fit in _fits(known, order, theirs)]
         if len({order for order, _ in found}) == 1:
             beside = [other for other in known.torch if parent(other) == parent(name) and not is_whole(known, other)]
@@ -36,17 +37,6 @@ def is_whole(known: Assignment, name: str) -> bool:
 def _halves(known: Assignment, name: str) -> list[JaxPiece]:
     """What was taken for an equal part of torch's tensor, as queries that are half of it."""
     return [mine for mine, (other, _) in known.pairs.items() if other.name == name]
-
-
-def _inside(known: Assignment, theirs: np.ndarray) -> list[JaxPiece]:
-    """JAX's free tensors whose first numbers are all in torch's."""
-    smaller = [one for one in known.open() if known.array(one).size < theirs.size and known.array(one).dtype == theirs.dtype]
-    held = np.unique(bits(theirs)) if smaller else theirs
-    return [
-        one
-        for one in smaller
-        if np.isin(bits(known.array(one).flat[:GLANCE]), held).all() and not known.fingerprint(one).constant
-    ]
 
 
 def _fits(known: Assignment, order: tuple[JaxPiece, ...], theirs: np.ndarray) -> list[list[tuple[Part, Layout]]]:
