@@ -13,7 +13,7 @@ from pathlib import Path
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
 from jaxformer.memory import check_fits, free_bytes
-from jaxformer.validation.fields import check_file, check_kind, check_path
+from jaxformer.validation.fields import check_file, check_kind, check_path, read_small
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _unpack(path: Path, packed: bytes, most: int) -> bytes:
 def _checked(path: Path, source: Source) -> Path:
     """The path of a file that is what the source has to be."""
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        found = hashlib.sha256(read_small(path)).hexdigest()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if found != source.sha256:

@@ -36,6 +36,7 @@ from jaxformer.sharding.placement import is_spec, shardings
 from jaxformer.sharding.rules import specs_of
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import TrainState, train_state, train_step
+from jaxformer.validation.fields import read_small
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -199,7 +200,7 @@ def read_config(path: Path) -> ModelConfig:
         return PRESETS[str(path)]
     if path.is_file():
         try:
-            return saved_config(json.loads(path.read_text("utf-8")))[0]
+            return saved_config(json.loads(read_small(path)))[0]
         except (OSError, ValueError, TypeError) as error:
             hint = "give a config.json as jaxformer.save writes it"
             raise InputError(f"{path} describes no model: {first_line(error)}; {hint}") from None

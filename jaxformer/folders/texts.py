@@ -13,6 +13,7 @@ from jaxformer.folders.opened import Opened, open_path
 from jaxformer.models import EncoderDecoder
 from jaxformer.training.runs import CONFIG, TOKENIZER
 from jaxformer.training.translator import TooLong, Translator, load_translator
+from jaxformer.validation.fields import read_small
 
 GENERATION = "generation_config.json"
 """transformers' settings of a search; older folders have them in config.json."""
@@ -39,7 +40,7 @@ def read_ids(folder: Path) -> Ids:
     found: dict[str, Any] = {}
     for name in (CONFIG, GENERATION):
         try:
-            more = json.loads((folder / name).read_text("utf-8")) if (folder / name).is_file() else {}
+            more = json.loads(read_small(folder / name)) if (folder / name).is_file() else {}
             found |= {key: value for key, value in more.items() if value is not None}
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {first_line(error)}") from None

@@ -1,7 +1,6 @@
 """Models into folders."""
 
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,7 +16,7 @@ from jaxformer.folders.whole_model import whole_model
 from jaxformer.models import Model
 from jaxformer.training.manifest import Manifest
 from jaxformer.training.runs import CONFIG, TOKENIZER, WEIGHTS
-from jaxformer.validation.fields import check_choice, check_path
+from jaxformer.validation.fields import check_choice, check_path, read_small
 from jaxformer.whole_files import new_folder
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def write_tokenizer(source: Opened, folder: Path) -> None:
     """Copy the tokenizer's files, and how ids are chosen, where there are any; of a run, write them."""
     for name in TOKENIZER_FILES if source.place.is_dir() else ():
         if (source.place / name).is_file():
-            shutil.copyfile(source.place / name, folder / name)
+            (folder / name).write_bytes(read_small(source.place / name))
     if (words := run_tokenizer(source)) is not None:
         words.save(folder / TOKENIZER)
         (folder / "tokenizer_config.json").write_text(json.dumps(FAST) + "\n", "utf-8")

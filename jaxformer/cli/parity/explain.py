@@ -8,7 +8,7 @@ import tyro
 from jaxformer.cli.parity.shared_flags import ReportFlags
 from jaxformer.errors import InputError
 from jaxformer.flags import parse
-from jaxformer.validation.fields import check_file
+from jaxformer.validation.fields import read_small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,8 @@ def main(arguments: list[str]) -> int:
     flags = parse(Explain, arguments, prog="jaxformer parity explain")
     from jaxformer.parity.report.report import Report
 
-    check_file(flags.report)
     try:
-        report = Report.from_json(flags.report.read_text("utf-8"))
+        report = Report.from_json(read_small(flags.report).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{flags.report} cannot be read: {error.strerror}; give a report that --json wrote") from None
     except (InputError, UnicodeDecodeError):

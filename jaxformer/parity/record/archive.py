@@ -23,7 +23,7 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.numerics.metrics import Noise
 from jaxformer.parity.record.reference import Perturbed, Reference, Rounding
-from jaxformer.validation.fields import check_file
+from jaxformer.validation.fields import check_file, read_small
 from jaxformer.whole_files import new_folder
 
 MANIFEST, ARRAYS = "manifest.json", "reference.safetensors"
@@ -56,7 +56,7 @@ def save(reference: Reference, folder: Path) -> None:
 def load(folder: Path) -> Reference:
     """What `save` wrote; InputError for a folder that does not hold it."""
     try:
-        manifest = json.loads(check_file(folder / MANIFEST).read_text("utf-8"))
+        manifest = json.loads(read_small(folder / MANIFEST))
         arrays = safetensors.numpy.load_file(check_file(folder / ARRAYS))
         if manifest["format"] == 3:
             manifest, arrays = renamed(manifest), renamed(arrays)
