@@ -21,7 +21,8 @@ gc.set_threshold(50_000, 50, 100)
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process sets the environment that workers and commands inherit, and that jax and torch read at their import."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, and so would ours
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, so would ours
+    config.add_cleanup(lambda: signal.signal(signal.SIGINT, before))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", QUICKLY)
     if FOLDER not in os.environ:

@@ -105,7 +105,7 @@ def test_a_description_of_no_model(folder):
     describe(folder, model_type=["gpt2"])
     assert "is not known" in said(folder)
     (folder / "config.json").write_text("{")
-    assert "config.json cannot be read" in said(folder)
+    assert "config.json is no JSON" in said(folder)
 
 
 def test_the_description_of_another_family(folder):

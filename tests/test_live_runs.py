@@ -1,5 +1,7 @@
 """What somebody does to the files of a run while it is written."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -89,3 +91,22 @@ def test_a_folder_that_takes_the_name_is_not_written(run, monkeypatch, is_held):
         with pytest.raises(CheckpointError, match="was moved or removed while it was written"):
             save_state(run.checkpoints, 1, STATE)
     assert kept_states(run.checkpoints) == ([] if is_held else [1])
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json"])
+def test_a_run_that_may_not_be_read_hides_no_other(run, name, monkeypatch, capsys):
+    bad = RunFolder.create(run.path.parent / "bad", {RUN: "def"})
+    for each in (run, bad):
+        each.log({"step": 1, "loss": 1.0})
+
+    def refused(file, method):
+        if file == bad.path / name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        return method(file)
+
+    for method in (Path.is_file, Path.read_bytes):
+        monkeypatch.setattr(Path, method.__name__, lambda file, method=method: refused(file, method))
+    assert dispatch(["runs", str(run.path.parent)]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{bad.path}: not checked: {bad.path / name} cannot be read: Permission denied"
+    assert second == f"{run.path}: files whole"

@@ -1,13 +1,15 @@
 """`jaxformer runs`: the runs in a folder, and their checkpoints."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from jaxformer.errors import CheckpointError, InputError, JaxformerError, printable
+from jaxformer.errors import UNREADABLE, CheckpointError, InputError, JaxformerError, printable
 from jaxformer.flags import parse
 from jaxformer.jax_environment import check_jax
 from jaxformer.training.metrics import Line
@@ -20,41 +22,57 @@ LEAVING = 0.2
 @dataclass(frozen=True, kw_only=True)
 class Runs:
     """List the runs in a folder, each with its checkpoints: step, loss, size, and whether it is what was saved. Exit code 0:
-    all are whole; 1: some are not."""
+    all are whole; 1: some are not, or cannot be read."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
     """A folder of runs, or one run."""
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line for each run and one for each of its checkpoints; 1 where one is damaged."""
+    """Print a line for each run and one for each of its checkpoints; 1 where one is damaged, or cannot be read."""
     folder = parse(Runs, arguments, prog="jaxformer runs").folder
-    found = [path for path in [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())] if (path / CONFIG).is_file()]
+    found = [path for path in [folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())] if may_be_run(path)]
     if not found:
         raise InputError(f"{folder} holds no runs; give a folder that holds some, or a run")
     check_jax()
-    from jaxformer.folders.opened import check_saved  # imports jax
-
     verdicts = []
     for path in found:
-        run, lines = RunFolder(path), []
-        try:
-            if run.holds_model:
-                check_saved(path, WEIGHTS)
-            else:
-                check_checkpoints(run)
-                lines = run.metrics
-                run.check_kept()
-                run.manifest.check(WEIGHTS)
-            kept = "files whole" if CONFIG in run.manifest.entries else "files not checked: there is no whole manifest.json"
-        except JaxformerError as error:
-            kept = f"damaged: {error}"
+        kept, lines = judged(path)
         verdicts.append(kept)
         print(printable(f"{path}: {kept}"))
-        for step, loss, size, verdict in checkpoints(run, lines):
+        for step, loss, size, verdict in checkpoints(RunFolder(path), lines):
             verdicts.append(verdict)
             print(printable(f"  step {step:>9,}  loss {loss:>8}  {size / 1e6:10,.1f} MB  {verdict}"))
-    return int(any(verdict.startswith("damaged") for verdict in verdicts))
+    return int(any(verdict.startswith("damaged") or UNREADABLE in verdict for verdict in verdicts))
+
+
+def may_be_run(path: Path) -> bool:
+    """Whether a folder has settings, as far as this process may look."""
+    try:
+        return (path / CONFIG).is_file()
+    except OSError:
+        return True
+
+
+def judged(path: Path) -> tuple[str, list[Line]]:
+    """What is said of a run's or a model's files, and a run's metrics."""
+    from jaxformer.folders.opened import check_saved  # imports jax
+
+    run, lines = RunFolder(path), []
+    try:
+        if run.holds_model:
+            check_saved(path, WEIGHTS)
+        else:
+            check_checkpoints(run)
+            lines = run.metrics
+            run.check_kept()
+            run.manifest.check(WEIGHTS)
+        whole = CONFIG in run.manifest.entries
+    except JaxformerError as error:
+        return f"{'not checked' if UNREADABLE in str(error) else 'damaged'}: {error}", lines
+    except OSError as error:
+        return f"not checked: {error.filename} {UNREADABLE}: {error.strerror}", lines
+    return "files whole" if whole else "files not checked: there is no whole manifest.json", lines
 
 
 def check_checkpoints(run: RunFolder) -> None:
@@ -76,4 +94,14 @@ def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, st
             time.sleep(LEAVING)
             found = verdict(run.checkpoints, step)
         if folder.exists():
-            yield step, loss, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), found
+            yield step, loss, size_of(folder), found
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files in it, of those that this process may see."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
+    return total

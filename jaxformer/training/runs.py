@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.config.configuration import plain
-from jaxformer.errors import CheckpointError, InputError
+from jaxformer.errors import UNREADABLE, CheckpointError, InputError
 from jaxformer.training.lock import LOCK, check_held, identity_of
 from jaxformer.training.manifest import CONFIG, EVALUATED, MANIFEST, WEIGHTS, Manifest
 from jaxformer.training.metrics import Line, checked_line, read_lines
@@ -193,8 +193,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
     try:
         config = json.loads(read_small(folder / CONFIG).decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}") from None
+    except OSError as error:
+        raise CheckpointError(f"{folder / CONFIG} {UNREADABLE}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{folder / CONFIG} is no JSON: {error}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
     return config
