@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 
 import pytest
 
@@ -21,14 +22,24 @@ gc.set_threshold(50_000, 50, 100)
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process sets the environment that workers and commands inherit, and that jax and torch read at their import."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it, so would ours
-    config.add_cleanup(lambda: signal.signal(signal.SIGINT, before))
+    config.add_cleanup(_heed_interrupts())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("XLA_FLAGS", QUICKLY)
     if FOLDER not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="jaxformer-tests-", ignore_cleanup_errors=True)
         os.environ |= {FOLDER: folder.name, LEAST: "0"}
         config.add_cleanup(folder.cleanup)
+
+
+def _heed_interrupts() -> Callable[[], None]:
+    """A shell's background processes ignore SIGINT, and so would those that tests start. What it gives ends that: xdist
+    interrupts its workers when they are done."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def restore() -> None:
+        signal.signal(signal.SIGINT, before)
+
+    return restore
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
