@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -272,7 +273,8 @@ def test_no_room_for_a_checkpoint(saved):
 
 
 def test_no_names_for_a_checkpoint(saved, monkeypatch):
-    monkeypatch.setattr(checkpoint, "free_names", lambda _: 9)
+    disk = {"f_files": 99, "f_favail": 9, "f_frsize": 1, "f_blocks": 2**40, "f_bfree": 2**40, "f_bavail": 2**40}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**disk))
     with pytest.raises(CheckpointError, match=r"7 cannot be written: it takes up to 32 files and folders, and 9 are free$"):
         save_state(saved, 7, state(7))
 

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,22 +28,22 @@ from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
 from jaxformer.training.lock import check_held, own_path
+from jaxformer.training.room import check_descriptors, check_room
 from jaxformer.training.runs import RunFolder
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
 KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
-NAMES = 32
-"""Files and folders of a checkpoint, at most. orbax's threads wait five minutes for one that cannot be made."""
 ADDED = "health."
 """Leaves that older checkpoints have not: they begin anew."""
 
 
 def orbax() -> Any:
-    """Its module of checkpoints; MissingPackageError where it is not installed."""
+    """Its module of checkpoints; MissingPackageError where it is not installed, OSError where it could open too few files."""
     with extra_package():
         from orbax.checkpoint import v1
+    check_descriptors()
     return v1
 
 
@@ -87,11 +86,7 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         identity = RunFolder(folder.parent).identity
         check_held(folder.parent)
         own.mkdir(exist_ok=True)
-        needed, free = n_bytes(state), shutil.disk_usage(own).free
-        if needed > free:
-            return f"{folder / str(step)} cannot be written: it takes {needed:,} bytes, and {free:,} are free"
-        if (names := free_names(own)) < NAMES:
-            return f"{folder / str(step)} cannot be written: it takes up to {NAMES} files and folders, and {names} are free"
+        check_room(own, n_bytes(state))
         TemporaryDirectory(dir=own).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, own)), _checkpointer(own) as checkpointer:
             leaves = named_leaves(state)
@@ -108,12 +103,6 @@ def _save(folder: Path, step: int, state: PyTree) -> str:
         _remove_unfinished(own)
         return f"{folder / str(step)} cannot be written: {why_unwritten(error)}"
     return "" if saved else f"{folder / str(step)} was not written: {folder} holds a later step"
-
-
-def free_names(folder: Path) -> int:
-    """How many files and folders its file system can still make; the largest number where it counts none."""
-    system = os.statvfs(folder)
-    return system.f_favail if system.f_files else sys.maxsize
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -1,0 +1,36 @@
+"""What a checkpoint takes of the system, and whether there is as much: orbax's threads wait for what they do not get."""
+
+import errno
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+NAMES = 32
+"""Files and folders of a checkpoint, at most."""
+DESCRIPTORS = 24
+"""Files that are open while one is written or read, at most."""
+
+
+def check_room(folder: Path, size: int) -> None:
+    """OSError where its disk has less than `size` bytes free, or can make too few files."""
+    if size > (free := shutil.disk_usage(folder).free):
+        raise OSError(errno.ENOSPC, f"it takes {size:,} bytes, and {free:,} are free")
+    system = os.statvfs(folder)
+    if system.f_files and system.f_favail < NAMES:
+        raise OSError(errno.ENOSPC, f"it takes up to {NAMES} files and folders, and {system.f_favail} are free")
+
+
+def check_descriptors() -> None:
+    """OSError where this process can open too few files."""
+    opened: list[int] = []
+    try:
+        with suppress(OSError):
+            while len(opened) < DESCRIPTORS:
+                opened.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for each in opened:
+            os.close(each)
+    if len(opened) < DESCRIPTORS:
+        said = f"it takes up to {DESCRIPTORS} open files, and this process may open {len(opened)}; allow more: ulimit -n 256"
+        raise OSError(errno.EMFILE, said, "a checkpoint")

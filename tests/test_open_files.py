@@ -1,0 +1,52 @@
+"""Where a process may open few files, a checkpoint is refused in one line: orbax's threads would wait for ever."""
+
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from jaxformer.errors import CheckpointError
+from jaxformer.training.checkpoint import save_state, verdict
+from jaxformer.training.room import DESCRIPTORS
+from jaxformer.training.runs import RUN, RunFolder
+
+STATE = {"w": np.zeros(3, np.float32)}
+SAYS = f"it takes up to {DESCRIPTORS} open files, and this process may open 5; allow more: ulimit -n 256"
+
+
+@contextmanager
+def few_files(free: int):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open("/dev/null") as probe:
+        lowest = probe.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_checkpoint(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "abc"})
+    save_state(run.checkpoints, 1, STATE)
+    with few_files(5):
+        with pytest.raises(CheckpointError) as caught:
+            save_state(run.checkpoints, 2, STATE)
+        assert verdict(run.checkpoints, 1) == f"not checked: cannot be read: [Errno 24] {SAYS}: 'a checkpoint'"
+    assert str(caught.value) == f"{run.checkpoints}/2 cannot be written: {SAYS}"
+    assert [path.name for path in run.checkpoints.iterdir()] == ["1"]
+
+
+def test_a_command(tmp_path):
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12)); "
+    code = limited + "runpy.run_module('train.reverse', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--out", tmp_path / "run", "--steps", "2"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"a checkpoint: it takes up to {DESCRIPTORS} open files, and this process may open ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
