@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Int32
 
-from jaxformer.data.corpora import read_text
+from jaxformer.data.backends import AGAIN, NO_FILE, check_backend, foreign, read_backend, read_bounded
 from jaxformer.data.token_batch import Batch, pad_rows, truncate
 from jaxformer.errors import InputError
 from jaxformer.extras import extra_package
@@ -38,6 +38,8 @@ LARGEST_VOCABULARY = 2**24
 """The library makes room for as many pairs at once."""
 AT_ONCE = 2**20
 """Characters that are encoded at once where each is a token: the library takes 100 bytes and more for each."""
+OTHER = "give others, or a tokenizer that can"
+"""What to do where a tokenizer fails."""
 
 
 class Frame(NamedTuple):
@@ -57,14 +59,12 @@ class Tokenizer:
     """
 
     backend: tokenizers.Tokenizer
+    name: str = "the tokenizer"
+    """Where it comes from, as messages say it."""
 
     def __post_init__(self) -> None:
         check_kind("backend", self.backend, tokenizers.Tokenizer, "a tokenizers.Tokenizer, or take Tokenizer.load(path)")
-        vocabulary = self.backend.get_vocab()
-        if not vocabulary or sorted(vocabulary.values()) != list(range(len(vocabulary))):
-            raise InputError(f"the tokenizer's {len(vocabulary)} tokens do not have the ids from 0 on, one each")
-        self.backend.no_truncation()
-        self.backend.no_padding()
+        check_backend(self.backend)
         self.backend.encode_special_tokens = not isinstance(self.backend.model, models.WordPiece)
 
     @classmethod
@@ -127,19 +127,14 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
         """A tokenizer.json that `save` or transformers wrote; InputError where the file is not one."""
-        text = read_text(path)
+        backend = read_backend(path)
         try:
-            backend = tokenizers.Tokenizer.from_str(text)
-            backend.encode("\N{SNOWMAN}")  # one without its token for unknown words fails here
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the library's panics are not an Exception
-            reason = str(error).split("\n")[0]
-            raise InputError(f"{path} is not a tokenizer.json, or is damaged: {reason}; write it again with save") from None
-        try:
-            return cls(backend)
+            tokenizer = cls(backend, str(path))
         except InputError as error:
             raise InputError(f"{path}: {error}; write the file again with save") from None
+        with foreign(f"{path} {NO_FILE}", AGAIN):
+            backend.encode("\N{SNOWMAN}")  # one without its token for unknown words fails here
+        return tokenizer
 
     def save(self, path: Path | str) -> None:
         """Write a tokenizer.json, whole or not at all; the same tokenizer gives the same bytes."""
@@ -226,7 +221,8 @@ class Tokenizer:
         if longest is not None:
             truncate(rows, longest, self.backend.num_special_tokens_to_add(pairs is not None) if special else 0)
         seconds = repeat(None) if pairs is None else rows[1]
-        whole = [self.backend.post_process(*both, special) for both in zip(rows[0], seconds, strict=False)]
+        with foreign(f"{self.name} cannot frame these texts", OTHER):
+            whole = [self.backend.post_process(*both, special) for both in zip(rows[0], seconds, strict=False)]
         return pad_rows(whole, self.pad or 0)
 
     def decode(self, ids: Int[np.ndarray, " T"] | Sequence[int]) -> str:
@@ -238,7 +234,8 @@ class Tokenizer:
             raise InputError(f"ids: shape {found.shape}; give one row")
         if (bad := np.flatnonzero((found < 0) | (found >= self.vocab_size))).size:
             raise InputError(f"ids[{bad[0]}] = {found[bad[0]]} is out of range; give ids from 0 to {self.vocab_size - 1}")
-        return self.backend.decode(found.tolist())
+        with foreign(f"{self.name} cannot write these ids as text", OTHER):
+            return self.backend.decode(found.tolist())
 
     def _json(self) -> str:
         return self.backend.to_str(pretty=True)
@@ -248,7 +245,8 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str], names: Sequence[str], special: bool) -> list[tokenizers.Encoding]:
         self._check(texts, names)
-        return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
+        with foreign(f"{self.name} cannot encode {names[0] if len(names) == 1 else 'a text'}", OTHER):
+            return self.backend.encode_batch_fast(list(texts), add_special_tokens=special)
 
     def _check(self, texts: Sequence[str], names: Sequence[str]) -> None:
         """InputError names the first character that has no id."""
@@ -272,7 +270,7 @@ def _framed(backend: tokenizers.Tokenizer, start: str, end: str) -> tokenizers.T
 
 
 def _read_vocabulary(path: Path | str) -> dict[str, int]:
-    lines = [line.rstrip() for line in read_text(path).removesuffix("\n").split("\n")]
+    lines = [line.rstrip() for line in read_bounded(path).removesuffix("\n").split("\n")]
     vocabulary: dict[str, int] = {}
     for i, token in enumerate(lines):
         if vocabulary.setdefault(token, i) != i:

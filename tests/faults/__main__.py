@@ -26,7 +26,7 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
     "swaps": ("another run's file or folder in the place of one, or a pipe: the same", 100, files.swaps),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),
-    "bombs": ("small files that say they are large: refused below 1 GB and 10 s", 40, files.bombs),
+    "bombs": ("small files that say they are large: refused below 1 GB and 10 s", 48, files.bombs),
     "configs": ("generated configurations: built, or one line of ours", 500, generated.configs),
     "inputs": ("generated ids and masks: finite, or one line of ours", 1000, generated.inputs),
 }

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import json
 import os
 import pickle
@@ -29,6 +30,7 @@ from jaxformer.training.averaging import keep_weights
 from jaxformer.training.checkpoint import digest, load_state, save_state
 from jaxformer.training.runs import RUN, RunFolder
 from tests.tiny import tiny_config
+from tests.tokenizer_bombs import BOMBS, write_changed
 
 Spoil = Callable[[Path, int], str]
 """Spoils a file, each time in its turn, and says how."""
@@ -187,9 +189,9 @@ def bombs(times: int, folder: Path) -> list[str]:
 
 
 def made_bombs(folder: Path, times: int) -> Iterator[tuple[Path, Callable[[Path], Any]]]:
-    """Of gzip, headers, nested JSON, configurations and counts, in turn, of growing size."""
+    """Of gzip, headers, nested JSON, configurations, counts and tokenizers, in turn, of growing size."""
     packed = gzip.compress(bytes(UNPACKED * 2**20 + 1), 9)
-    for i in range(-(-times // 5)):
+    for i, steps in zip(range(-(-times // 6)), itertools.cycle(changes for changes, _ in BOMBS.values())):
         large = 10 ** (8 + i)
         (folder / f"{i}.gz").write_bytes(packed * (i + 1))
         yield folder / f"{i}.gz", read_text
@@ -210,3 +212,4 @@ def made_bombs(folder: Path, times: int) -> Iterator[tuple[Path, Callable[[Path]
         described["config"] = asdict(replace(tiny_config(), n_layers=min(large, 2**31 - 1)))
         (folder / f"deep{i}/config.json").write_text(json.dumps(described))
         yield folder / f"deep{i}", jf.load
+        yield write_changed(folder / f"tokenizer{i}.json", **steps), jf.Tokenizer.load

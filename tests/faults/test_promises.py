@@ -71,12 +71,17 @@ def test_a_plain_pickle_is_executed(tmp_path, monkeypatch):
 
 
 def test_bombs(tmp_path):
-    assert files.bombs(5, tmp_path) == []
+    assert files.bombs(6, tmp_path) == []
 
 
 def test_a_bomb_that_is_read_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "read_text", Path.read_bytes)
     assert any("was read" in wrong for wrong in files.bombs(5, tmp_path))
+
+
+def test_a_tokenizer_that_is_not_checked_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxformer.data.tokenizers.check_backend", lambda backend: None)
+    assert ["tokenizer0.json: was read" in wrong for wrong in files.bombs(6, tmp_path)] == [True]
 
 
 def test_generated_configurations():
