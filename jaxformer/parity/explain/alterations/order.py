@@ -55,7 +55,7 @@ REFUSED = (
 """How an alteration cannot be made."""
 MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
-OF_EACH = 100
+OF_EACH = 65
 """Changes of each operation, about: where there is no time for so many, they take turns."""
 PARTS = (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS)
 SEVERAL = (
