@@ -59,7 +59,8 @@ def tagged(weights, x, bug):
         gates = jnp.split(x @ w.T + b + h @ u.T + c, 4, -1)
         i, f, g, o = (gates[n] for n in ((0, 2, 1, 3) if bug == "order" else range(4)))
         f = f + 1 if bug == "forget" else f
-        cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+        forget = jnp.clip(0.2 * f + 0.5, 0, 1) if bug == "hard" else jax.nn.sigmoid(f)
+        cell = forget * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * (cell if bug == "no tanh" else jnp.tanh(cell))
         return (cell, h), h
 
@@ -80,6 +81,7 @@ BUGS = {
     "LSTM, order": "jax has its gates in the order input, cell, forget, output",
     "LSTM, forget": "jax has 1 more in the forget gate's bias",
     "LSTM, no tanh": "jax has no tanh on the cell that it gives",
+    "LSTM, hard": "jax has hard sigmoid 0.2 x + 0.5 in the forget gate",
     "LSTM, backwards": "jax runs backwards",
     "LSTMCell, order": "jax has its gates in the order input, cell, forget, output",
     "LSTMCell, no tanh": "jax has no tanh on the cell that it gives",

@@ -128,3 +128,16 @@ def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")
     assert "and no more: the search was cut" in report.verdict
+
+
+def test_a_tap_whose_name_no_parameter_has_is_said_to_be_so():
+    theirs = excite(TorchNorms().eval(), seed=1)
+    weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
+
+    def ours(weights, ids):
+        x = tap("sine", jnp.sin(weights["table.weight"][ids]))
+        return normed(weights, "two", x + jnp.cos(normed(weights, "one", x)))
+
+    report = compare(theirs, weights, (X,), call_jax=ours, checks=("forward",), tier="A")
+    says = "taps not compared: sine, since no parameter of jax's is called sine: name a tap as its parameters are named, as '"
+    assert says in str(report), str(report)

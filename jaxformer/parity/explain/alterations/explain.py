@@ -1,36 +1,17 @@
 """The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
 
-import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.explain.alterations import (
-    losses,
-    of_buffers,
-    of_children,
-    of_discretisation,
-    of_draws,
-    of_ids,
-    of_loops,
-    of_masks,
-    of_modules,
-    of_operands,
-    of_operations,
-    of_pairs,
-    of_parts,
-    of_places,
-    of_recurrences,
-    of_results,
-    of_rotations,
-)
+from jaxformer.parity.explain.alterations import of_layers
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.explain.alterations.elsewhere import elsewhere
 from jaxformer.parity.explain.alterations.fits import Fit, also, is_new, said
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
+from jaxformer.parity.explain.alterations.order import every, kinds, until_refused
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.constants import say
 from jaxformer.parity.explain.effort import Effort
@@ -38,21 +19,8 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
-REFUSED = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""How an alteration cannot be made."""
 PLAINEST = ("left out", "leaves it out", "operand alone")
 """How alterations end that only leave something out."""
-MOST_RUNS = 4
-"""Of one operation, each of which may be altered alone."""
 
 
 def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
@@ -90,7 +58,7 @@ def first_found(
     found: list[Fit] = []
     vague: list[Fit] = []
     rounded: list[Fit] = []
-    for kind, most in kinds(rerun):
+    for kind, most in kinds(rerun, effort.left / rerun.cost):
         for alteration in until_refused(kind):
             if effort.is_spent or len(found) >= most:
                 break
@@ -129,7 +97,7 @@ def beside(rerun: Rerun, alteration: Alteration | Dial) -> Iterator[Alteration]:
     for inside in alteration.near:
         yield alteration._replace(inside=inside)
     if alteration.jax[-1:].isdigit():
-        those = (each for each in until_refused(of_states(rerun)) if isinstance(each, Alteration))
+        those = (each for each in until_refused(of_layers.alterations_of(rerun)) if isinstance(each, Alteration))
         yield from (each for each in those if each.torch == alteration.torch and each.jax != alteration.jax)
 
 
@@ -142,31 +110,6 @@ def supposed(says: str, number: float) -> tuple[bool, int]:
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
     """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay."""
     return FLOAT32 if off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
-
-
-def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
-    """Of alterations, the plain ones first; and how many of each that fit are named."""
-    return (
-        (losses.alterations_of(rerun), 1),
-        (of_draws.alterations_of(rerun), 1),
-        (of_buffers.alterations_of(rerun), 1),
-        (itertools.chain(of_states(rerun), of_ids.roundings(rerun.operations)), 1),
-        (of_masks.alterations_of(rerun), 1),
-        (of_rotations.alterations_of(rerun), 1),
-        (of_children.alterations_of(rerun), 2),
-        (of_places.alterations_of(rerun), 2),
-        (in_operations(rerun), 3),
-        (behind_operations(rerun), 3),
-        (of_places.moved(rerun), 1),
-        (itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations)), 1),
-        (in_runs(rerun), 1),
-    )
-
-
-def every(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """All of them."""
-    for kind, _ in kinds(rerun):
-        yield from until_refused(kind)
 
 
 def first_known(
@@ -192,14 +135,6 @@ def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Fo
     return said(fits) if fits else ""
 
 
-def until_refused(alterations: Iterator[Alteration | Dial]) -> Iterator[Alteration | Dial]:
-    """All of them, or those before one that cannot be made."""
-    try:
-        yield from alterations
-    except REFUSED:
-        return
-
-
 def numbered(alteration: Alteration | Dial, number: float) -> Alteration:
     """With the number that was found, where one was solved for."""
     return alteration.at(number, say(number)) if isinstance(alteration, Dial) else alteration
@@ -223,50 +158,3 @@ def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | 
         return rerun.array(alteration.inside())
     except Exception:  # a model refuses in its own ways
         return None
-
-
-def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of the module, and of those inside of it that jax has not."""
-    own = rerun.module
-    inner = {site.path.removeprefix(f"{rerun.owner.path}.") for site in rerun.borders if site in rerun.given}
-    names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
-    if len(names) > 40:
-        names = [name for name in names if name.count(".") < 2]
-    seen: set[int] = set()
-    for name in names:
-        yield from of_modules.readings(own.get_submodule(name), name, ("left out",))
-    for name in names:
-        yield from of_modules.settings(own.get_submodule(name), name, seen)
-    for name in names:
-        yield from of_modules.readings(own.get_submodule(name), name, [*of_modules.READINGS][1:])
-    yield from of_modules.taken_for(own)
-
-
-def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of each operation of its code, kind by kind; of two; and of what one reads."""
-    for operation in rerun.operations:
-        yield from of_operations.of_kinds(operation, (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS))
-        yield from of_operations.alterations_of(operation)
-    for several in (of_parts.copies, of_loops.alterations_of, of_discretisation.alterations_of):
-        yield from until_refused(several(rerun.operations))
-    yield from of_pairs.alterations_of(rerun)
-    yield from of_operands.alterations_of(rerun.operations)
-
-
-def in_runs(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of each operation of code that is called several times, in one of these calls alone."""
-    for operation in rerun.operations:
-        for only in range(len(operation.runs)) if 1 < len(operation.runs) <= MOST_RUNS else ():
-            yield from of_operations.alterations_of(replace(operation, only=only))
-
-
-def behind_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of what each operation gives; a multiple of it comes last."""
-    dials: list[Dial] = []
-    for operation in rerun.operations:
-        for alteration in of_results.alterations_of(operation):
-            if isinstance(alteration, Dial):
-                dials.append(alteration)
-            else:
-                yield alteration
-    yield from dials

@@ -28,8 +28,8 @@ def is_new(says: str, found: list[Fit]) -> bool:
 
 
 def said(found: list[Fit]) -> str:
-    """The first, and the others that fit as well."""
+    """The plainest, and in short what fits as well."""
     first, *others = found
-    more = f", or the same: {'; or '.join(other.says for other in others)}" if others else ""
+    more = f", or the same: {'; or '.join(other.says.partition('; ')[2] for other in others)}" if others else ""
     rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
     return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"

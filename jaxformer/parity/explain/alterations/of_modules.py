@@ -24,6 +24,7 @@ READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "plus 1": lambda x: x + 1,
     "minus 1": lambda x: x - 1,
     "negated": torch.neg,
+    "subtracted from 1": lambda x: 1 - x,
     "exponentiated": torch.exp,
     "without its exponential": lambda x: torch.log(x),
     "squared": torch.square,
@@ -144,7 +145,7 @@ def replaced(owner: Any, attribute: str, other: Any) -> Iterator[None]:
 def held(tensor: torch.Tensor, other: torch.Tensor) -> Iterator[None]:
     """Inside, a tensor has the numbers of another one."""
     before = tensor.clone()
-    tensor.copy_(other)
+    tensor.copy_(other.clone())  # it may be another view of the same numbers
     try:
         yield
     finally:

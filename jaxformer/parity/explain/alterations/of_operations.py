@@ -47,6 +47,7 @@ MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqu
 JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
 """Operations of two tensors, entry by entry."""
 MOST_AXES = 5
+SMALL = 0.01
 BESIDE = (0.99, 1.01)
 """How far a number is moved that may act in steps."""
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
@@ -56,7 +57,7 @@ MODES = ("nearest", "bilinear", "bicubic", "area")
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
-    yield from of_kinds(operation, (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders))
+    yield from of_kinds(operation, KINDS)
 
 
 def of_kinds(operation: Operation, kinds: tuple[Kind, ...]) -> Iterator[Alteration | Dial]:
@@ -158,6 +159,13 @@ def number(operation: Operation, at: int | str, value: float) -> Dial:
         value,
         lambda other: operation.inside(with_argument(at, other)),
     )
+
+
+def small_numbers(operation: Operation) -> Iterator[Dial]:
+    """Another epsilon."""
+    for at, value in enumerate(operation.args):
+        if isinstance(value, float) and 0 < value < SMALL:
+            yield number(operation, at, value)
 
 
 def is_factor(operation: Operation, value: Any) -> bool:
@@ -285,3 +293,7 @@ def is_real(operation: Operation) -> bool:
     """Whether it gives one tensor of floats, and computes it."""
     x = operation.output
     return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
+
+
+KINDS: tuple[Kind, ...] = (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders)
+"""The plain ones first."""

@@ -62,6 +62,8 @@ def directions(operation: Operation, own: Any) -> Iterator[Alteration]:
         yield instead(operation, "does not turn what the second one gives", partial(by_steps, own, Order(back=False)))
         yield instead(operation, "does not turn what the second one is given", partial(by_steps, own, Order(turned=False)))
         yield instead(operation, "has its two directions exchanged", directions_exchanged)
+        says = "gives the second direction before the first, in every layer"
+        yield instead(operation, says, partial(by_steps, own, Order(second_first=True)))
 
 
 def with_blocks(change: Change, function: Any, args: Any, kwargs: Any, n: int) -> Any:

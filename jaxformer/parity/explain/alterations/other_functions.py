@@ -27,6 +27,11 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hard swish": functional.hardswish,
     "hard sigmoid": functional.hardsigmoid,
     "mish": functional.mish,
+    "selu": functional.selu,
+    "softsign": functional.softsign,
+    "hard tanh": functional.hardtanh,
+    "log sigmoid": functional.logsigmoid,
+    "hard sigmoid 0.2 x + 0.5": lambda x: (0.2 * x + 0.5).clamp(0, 1),
     "softmax": lambda x: x.softmax(-1),
     "log softmax": lambda x: x.log_softmax(-1),
 }
@@ -43,6 +48,8 @@ PLAIN_NAMES = {
     "hardswish": "hard swish",
     "hardsigmoid": "hard sigmoid",
     "log_softmax": "log softmax",
+    "hardtanh": "hard tanh",
+    "logsigmoid": "log sigmoid",
 }
 """Of torch's functions, where they differ."""
 ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

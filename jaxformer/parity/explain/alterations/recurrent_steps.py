@@ -11,6 +11,14 @@ State = tuple[torch.Tensor, ...]
 Step = Callable[..., State]
 """step(state, x, weights)"""
 Function = Callable[[torch.Tensor], torch.Tensor]
+Gates = tuple[Any, ...]
+"""A function for each gate; None for the forget gate is 1 less the input gate."""
+SIGMOIDS: Gates = (torch.sigmoid,) * 3
+HARD: dict[str, Function] = {
+    "hard sigmoid 0.2 x + 0.5": lambda x: (0.2 * x + 0.5).clamp(0, 1),
+    "hard sigmoid x / 6 + 0.5": torch.nn.functional.hardsigmoid,
+}
+"""What stands for a sigmoid."""
 
 
 class Weights(NamedTuple):
@@ -35,24 +43,26 @@ class Order(NamedTuple):
     """Whether they are turned behind it."""
     before: bool = False
     """Whether the states are given that steps begin with."""
+    second_first: bool = False
+    """Whether the second direction lies before the first one in what each layer gives."""
 
 
 def lstm(
-    state: State, x: Any, weights: Weights, new: Function = torch.tanh, out: Function = torch.tanh, *, one: bool = False
+    state: State, x: Any, weights: Weights, new: Function = torch.tanh, out: Function = torch.tanh, gates: Gates = SIGMOIDS
 ) -> State:
-    """With the functions of its new cell and of its output; `one` gate, of the input, may be the forget gate's rest."""
+    """With the functions of its new cell, of its output and of its `gates` input, forget and output."""
     w, u, b, c = weights
     i, f, g, o = (x @ w.T + b + state[0] @ u.T + c).chunk(4, -1)
-    i, f, o = i.sigmoid(), f.sigmoid(), o.sigmoid()
-    cell = (1 - i if one else f) * state[1] + i * new(g)
+    i, o = gates[0](i), gates[2](o)
+    cell = (gates[1](f) if gates[1] else 1 - i) * state[1] + i * new(g)
     return o * out(cell), cell
 
 
-def gru(state: State, x: Any, weights: Weights, new: Function = torch.tanh) -> State:
-    """With the function of its new gate."""
+def gru(state: State, x: Any, weights: Weights, new: Function = torch.tanh, gates: Gates = SIGMOIDS) -> State:
+    """With the functions of its new gate, and of its `gates` reset and update."""
     w, u, b, c = weights
     (xr, xz, xn), (ur, uz, un) = (x @ w.T + b).chunk(3, -1), (state[0] @ u.T + c).chunk(3, -1)
-    r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
+    r, z = gates[0](xr + ur), gates[1](xz + uz)
     return ((1 - z) * new(xn + r * un) + z * state[0],)
 
 
@@ -81,7 +91,7 @@ STEPS: dict[str, dict[str, Step]] = {
         "has no tanh on the cell that it gives": partial(lstm, out=as_it_is),
         "has no tanh in the cell gate": partial(lstm, new=as_it_is),
         "has a sigmoid in the cell gate": partial(lstm, new=torch.sigmoid),
-        "has 1 less the input gate for the forget gate": partial(lstm, one=True),
+        "has 1 less the input gate for the forget gate": partial(lstm, gates=(torch.sigmoid, None, torch.sigmoid)),
     },
     "gru": {
         "has the reset gate on the state, before its product with weight_hh": reset_first,
@@ -92,6 +102,12 @@ STEPS: dict[str, dict[str, Step]] = {
     "rnn_relu": {"has tanh for relu": plain, "has no relu": partial(plain, new=as_it_is)},
 }
 """In words, of torch's function."""
+for _kind, _step, _names in (("lstm", lstm, ("input", "forget", "output")), ("gru", gru, ("reset", "update"))):
+    for _says, _hard in HARD.items():
+        STEPS[_kind][f"has {_says} for every sigmoid"] = partial(_step, gates=(_hard,) * 3)
+        for _i, _name in enumerate(_names):
+            gates = (*SIGMOIDS[:_i], _hard, *SIGMOIDS[_i + 1 :])
+            STEPS[_kind][f"has {_says} in the {_name} gate"] = partial(_step, gates=gates)
 OWN: dict[str, Step] = {"lstm": lstm, "gru": gru, "rnn_tanh": plain, "rnn_relu": partial(plain, new=torch.relu)}
 """torch's."""
 
@@ -126,5 +142,5 @@ def by_steps(step: Step, order: Order, function: Any, args: Any, kwargs: Any, n:
                 outputs.append((last if order.before else state)[0])
             ends.append(state)
             found.append(torch.stack(outputs[::-1] if way and order.back else outputs))
-        x = torch.cat(found, -1)
+        x = torch.cat(found[::-1] if order.second_first else found, -1)
     return (x.transpose(0, 1) if batch_first else x), *map(torch.stack, zip(*ends, strict=True))

@@ -23,7 +23,7 @@ from jaxformer.parity.numerics.metrics import distance, host
 if TYPE_CHECKING:  # torch is imported where it is needed
     from jaxformer.parity.explain.alterations.operations import Operation
 
-LARGE, BEGINNING = 20_000, 10
+LARGE, BEGINNING = 20_000, 250
 """Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -1,0 +1,208 @@
+"""In which order torch's code is altered: the plain changes first; in turns, where there is no time for all of them."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxformer.parity.explain.alterations import (
+    losses,
+    of_axes,
+    of_biases,
+    of_buffers,
+    of_children,
+    of_discretisation,
+    of_draws,
+    of_everywhere,
+    of_ids,
+    of_layers,
+    of_layouts,
+    of_loops,
+    of_masks,
+    of_norms,
+    of_operands,
+    of_operations,
+    of_pads,
+    of_pairs,
+    of_parts,
+    of_places,
+    of_poolings,
+    of_reads,
+    of_recurrences,
+    of_results,
+    of_rotations,
+    of_routing,
+    of_scales,
+    of_siblings,
+    of_tables,
+)
+from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
+from jaxformer.parity.explain.alterations.rerun import Rerun
+
+Alterations = Iterator[Alteration | Dial]
+REFUSED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""How an alteration cannot be made."""
+MOST_RUNS = 4
+"""Of one operation, each of which may be altered alone."""
+OF_EACH = 65
+"""Changes of each operation, about: where there is no time for so many, they take turns."""
+PARTS = (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS)
+SEVERAL = (
+    of_parts.copies,
+    of_routing.alterations_of,
+    of_scales.alterations_of,
+    of_biases.alterations_of,
+    of_loops.alterations_of,
+    of_discretisation.alterations_of,
+)
+"""Kinds of changes of several operations."""
+AXES = (*of_axes.KINDS, *of_norms.KINDS, *of_pads.KINDS, *of_layouts.KINDS)
+
+
+def kinds(rerun: Rerun, runs: float = math.inf) -> tuple[tuple[Alterations, int], ...]:
+    """Of alterations, and how many of each that fit are named; so many `runs` are left."""
+    first = (
+        (losses.alterations_of(rerun), 1),
+        (of_draws.alterations_of(rerun), 1),
+        (of_buffers.alterations_of(rerun), 1),
+    )
+    states = itertools.chain(of_layers.alterations_of(rerun), of_ids.roundings(rerun.operations))
+    places, siblings = of_places.alterations_of(rerun), of_siblings.alterations_of(rerun)
+    numbers = itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations))
+    last = ((in_runs(rerun), 1), (of_layers.of_one(rerun), 1), (of_tables.alterations_of(rerun), 1))
+    if runs < OF_EACH * len(rerun.operations):
+        known = (
+            of_masks.alterations_of(rerun),
+            of_rotations.alterations_of(rerun),
+            of_children.alterations_of(rerun),
+            places,
+            siblings,
+        )
+        plain = kind_by_kind(rerun)
+        several = (
+            *(plain, states, plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
+            *(limits(rerun), itertools.chain(behind_operations(rerun), numbers, of_places.moved(rerun))),
+        )
+        return (*first, (of_everywhere.alterations_of(rerun), 1), (in_turns(*several), 1), *last)
+    return (
+        *first,
+        (states, 1),
+        (of_masks.alterations_of(rerun), 1),
+        (of_rotations.alterations_of(rerun), 1),
+        (of_children.alterations_of(rerun), 2),
+        (places, 2),
+        (of_everywhere.alterations_of(rerun), 1),
+        (in_operations(rerun), 3),
+        (siblings, 2),
+        (behind_operations(rerun), 3),
+        (of_places.moved(rerun), 1),
+        (numbers, 1),
+        *last,
+    )
+
+
+def every(rerun: Rerun) -> Alterations:
+    """All of them."""
+    for kind, _ in kinds(rerun):
+        yield from until_refused(kind)
+
+
+def until_refused(alterations: Alterations) -> Alterations:
+    """All of them, or those before one that cannot be made."""
+    try:
+        yield from alterations
+    except REFUSED:
+        return
+
+
+def in_turns(*several: Alterations) -> Alterations:
+    """One of each, again and again."""
+    left = [until_refused(each) for each in several]
+    while left:
+        found = [(each, next(each, None)) for each in left]
+        left = [each for each, alteration in found if alteration is not None]
+        yield from (alteration for _, alteration in found if alteration is not None)
+
+
+def in_operations(rerun: Rerun) -> Alterations:
+    """Of each operation of its code, kind by kind; of several; and of what one reads."""
+    for operation in rerun.operations:
+        yield from of_operations.of_kinds(operation, PARTS)
+        yield from of_operations.alterations_of(operation)
+        yield from of_operations.of_kinds(operation, AXES)
+    yield from in_several(rerun)
+
+
+def in_several(rerun: Rerun) -> Alterations:
+    """Of several operations, and of what one reads."""
+    yield from until_refused(of_layouts.patches(rerun))
+    for several in SEVERAL:
+        yield from until_refused(several(rerun.operations))
+    for reading in (of_pairs.alterations_of, of_reads.alterations_of, of_poolings.alterations_of):
+        yield from until_refused(reading(rerun))
+    yield from of_operands.alterations_of(rerun.operations)
+
+
+def kind_by_kind(rerun: Rerun) -> Alterations:
+    """Of all operations, first what is plain."""
+    several = [each for each in rerun.operations if isinstance(each.output, (tuple, list))]
+    for operation in several:
+        yield from of_operations.of_kinds(operation, (of_operations.outputs,))
+    for kind in (
+        activations,
+        of_operations.small_numbers,
+        *PARTS,
+        of_operations.without,
+        of_operations.exchanged,
+        *of_operations.KINDS,
+        *AXES,
+    ):
+        for operation in rerun.operations:
+            yield from of_operations.of_kinds(operation, (kind,))
+
+
+def activations(operation: Operation) -> Alterations:
+    """Another activation."""
+    return of_operations.others(operation) if is_activation(operation) else iter(())
+
+
+def is_activation(operation: Operation) -> bool:
+    """Whether it is one."""
+    return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
+
+
+def limits(rerun: Rerun) -> Alterations:
+    """Of what activations give."""
+    for operation in rerun.operations:
+        if is_activation(operation):
+            yield from of_operations.of_kinds(operation, (of_results.limits,))
+
+
+def in_runs(rerun: Rerun) -> Alterations:
+    """Of each operation of code that is called several times, in one of these calls alone."""
+    for operation in rerun.operations:
+        for only in range(len(operation.runs)) if 1 < len(operation.runs) <= MOST_RUNS else ():
+            yield from of_operations.alterations_of(replace(operation, only=only))
+
+
+def behind_operations(rerun: Rerun) -> Alterations:
+    """Of what each operation gives; a multiple of it comes last."""
+    dials: list[Dial] = []
+    for operation in rerun.operations:
+        for alteration in of_results.alterations_of(operation):
+            if isinstance(alteration, Dial):
+                dials.append(alteration)
+            else:
+                yield alteration
+    yield from dials
