@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxformer.parity.explain.alterations import (
     losses,
+    of_attention,
     of_buffers,
     of_children,
     of_discretisation,
@@ -25,6 +26,7 @@ from jaxformer.parity.explain.alterations import (
     of_recurrences,
     of_results,
     of_rotations,
+    of_twins,
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.explain.alterations.elsewhere import elsewhere
@@ -60,7 +62,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
     explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
     if says := explain_as_before(rerun, torch, jax, hints, effort):
         return says
-    if not np.isfinite(jax).all() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begin():
         return ""
     return noted(first_found(rerun, torch, jax, near_enough(torch, jax), hints, effort), hints)
 
@@ -68,7 +70,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
 def explain_as_before(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """What is said of an alteration that explained another module, if it explains this one."""
     known = hints.setdefault("alterations", {})
-    if not known or not np.isfinite(jax).all() or not rerun.begin():
+    if not known or not np.isfinite(jax).any() or not rerun.begin():
         return ""
     return noted(first_known(rerun, known, jax, near_enough(torch, jax), effort), hints)
 
@@ -141,7 +143,7 @@ def supposed(says: str, number: float) -> tuple[bool, int]:
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
     """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay."""
-    return FLOAT32 if off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
+    return FLOAT32 if np.inf > off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
 
 
 def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
@@ -150,9 +152,12 @@ def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
         (losses.alterations_of(rerun), 1),
         (of_draws.alterations_of(rerun), 1),
         (of_buffers.alterations_of(rerun), 1),
+        (itertools.chain(of_places.layers(rerun), of_twins.alterations_of(rerun)), 1),
         (itertools.chain(of_states(rerun), of_ids.roundings(rerun.operations)), 1),
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
+        (of_attention.alterations_of(rerun), 1),
+        (of_readings(rerun), 1),
         (of_children.alterations_of(rerun), 2),
         (of_places.alterations_of(rerun), 2),
         (in_operations(rerun), 3),
@@ -186,7 +191,7 @@ def first_known(
 
 def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Found, effort: Effort) -> str:
     """What is said of an alteration that explained another difference, if it explains this one."""
-    if not np.isfinite(jax).all() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begin():
         return ""
     fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
     return said(fits) if fits else ""
@@ -212,6 +217,8 @@ def tried(
     if isinstance(alteration, Alteration):
         residual = off(array(rerun, alteration, effort), jax)
         return (str(alteration), residual, 0.0) if residual <= limit else None
+    if not np.isfinite(jax).all():
+        return None  # a number cannot be solved for
     found = solved(lambda x: array(rerun, alteration.at(x, ""), effort), alteration, torch, jax, limit)
     return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found else None
 
@@ -226,20 +233,30 @@ def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | 
 
 
 def of_states(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of the module, and of those inside of it that jax has not."""
-    own = rerun.module
-    inner = {site.path.removeprefix(f"{rerun.owner.path}.") for site in rerun.borders if site in rerun.given}
-    names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
-    if len(names) > 40:
-        names = [name for name in names if name.count(".") < 2]
+    """Of the module, and of those inside of it that jax has not; what they read otherwise comes in `of_readings`."""
+    own, names = rerun.module, names_of(rerun)
     seen: set[int] = set()
     for name in names:
         yield from of_modules.readings(own.get_submodule(name), name, ("left out",))
     for name in names:
         yield from of_modules.settings(own.get_submodule(name), name, seen)
-    for name in names:
-        yield from of_modules.readings(own.get_submodule(name), name, [*of_modules.READINGS][1:])
     yield from of_modules.taken_for(own)
+
+
+def of_readings(rerun: Rerun) -> Iterator[Alteration]:
+    """What these modules read as their parameters."""
+    for name in names_of(rerun):
+        yield from of_modules.readings(rerun.module.get_submodule(name), name, [*of_modules.READINGS][1:])
+
+
+def names_of(rerun: Rerun) -> list[str]:
+    """Of these modules."""
+    own = rerun.module
+    inner = {site.path.removeprefix(f"{rerun.owner.path}.") for site in rerun.borders if site in rerun.given}
+    names = [name for name, _ in own.named_modules() if not any(name == path or name.startswith(f"{path}.") for path in inner)]
+    if len(names) > 40:
+        names = [name for name in names if name.count(".") < 2]
+    return names
 
 
 def in_operations(rerun: Rerun) -> Iterator[Alteration | Dial]:

@@ -20,8 +20,7 @@ MOST_LAYERS = 64
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """The plain ones first; one that is `moved` alone is left to the last."""
-    yield from layers(rerun)
+    """The plain ones first, but for `layers`; one that is `moved` alone is left to the last."""
     yield from all_moved(rerun)
     yield from arguments(rerun)
 
