@@ -79,6 +79,9 @@ def weigh(scores, valid, bug):
     keys = valid[:, None, None]
     if bug == "behind":
         return jax.nn.softmax(scores, -1) * keys
+    if bug == "sink":
+        powers = jnp.where(keys, jnp.exp(scores), 0)
+        return powers / (1 + powers.sum(-1, keepdims=True))
     if bug == "weak":
         return jax.nn.softmax(jnp.where(keys, scores, -7.0), -1)
     keys = {"inverted": ~keys, "ignored": True}.get(bug, keys)
@@ -153,6 +156,7 @@ BUGS = {
     "sloped: slopes of 4": "jax has slopes 2^(-8 i/4)",
     "sloped: slopes turned": "jax has slopes from the last head to the first",
     "sloped: weak": "jax has -7 for masked scores",
+    "sloped: sink": "jax has a sink of 0 beside the keys",
     "sloped: behind": "jax masks behind the softmax",
     "sloped: merged unit by unit": "jax has the heads of what is gathered unit by unit",
 }

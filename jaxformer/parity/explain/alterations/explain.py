@@ -40,6 +40,8 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
+CLEAR = 100
+"""How many times smaller than the difference a residual is, at least."""
 REFUSED = (
     ArithmeticError,
     AssertionError,
@@ -142,8 +144,10 @@ def supposed(says: str, number: float) -> tuple[bool, int]:
 
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
-    """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay."""
-    return FLOAT32 if np.inf > off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
+    """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay; where it is
+    tiny, a cause is well below it."""
+    apart = off(jax, torch)
+    return FLOAT32 if np.inf > apart >= LARGE * FLOAT32 else min(EXPLAINED, apart / CLEAR)
 
 
 def kinds(rerun: Rerun) -> tuple[tuple[Iterator[Alteration | Dial], int], ...]:
@@ -220,7 +224,7 @@ def tried(
     if not np.isfinite(jax).all():
         return None  # a number cannot be solved for
     found = solved(lambda x: array(rerun, alteration.at(x, ""), effort), alteration, torch, jax, limit)
-    return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found else None
+    return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found and found[1] <= limit else None
 
 
 def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | None:

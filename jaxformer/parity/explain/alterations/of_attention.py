@@ -63,6 +63,8 @@ def of_weights(core: Core) -> Iterator[Alteration | Dial]:
             yield Dial(torch_says, says, -10.0, partial(filled, core, way), seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
     for axis, says in ((-2, "queries"), (-3, "heads")):
         yield by(f"has its softmax over {says}", partial(weighing.softmax, axis=axis))
+    for says, weigh in weighing.INSTEAD.items():
+        yield by(says, weigh)
     if added.any():
         turned = partial(weighing.with_added, lambda x: x.mT if x.shape[-1] == x.shape[-2] else x)
         yield by("adds to the scores of keys what is for queries", turned)
@@ -175,6 +177,8 @@ def of_heads(core: Core) -> Iterator[Alteration]:
         "unit by unit": (unit_by_unit, merged_unit_by_unit),
         "without moving their axis": (unmoved, merged_unmoved),
     }
+    if many > 1:
+        ways["from the last to the first"] = backwards, backwards
     for n in range(2, many):
         if many % n == 0:
             every = partial(every_nth, n)
@@ -220,6 +224,11 @@ def merged_unmoved(x: torch.Tensor) -> torch.Tensor:
     """`B N T H` read as `B T N H`."""
     b, n, t, h = x.shape
     return x.reshape(b, t, n, h).transpose(1, 2)
+
+
+def backwards(x: torch.Tensor) -> torch.Tensor:
+    """Heads in the other order."""
+    return x.flip(1)
 
 
 def every_nth(n: int, x: torch.Tensor) -> torch.Tensor:

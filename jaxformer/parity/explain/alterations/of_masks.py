@@ -111,8 +111,11 @@ def within(operation: Operation) -> Iterator[Alteration]:
         if not named.get("is_causal"):
             yield instead(operation, "mask causal", partial(under, causal))
             return
-        for says, other in (("left out", torch.ones_like(causal)), *windows(causal)):
+        turned = ("of queries for that of keys", causal.mT) if rows == keys else ("as it is", causal)
+        for says, other in (("left out", torch.ones_like(causal)), *windows(causal), turned):
             yield instead(operation, f"mask {says}", partial(under, other))
+            for more, m in for_empty_rows(causal, other):
+                yield instead(operation, f"mask {says}{more}", partial(under, m))
     elif operation.name == "softmax" and operation.output.ndim > 2 and operation.output.shape[-2] > 1:
         rows, keys = operation.output.shape[-2:]
         hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril()

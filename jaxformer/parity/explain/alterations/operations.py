@@ -122,10 +122,10 @@ def place_of() -> tuple[Place, Frame | None]:
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(HERE):  # a mode that lets a function of several operations run
+        if frame.f_code.co_filename != __file__:  # a mode that lets a function of several operations run
             found.append((frame.f_code, frame.f_lasti))
-        if not frame.f_code.co_filename.startswith((LIBRARY, HERE)):
-            break
+            if not frame.f_code.co_filename.startswith(LIBRARY):
+                break
         frame = frame.f_back
     around = frame.f_back if frame is not None else None
     return tuple(found), around and (around.f_code, around.f_lasti)

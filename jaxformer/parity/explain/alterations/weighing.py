@@ -83,6 +83,27 @@ def lowered(number: float, scores: torch.Tensor, added: torch.Tensor, seen: torc
     return torch.where(seen, scores + added, scores + number).softmax(-1)
 
 
+def beside_a_sink(scores: torch.Tensor, added: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    """Beside a key whose score is 0, which has no value."""
+    masked = (scores + added).masked_fill(~seen, -math.inf)
+    return torch.cat([masked, torch.zeros_like(masked[..., :1])], -1).softmax(-1)[..., :-1]
+
+
+def each_by_itself(
+    function: Callable[[torch.Tensor], torch.Tensor], scores: torch.Tensor, added: torch.Tensor, seen: Any
+) -> Any:
+    """A function of each score, which are not divided by their sum."""
+    return function(scores + added) * seen
+
+
+INSTEAD: dict[str, Weigh] = {
+    "has a sink of 0 beside the keys": beside_a_sink,
+    "has a sigmoid for the softmax": partial(each_by_itself, torch.sigmoid),
+    "has a relu for the softmax": partial(each_by_itself, torch.relu),
+}
+"""Taken for a softmax."""
+
+
 def with_added(
     change: Callable[[torch.Tensor], torch.Tensor], scores: torch.Tensor, added: torch.Tensor, seen: Any
 ) -> torch.Tensor:
