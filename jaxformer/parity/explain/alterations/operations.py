@@ -85,6 +85,12 @@ class Operation:
         return Altered({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
 
     @property
+    def is_inner(self) -> bool:
+        """Whether it is one of those that one function of torch's computes."""
+        codes = [code for code, _ in self.place]
+        return any(function.__code__ in codes for function in OPENED)
+
+    @property
     def line(self) -> tuple[CodeType, int | None]:
         """Of the source, in which code."""
         code, at = shown(self.place)
