@@ -45,8 +45,9 @@ def likeliest(logits: np.ndarray) -> np.ndarray:
     return _last(logits).argmax(-1)
 
 
-def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> Stage:
-    """Where the logits of both sides begin to differ, if they do, and the first token that does."""
+def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray], cause: Callable[[], str] = str) -> Stage:
+    """Where the logits of both sides begin to differ, if they do, and the first token that does; and the `cause`, asked where
+    the prompt is the same."""
     worst = 0.0
     for step, (t, j) in enumerate(zip(theirs, ours, strict=False)):
         name = _name(step)
@@ -58,7 +59,7 @@ def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> S
         for (row, *position), off in places:
             if off > TOLERANCE:
                 at = f"{name}, row {row}" + "".join(f", position {n}" for n in position)
-                says = f"{at}: the logits differ by relL2 {off:.1e}, tolerance {TOLERANCE:.0e}{_hint(step, off)}"
+                says = f"{at}: the logits differ by relL2 {off:.1e}, tolerance {TOLERANCE:.0e}{_hint(step, off, cause)}"
                 return Stage("generate", "different", f"{says}; {_first_token(theirs, ours)}")
         worst = max([worst, *(off for _, off in places)])
     if len(theirs) != len(ours):
@@ -67,9 +68,11 @@ def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> S
     return Stage("generate", "equal", f"{rows}, the prompt and {steps}: all tokens the same, logits within relL2 {worst:.1e}")
 
 
-def _hint(step: int, off: float) -> str:
+def _hint(step: int, off: float, cause: Callable[[], str]) -> str:
     if off <= FLOAT32:
         return " (float32's size: does a side hold its cache or a table in float32?)"
+    if step and (says := cause()):
+        return f": {says}"
     return " (all before is the same: look at the cache, the position and the mask of a step)" if step else ""
 
 

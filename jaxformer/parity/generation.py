@@ -58,7 +58,12 @@ def compare_generation(
         if isinstance(found, Written):
             return compare_written(found, _written("jax", ours))
         fed = [likeliest(logits) for logits in found]
-        return compare_steps(found, run_steps("jax", ours, lambda ids: jnp.asarray(ids, jnp.int32), fed))
+        stepped = run_steps("jax", ours, lambda ids: jnp.asarray(ids, jnp.int32), fed)
+    from jaxformer.parity.explain.alterations.of_steps import explain_steps
+
+    return compare_steps(
+        found, stepped, lambda: explain_steps(torch_model, torch_generate, found, stepped, fed[: len(found) - 1])
+    )
 
 
 def compare_written(theirs: Written, ours: Written) -> Stage:

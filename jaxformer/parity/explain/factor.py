@@ -7,6 +7,8 @@ from jaxformer.parity.explain.constants import say
 from jaxformer.parity.explain.evidence import Difference
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
+CLEAR = 1e3 * EXPLAINED
+"""relL2 of a difference to which a cap or a number added does not fit by itself."""
 SMALLER = (jnp.bfloat16, jnp.float16)
 
 
@@ -46,12 +48,13 @@ def explain_plainly(difference: Difference) -> str:
     factor, residual = factor_between(ours, theirs)
     if residual <= EXPLAINED < abs(factor - 1):
         return f"jax gives {say(round_number(factor))} times torch's (residual {residual:.0e})"
+    if distance(ours, theirs) <= CLEAR:
+        return ""
     if cap := cap_between(ours, theirs):
         return f"jax gives torch's, capped at {say(cap)}: {say(cap)} tanh(x/{say(cap)})"
     added = float((ours - theirs).mean())
     residual = distance(ours, theirs + added)
-    is_all = residual <= EXPLAINED and residual < distance(ours, theirs) / 2
-    return f"jax gives torch's plus {say(round_number(added))} (residual {residual:.0e})" if is_all else ""
+    return f"jax gives torch's plus {say(round_number(added))} (residual {residual:.0e})" if residual <= EXPLAINED else ""
 
 
 def round_number(x: float) -> float:

@@ -19,6 +19,8 @@ from jaxformer.parity.numerics.metrics import EXPLAINED
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
+CLEAR = 100
+"""How many times smaller than the difference a residual is, at least."""
 PLAINEST = ("left out", "leaves it out", "operand alone")
 """How alterations end that only leave something out."""
 
@@ -28,7 +30,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
     explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
     if says := explain_as_before(rerun, torch, jax, hints, effort):
         return says
-    if not np.isfinite(jax).all() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begin():
         return ""
     return noted(first_found(rerun, torch, jax, near_enough(torch, jax), hints, effort), hints)
 
@@ -36,7 +38,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
 def explain_as_before(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """What is said of an alteration that explained another module, if it explains this one."""
     known = hints.setdefault("alterations", {})
-    if not known or not np.isfinite(jax).all() or not rerun.begin():
+    if not known or not np.isfinite(jax).any() or not rerun.begin():
         return ""
     return noted(first_known(rerun, known, jax, near_enough(torch, jax), effort), hints)
 
@@ -108,8 +110,10 @@ def supposed(says: str, number: float) -> tuple[bool, int]:
 
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
-    """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay."""
-    return FLOAT32 if off(jax, torch) >= LARGE * FLOAT32 else EXPLAINED
+    """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay; where it is
+    tiny, a cause is well below it."""
+    apart = off(jax, torch)
+    return FLOAT32 if np.inf > apart >= LARGE * FLOAT32 else min(EXPLAINED, apart / CLEAR)
 
 
 def first_known(
@@ -129,7 +133,7 @@ def first_known(
 
 def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Found, effort: Effort) -> str:
     """What is said of an alteration that explained another difference, if it explains this one."""
-    if not np.isfinite(jax).all() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begin():
         return ""
     fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
     return said(fits) if fits else ""
@@ -147,8 +151,10 @@ def tried(
     if isinstance(alteration, Alteration):
         residual = off(array(rerun, alteration, effort), jax)
         return (str(alteration), residual, 0.0) if residual <= limit else None
+    if not np.isfinite(jax).all():
+        return None  # a number cannot be solved for
     found = solved(lambda x: array(rerun, alteration.at(x, ""), effort), alteration, torch, jax, limit)
-    return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found else None
+    return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found and found[1] <= limit else None
 
 
 def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | None:

@@ -79,6 +79,7 @@ def behind(rerun: Rerun) -> Iterator[Alteration]:
     """What one of the modules inside makes of the array itself."""
     beside, own = parent(rerun.place.site.path), path_of(rerun)
     for name, module in rerun.model.named_modules():
-        if name and parent(name) in (beside, own):
+        inner = bool(own == parent(parent(name)) and any(True for _ in module.parameters()) and not any(module.children()))
+        if name and (parent(name) in (beside, own) or inner):
             says = name.removeprefix(f"{own}.")
             yield Alteration("the array as it is", f"{says} of it", lambda module=module: rerun.followed_by(module))

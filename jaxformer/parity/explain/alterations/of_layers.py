@@ -18,11 +18,22 @@ Group = list[tuple[str, Any]]
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the module, and of those inside of it that jax has not, the plain ones first."""
+    left_out, settings, _ = kinds()
+    yield from of_all(rerun, left_out, settings)
+    yield from of_modules.taken_for(rerun.module)
+
+
+def readings_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
+    """How the same modules may read their tensors."""
+    yield from of_all(rerun, kinds()[2])
+
+
+def of_all(rerun: Rerun, *several: Kind) -> Iterator[Alteration | Dial]:
+    """These kinds, one behind another, of all modules."""
     groups = alike(rerun)
-    for kind in kinds():
+    for kind in several:
         for group in groups:
             yield from together_or_alone(group, kind)
-    yield from of_modules.taken_for(rerun.module)
 
 
 def of_one(rerun: Rerun) -> Iterator[Alteration | Dial]:
@@ -33,7 +44,7 @@ def of_one(rerun: Rerun) -> Iterator[Alteration | Dial]:
             yield from kind(module, name)
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[Kind, Kind, Kind]:
     """What is left out, then settings, then how a tensor is read."""
     return (
         lambda module, name: of_modules.readings(module, name, WAYS[:1]),

@@ -9,9 +9,10 @@ import torch
 
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.explain.alterations.altered import Alteration
-from jaxformer.parity.explain.alterations.of_operations import instead, with_argument
+from jaxformer.parity.explain.alterations.of_operations import instead
 from jaxformer.parity.explain.alterations.operations import Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.alterations.weighing import named_arguments
 from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
 
 MOST_KEYS = 33
@@ -27,10 +28,14 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             for says, other in masks_instead(array):
                 filled = as_mask(array, other)
                 yield Alteration("mask as given", f"mask {says}", lambda i=i, m=filled: rerun.given_inputs({i: m}))
+                for more, m in for_empty_rows(array, other):
+                    yield Alteration("mask as given", f"mask {says}{more}", lambda i=i, m=m: rerun.given_inputs({i: m}))
     for operation in rerun.operations:
         if is_new_mask(operation.output, seen):
             for says, other in masks_instead(operation.output):
                 yield instead(operation, f"mask {says}", partial(constant, as_mask(operation.output, other)))
+                for more, m in for_empty_rows(operation.output, other):
+                    yield instead(operation, f"mask {says}{more}", partial(constant, m))
     for operation in rerun.operations:
         if isinstance(operation.output, torch.Tensor) and adds_more(operation.output):
             yield instead(operation, "has its mask alone", lambda f, a, k, n: mask_alone(f(*a, **k)))
@@ -83,6 +88,16 @@ def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     return torch.where(keep, 0.0, lowest).to(like.dtype)
 
 
+def for_empty_rows(like: torch.Tensor, keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Masks for a row that had keys and has none: of the lowest number, and of what is no number."""
+    empty = ~keep.any(-1, keepdim=True)
+    if (kept_keys(like).any(-1, keepdim=True) & empty).any():
+        kind = like.dtype if like.is_floating_point() else torch.float64
+        mask = torch.zeros(keep.shape, dtype=kind)
+        yield ", rows without keys see all alike", mask.masked_fill(~keep, torch.finfo(kind).min)
+        yield ", rows without keys give NaN", mask.masked_fill(~keep, -torch.inf).masked_fill(empty, torch.nan)
+
+
 def constant(value: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """Whatever was computed."""
     return value
@@ -90,15 +105,17 @@ def constant(value: Any, function: Any, args: Any, kwargs: Any, n: int) -> Any:
 
 def within(operation: Operation) -> Iterator[Alteration]:
     """Of attention without a mask, or with one that its kernel makes."""
-    if operation.name == FUSED and operation.kwargs.get("attn_mask") is None and len(operation.args) < 4:
+    if operation.name == FUSED and (named := named_arguments(operation.args, operation.kwargs)).get("attn_mask") is None:
         rows, keys = (each.shape[-2] for each in operation.args[:2])
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
-        if not operation.kwargs.get("is_causal"):
-            yield instead(operation, "mask causal", with_argument("attn_mask", causal))
+        if not named.get("is_causal"):
+            yield instead(operation, "mask causal", partial(under, causal))
             return
-        for says, other in windows(causal):
-            how = {"attn_mask": other, "is_causal": False}
-            yield instead(operation, f"mask {says}", lambda f, a, k, n, how=how: f(*a, **(k | how)))
+        turned = ("of queries for that of keys", causal.mT) if rows == keys else ("as it is", causal)
+        for says, other in (("left out", torch.ones_like(causal)), *windows(causal), turned):
+            yield instead(operation, f"mask {says}", partial(under, other))
+            for more, m in for_empty_rows(causal, other):
+                yield instead(operation, f"mask {says}{more}", partial(under, m))
     elif operation.name == "softmax" and operation.output.ndim > 2 and operation.output.shape[-2] > 1:
         rows, keys = operation.output.shape[-2:]
         hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril()
@@ -106,6 +123,11 @@ def within(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, "mask causal", partial(without_keys, hidden))
         elif rows == keys - 1:
             yield instead(operation, "leaves out the last, as a sink is", partial(without_keys, torch.arange(keys) == rows))
+
+
+def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Fused attention under another mask."""
+    return function(**(named_arguments(args, kwargs) | {"attn_mask": mask, "is_causal": False}))
 
 
 def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:

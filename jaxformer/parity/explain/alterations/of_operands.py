@@ -15,7 +15,7 @@ from jaxformer.parity.explain.alterations.of_operations import (
     with_argument,
     with_operand,
 )
-from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, is_inside
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""
@@ -30,7 +30,9 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration | Dial]:
     """The plain ones first; `numbers` not yet, of which some are those of what was computed before."""
     once = [each for each in operations if len(each.runs) == 1]
     yield from literals(operations)
-    yield from others_read(once)
+    inside = [each for each in once if is_inside(each.place)]
+    yield from others_read([each for each in once if each not in inside])
+    yield from others_read(inside)
     yield from before_sums(once)
 
 

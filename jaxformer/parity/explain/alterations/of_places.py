@@ -10,7 +10,7 @@ import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
-from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.of_modules import held, replaced
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -20,8 +20,7 @@ MOST_LAYERS = 64
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """The plain ones first; one that is `moved` alone is left to the last."""
-    yield from layers(rerun)
+    """The plain ones first, but for `layers`; one that is `moved` alone is left to the last."""
     yield from all_moved(rerun)
     yield from arguments(rerun)
 
@@ -35,6 +34,10 @@ def layers(rerun: Rerun) -> Iterator[Alteration]:
             others |= {"the first every time": those[:1] * len(those), "the last every time": those[-1:] * len(those)}
             others |= {"without the first": those[1:], "without the last": those[:-1]}
             others |= {f"{i} and {i + 1} exchanged": [*those[:i], those[i + 1], those[i], *those[i + 2 :]] for i in range(last)}
+            for says, one in (("first", those[0]), ("last", those[-1])):
+                if shapes_of(*those):
+                    said = f"{name} with weights of their own", f"{name} with those of the {says} every time"
+                    yield Alteration(*said, lambda those=those, one=one: with_weights(those, one))
             for says, other in others.items():
                 modules = {str(i): each for i, each in enumerate(other)}
                 yield Alteration(
@@ -42,6 +45,16 @@ def layers(rerun: Rerun) -> Iterator[Alteration]:
                     f"{name} {says}",
                     lambda module=module, modules=modules: replaced(module, "_modules", modules),
                 )
+
+
+def shapes_of(*layers: Any) -> bool:
+    """Whether all of them have parameters of the same shapes."""
+    return len({tuple(tuple(x.shape) for x in layer.parameters()) for layer in layers}) == 1
+
+
+def with_weights(layers: list[Any], one: Any) -> Inside:
+    """Inside, all of them have the weights of one."""
+    return together(*(held(x, y) for layer in layers for x, y in zip(layer.parameters(), one.parameters(), strict=True)))
 
 
 def arguments(rerun: Rerun) -> Iterator[Alteration]:

@@ -20,6 +20,7 @@ from jaxformer.parity.explain.alterations.rotary_tables import (
     is_rotation,
     plain_rates,
     rotary_of,
+    smoothings,
 )
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
@@ -52,6 +53,10 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         if plain and base == rotary.base:
             continue
         yield Alteration(said, f"{name} base {base:g}", lambda base=base: rotary.given(rotary.with_base(base)))
+    for says, other in () if plain else smoothings(rates, rotary.width):
+        yield Alteration(
+            said, f"{name} rates {says}", lambda other=other: rotary.given(rotary.with_angles(positions[..., None] * other))
+        )
     none = rotary.with_angles(0 * positions[..., None] * rates, 1.0)
     yield Alteration(f"{name} positions", "none", lambda: rotary.given(none))
     yield Alteration("rotated forwards", "rotated backwards", lambda: rotary.given((rotary.cos, -rotary.sin)))

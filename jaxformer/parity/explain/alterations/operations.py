@@ -4,12 +4,15 @@ import linecache
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
+from unittest import mock
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 Frame = tuple[CodeType, int]
@@ -21,6 +24,10 @@ Compute = Callable[..., Any]
 LIBRARY = os.path.dirname(torch.__file__) + os.sep
 HERE = os.path.dirname(__file__) + os.sep
 PARITY = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+OPENED = (functional.multi_head_attention_forward,)
+"""Functions of torch's that compute several things."""
+LAYERS = os.path.join("nn", "modules", "transformer.py")
+"""Where modules of torch's do."""
 LONGEST = 60
 """Characters of the source that are shown."""
 
@@ -78,18 +85,25 @@ class Operation:
         return Altered({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
 
     @property
+    def is_inner(self) -> bool:
+        """Whether it is one of those that one function of torch's computes."""
+        codes = [code for code, _ in self.place]
+        return any(function.__code__ in codes for function in OPENED)
+
+    @property
     def line(self) -> tuple[CodeType, int | None]:
         """Of the source, in which code."""
-        code, at = self.place[-1]
+        code, at = shown(self.place)
         return code, [*code.co_positions()][at // 2][0]
 
     @property
     def source(self) -> str:
         """'`q * cos` (modeling_llama.py:131)'"""
-        if is_ours(file := self.place[-1][0].co_filename) or file.startswith(PARITY):
+        if is_ours(file := shown(self.place)[0].co_filename) or file.startswith(PARITY):
             return self.name  # of a module of torch's that is run by itself
-        text, where = text_of(self.place[-1])
+        text, where = text_of(shown(self.place))
         says = f"`{text}` ({where})" if text else f"{self.name} ({where})"
+        says += f" of `{text_of(self.place[-1])[0].partition('(')[0]}`" if is_inside(self.place) else ""
         if self.only is None:
             return says
         around = text_of(self.run.around)[0] if self.run.around else ""
@@ -114,12 +128,35 @@ def place_of() -> tuple[Place, Frame | None]:
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     while frame is not None:
-        found.append((frame.f_code, frame.f_lasti))
-        if not frame.f_code.co_filename.startswith(LIBRARY):
-            break
+        if frame.f_code.co_filename != __file__:  # a mode that lets a function of several operations run
+            found.append((frame.f_code, frame.f_lasti))
+            if not frame.f_code.co_filename.startswith(LIBRARY):
+                break
         frame = frame.f_back
     around = frame.f_back if frame is not None else None
     return tuple(found), around and (around.f_code, around.f_lasti)
+
+
+def shown(place: Place) -> Frame:
+    """The code that is shown: torch's own where it computes several things, or else the first that is not torch's."""
+    codes = [code for code, _ in place[:-1]]
+    if any(function.__code__ in codes for function in OPENED):
+        own = [frame for frame in place if frame[0].co_filename == functional.__file__]
+        return next((frame for frame in own if not text_of(frame)[0].startswith("handle_torch_function")), own[-1])
+    return next((frame for frame in place[:-1] if frame[0].co_filename.endswith(LAYERS)), place[-1])
+
+
+def is_inside(place: Place) -> bool:
+    """Whether torch's own code is shown, which the user's code calls."""
+    file = place[-1][0].co_filename
+    return shown(place) is not place[-1] and not is_ours(file) and not file.startswith(PARITY)
+
+
+@contextmanager
+def opened(mode: TorchFunctionMode) -> Iterator[None]:
+    """Inside, a function that computes several things is seen operation by operation."""
+    with mock.patch.object(functional, "has_torch_function", return_value=False), mode:
+        yield
 
 
 def is_ours(file: str) -> bool:
@@ -137,6 +174,9 @@ class Listing(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
         (place, around), held = place_of(), tuple(kept(each) for each in args)
         output = func(*args, **kwargs)
         if holds_tensors(output):
@@ -155,6 +195,9 @@ class Altered(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
         place, _ = place_of()
         compute = self.altered.get(place)
         if compute is None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jaxformer.parity.explain.alterations import (
     losses,
+    of_attention,
     of_axes,
     of_biases,
     of_buffers,
@@ -35,6 +36,7 @@ from jaxformer.parity.explain.alterations import (
     of_scales,
     of_siblings,
     of_tables,
+    of_twins,
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Operation
@@ -42,6 +44,8 @@ from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PL
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 Alterations = Iterator[Alteration | Dial]
+Kind = tuple[Alterations, int]
+"""Alterations, and how many of them that fit are named."""
 REFUSED = (
     ArithmeticError,
     AssertionError,
@@ -70,46 +74,64 @@ SEVERAL = (
 AXES = (*of_axes.KINDS, *of_norms.KINDS, *of_pads.KINDS, *of_layouts.KINDS)
 
 
-def kinds(rerun: Rerun, runs: float = math.inf) -> tuple[tuple[Alterations, int], ...]:
+def kinds(rerun: Rerun, runs: float = math.inf) -> tuple[Kind, ...]:
     """Of alterations, and how many of each that fit are named; so many `runs` are left."""
     first = (
         (losses.alterations_of(rerun), 1),
         (of_draws.alterations_of(rerun), 1),
         (of_buffers.alterations_of(rerun), 1),
+        (itertools.chain(of_places.layers(rerun), of_twins.alterations_of(rerun)), 1),
     )
-    states = itertools.chain(of_layers.alterations_of(rerun), of_ids.roundings(rerun.operations))
-    places, siblings = of_places.alterations_of(rerun), of_siblings.alterations_of(rerun)
-    numbers = itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations))
     last = ((in_runs(rerun), 1), (of_layers.of_one(rerun), 1), (of_tables.alterations_of(rerun), 1))
-    if runs < OF_EACH * len(rerun.operations):
-        known = (
-            of_masks.alterations_of(rerun),
-            of_rotations.alterations_of(rerun),
-            of_children.alterations_of(rerun),
-            places,
-            siblings,
-        )
-        plain = kind_by_kind(rerun)
-        several = (
-            *(plain, states, plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
-            *(limits(rerun), itertools.chain(behind_operations(rerun), numbers, of_places.moved(rerun))),
-        )
-        return (*first, (of_everywhere.alterations_of(rerun), 1), (in_turns(*several), 1), *last)
+    return (*first, *(turns(rerun) if runs < OF_EACH * len(rerun.operations) else one_by_one(rerun)), *last)
+
+
+def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
+    """Where there is time for all of them."""
     return (
-        *first,
-        (states, 1),
+        (states(rerun), 1),
         (of_masks.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
+        (of_attention.alterations_of(rerun), 1),
+        (of_layers.readings_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
-        (places, 2),
+        (of_places.alterations_of(rerun), 2),
         (of_everywhere.alterations_of(rerun), 1),
         (in_operations(rerun), 3),
-        (siblings, 2),
+        (of_siblings.alterations_of(rerun), 2),
         (behind_operations(rerun), 3),
         (of_places.moved(rerun), 1),
-        (numbers, 1),
-        *last,
+        (numbers(rerun), 1),
     )
+
+
+def turns(rerun: Rerun) -> tuple[Kind, ...]:
+    """Where there is not."""
+    known = (
+        of_masks.alterations_of(rerun),
+        of_rotations.alterations_of(rerun),
+        of_attention.alterations_of(rerun),
+        of_children.alterations_of(rerun),
+        of_places.alterations_of(rerun),
+        of_siblings.alterations_of(rerun),
+    )
+    plain = kind_by_kind(rerun)
+    several = (
+        *(plain, states(rerun), plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
+        *(of_layers.readings_of(rerun), limits(rerun)),
+        itertools.chain(behind_operations(rerun), numbers(rerun), of_places.moved(rerun)),
+    )
+    return (of_everywhere.alterations_of(rerun), 1), (in_turns(*several), 1)
+
+
+def states(rerun: Rerun) -> Alterations:
+    """Of what modules hold, and of constants that are rounded."""
+    return itertools.chain(of_layers.alterations_of(rerun), of_ids.roundings(rerun.operations))
+
+
+def numbers(rerun: Rerun) -> Alterations:
+    """In the place of those that operations are given."""
+    return itertools.chain.from_iterable(map(of_operands.numbers, rerun.operations))
 
 
 def every(rerun: Rerun) -> Alterations:

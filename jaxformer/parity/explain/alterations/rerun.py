@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # torch is imported where it is needed
 
 LARGE, BEGINNING = 20_000, 250
 """Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
+INNER = 0.1
+"""What an operation inside of one of torch's functions counts: all of them together are about as long as one."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 NOWHERE = ArrayKey(Site("", -1), "", 0)
@@ -119,7 +121,8 @@ class Rerun:
         """Of one run: its operations, large ones for several."""
         from jaxformer.parity.explain.alterations.operations import entries
 
-        return BEGINNING + sum(1 + entries(run.output) / LARGE for operation in self.operations for run in operation.runs)
+        runs = ((operation.is_inner, run.output) for operation in self.operations for run in operation.runs)
+        return BEGINNING + sum((INNER if inner else 1) + entries(output) / LARGE for inner, output in runs)
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:

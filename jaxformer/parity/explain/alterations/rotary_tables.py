@@ -19,6 +19,7 @@ Tables = tuple[torch.Tensor, torch.Tensor]
 Placed = Callable[[Tables], Inside]
 """Inside, the call has these tables."""
 LAYOUTS = ("halves", "neighbours")
+NEAR = 1e-5
 MOST = 60
 """Arrays of one shape, two of which may be the tables."""
 
@@ -119,6 +120,25 @@ class Rotary:
 def plain_rates(width: int, base: float) -> torch.Tensor:
     """base^(-2i / width)"""
     return base ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def smoothings(rates: torch.Tensor, width: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of rates of which the slow ones are scaled, and those between by parts: other rates, in words."""
+    ends = {float(f"{float(rates[i] / rates[i + 1]) ** len(rates):.6g}") for i in (0, len(rates) - 2) if len(rates) > 1}
+    for base in sorted(ends):
+        plain = plain_rates(width, base)
+        parts = (rates / plain).clamp(max=1.0)
+        low = parts.min()
+        between = (parts > low * (1 + NEAR)) & (parts < 1 - NEAR)
+        if (rates > plain * (1 + NEAR)).any() or not 0 < low < 1 - NEAR:
+            continue
+        factor = f"{float(1 / low):.6g}"
+        yield f"not scaled, of base {base:g}", plain
+        if between.any():
+            yield f"not smoothed: those between divided by {factor}", torch.where(between, plain * low, rates)
+            yield "not smoothed: those between not divided", torch.where(between, plain, rates)
+            yield "smoothed the other way round", torch.where(between, plain * (1 + low - parts), rates)
+        yield f"all divided by {factor}", plain * low
 
 
 def rotary_of(rerun: Rerun) -> Rotary | None:

@@ -1,0 +1,178 @@
+"""Steps of torch's decoding, run again with a fault that caches have: a position that is off, a slot that is missed."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from jaxformer.parity.capture.torch_softmax import fused_scores
+from jaxformer.parity.explain.alterations.operations import OPENED, opened
+from jaxformer.parity.numerics.float_masks import MASKED
+from jaxformer.parity.numerics.metrics import host
+
+SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
+JOINS = (torch.cat, torch.concat)
+
+
+class Seen(NamedTuple):
+    """Which keys a row of scores has."""
+
+    key: torch.Tensor
+    """Its number `S`."""
+    row: torch.Tensor
+    """The position of the query `T 1`."""
+    prompt: int
+    """How many tokens the prompt has."""
+
+
+Hidden = Callable[[Seen], torch.Tensor]
+"""Which keys it is about `T S`."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong in all steps behind the prompt."""
+
+    says: str
+    position: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position."""
+    hides: Hidden | None = None
+    """Keys that are not seen."""
+    without_keys: Hidden | None = None
+    """Slots in which keys are 0."""
+    without_values: Hidden | None = None
+    empty: Callable[[int], int] | None = None
+    """tokens so far -> how many slots of 0 are seen beside."""
+    from_first: tuple[int, ...] = ()
+    """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
+    ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
+    """(ids of all steps, step) -> what the step is given."""
+
+
+class Decoding(TorchFunctionMode):
+    """Inside, torch decodes with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault, self.step, self.prompt, self.count = fault, 0, 0, 0
+        self.joined: list[torch.Tensor] = []
+
+    @property
+    def total(self) -> int:
+        """Tokens up to the step's."""
+        return self.prompt + self.step
+
+    def begin(self, step: int) -> None:
+        """The next step."""
+        self.step, self.joined = step, []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.count += 1
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            return self._fused(func, args, kwargs)
+        if func in SOFTMAX and is_last(args, kwargs):
+            return self._weights(args[0]) if self._acts(args[0]) else func(*args, **kwargs)
+        if func in JOINS and self.fault.from_first and self.step:
+            return self._joined(func, args, kwargs)
+        if func is torch.Tensor.__getitem__ and self.fault.position and self.step:
+            return func(args[0], self._placed(args[1]))
+        output = func(*args, **kwargs)
+        return self._positions(output) if self.fault.position and self.step else output
+
+    def _acts(self, scores: torch.Tensor) -> bool:
+        """Whether the fault is one of scores; the first of them tell how long the prompt is."""
+        self.prompt = self.prompt or scores.shape[-2]
+        fault = self.fault
+        return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty))
+
+    def _fused(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        scores = fused_scores(*args, **kwargs)
+        if not self._acts(scores):
+            return func(*args, **kwargs)
+        weights, v = self._weights(scores), args[2]
+        return weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+
+    def _weights(self, scores: torch.Tensor) -> torch.Tensor:
+        fault, (length, keys) = self.fault, scores.shape[-2:]
+        row = torch.arange(self.total - length, self.total)[:, None]
+        seen, other = Seen(torch.arange(keys), row, self.prompt), scores
+        if fault.without_keys:
+            other = torch.where(fault.without_keys(seen) & (scores > MASKED), 0.0, other)
+        if fault.hides:
+            other = other.masked_fill(fault.hides(seen), -torch.inf)
+        slots = other.new_zeros(*other.shape[:-1], fault.empty(self.total) if fault.empty else 0)
+        weights = torch.cat([other, slots], -1).softmax(-1)[..., :keys]
+        if fault.without_values:
+            weights = weights.masked_fill(fault.without_values(seen), 0.0)
+        return torch.where(row >= self.prompt, weights, scores.softmax(-1))
+
+    def _joined(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A cache and what is new: the first two are the first layer's."""
+        parts, output = args[0], func(*args, **kwargs)
+        grown = [i for i, size in enumerate(output.shape) if size != parts[0].shape[i]] if parts[0].ndim == output.ndim else []
+        if len(parts) != 2 or [(parts[0].shape[i], output.shape[i]) for i in grown] != [(self.total - 1, self.total)]:
+            return output
+        number = len(self.joined)
+        self.joined.append(parts[0])
+        held = self.joined[number % 2] if number % 2 in self.fault.from_first else parts[0]
+        return func([held, parts[1]], *args[1:], **kwargs)
+
+    def _other(self, positions: Sequence[int]) -> list[int]:
+        assert self.fault.position
+        return [self.fault.position(each, self.prompt) if each >= self.prompt else each for each in positions]
+
+    def _positions(self, output: Any) -> Any:
+        """Positions of the tokens that the step is given, as integers."""
+        if not isinstance(output, torch.Tensor) or output.dtype not in (torch.int64, torch.int32) or not output.numel():
+            return output
+        last = output.reshape(-1, output.shape[-1])[0].tolist() if output.ndim else []
+        if not last or last != [*range(self.total - len(last), self.total)] or len(last) not in (1, self.total):
+            return output
+        return output.new_tensor(self._other(last)).expand(output.shape).clone() if is_repeated(output) else output
+
+    def _placed(self, index: Any) -> Any:
+        """The rows of a table for a step of one token, by their numbers."""
+        if isinstance(index, tuple):
+            return tuple(map(self._placed, index))
+        if isinstance(index, slice) and (index.start, index.stop, index.step) == (self.total - 1, self.total, None):
+            (other,) = self._other([self.total - 1])
+            return slice(other, other + 1)
+        return index
+
+
+def is_repeated(x: torch.Tensor) -> bool:
+    """Whether all rows are the same."""
+    rows = x.reshape(-1, x.shape[-1])
+    return bool((rows == rows[:1]).all())
+
+
+def is_last(args: Any, kwargs: Any) -> bool:
+    """Whether a softmax is over the last axis."""
+    dim, x = args[1] if len(args) > 1 else kwargs.get("dim"), args[0] if args else None
+    return isinstance(x, torch.Tensor) and x.ndim > 2 and isinstance(dim, int) and dim % x.ndim == x.ndim - 1
+
+
+def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+    """The logits of each step, and how many operations it took."""
+    mode, given = Decoding(fault), None
+    with torch.no_grad():
+        for step in range(len(fed) + 1):
+            mode.begin(step)
+            with mode:
+                try:
+                    logits = next(steps) if step == 0 else steps.send(given)
+                except StopIteration:
+                    return
+            yield host(logits), mode.count
+            mode.count = 0
+            if step < len(fed):
+                given = torch.from_numpy(fault.ids(fed, step) if fault.ids else fed[step])
+    steps.close()
