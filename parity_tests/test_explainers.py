@@ -191,6 +191,15 @@ def test_a_table_alone_has_a_padding_index(shape, hint):
     assert said.endswith("as torch's padding_idx has it") == hint
 
 
+def test_a_table_of_two_uses_has_a_padding_index():
+    ours = noise(4, D)
+    theirs = ours + np.eye(4)[:, 2:3] * noise(D, seed=1)
+    said = "jax's gradient differs in row 2 of 4 alone: as torch's padding_idx has it in a table that is tied"
+    assert explain(Difference(ours, theirs, "gradient")) == said
+    theirs[1] *= 1.1
+    assert explain(Difference(ours, theirs, "gradient")) == ""
+
+
 class TorchShift(torch.nn.Module):
     def __init__(self):
         super().__init__()
