@@ -27,7 +27,7 @@ def explain_gradient(difference: Difference) -> str:
 
 
 def one_row(ours: np.ndarray, theirs: np.ndarray) -> str:
-    """Which row of a table is all that differs: with torch's padding_idx, it has the gradients of the table's other uses alone."""
+    """Which row of a table alone differs: with torch's padding_idx, it has the gradients of the table's other uses alone."""
     if ours.ndim != 2:
         return ""
     differs = np.asarray(~np.isclose(ours, theirs, rtol=0, atol=EXPLAINED * np.abs(theirs).max()).all(-1))
