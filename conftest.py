@@ -42,15 +42,6 @@ def _heed_interrupts() -> Callable[[], None]:
     return restore
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: whoever looks for all garbage later looks at what came since. hypothesis, which pytest imports at
-    its end, looks for references to what it has, and would find none."""
-    import hypothesis  # noqa: F401
-
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first."""
     items.sort(key=lambda item: item.path.name not in LONGEST)

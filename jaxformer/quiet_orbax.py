@@ -36,9 +36,11 @@ def end_of_fault() -> None:
 
 
 def is_not_orbax(record: logging.LogRecord) -> bool:
-    """Whether neither orbax logs this, nor somebody else of an error in orbax's code."""
-    frames = traceback.walk_tb(record.exc_info[2]) if record.exc_info else ()
-    return not any(map(_is_orbax, (record.pathname, *(frame.f_code.co_filename for frame, _ in frames))))
+    """Whether neither orbax logs this, nor somebody else of an error in its code, or in that of tensorstore, which it reads and
+    writes with."""
+    _, error, trace = record.exc_info or (None, None, None)
+    files = (record.pathname, *(frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)))
+    return "tensorstore" not in str(error) and not any(map(_is_orbax, files))
 
 
 def tell_unraisable(found: Any) -> None:

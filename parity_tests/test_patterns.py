@@ -231,7 +231,9 @@ def test_what_is_no_layout(layout):
 
 def test_a_part_of_another_number_of_summands():
     said = refused(lambda: Rule("w", "w", "(a + b) -> (a + b)", Part(0, 3)))
-    assert said == "the rule of w has a layout of 2 summands and part = Part(number=0, of=3, axis=0, shares=()); give a Part of 2"
+    assert (
+        said == "the rule of w has a layout of 2 summands and part = Part(number=0, of=3, axis=0, shares=()); give a Part of 2"
+    )
 
 
 def test_parts_of_one_tensor_have_one_layout():

@@ -17,10 +17,17 @@ def loggers():
         logging.getLogger(name).removeFilter(is_not_orbax)
 
 
-@pytest.mark.parametrize(("file", "said"), [("/lib/orbax/checkpoint/futures.py", 0), ("/home/orbax/train.py", 1)])
-def test_an_error_that_nobody_waited_for(file, said, caplog):
+@pytest.mark.parametrize(
+    ("file", "error", "said"),
+    [
+        ("/lib/orbax/checkpoint/futures.py", "No space left on device", 0),
+        ("/home/orbax/train.py", "No space left on device", 1),
+        ("/lib/asyncio/tasks.py", "Error writing 'w/zarr.json' [tensorstore_spec='{}'] [os_error_code='28']", 0),
+    ],
+)
+def test_an_error_that_nobody_waited_for(file, error, said, caplog):
     names: dict[str, Any] = {}
-    exec(compile("async def write():\n    raise OSError(28, 'No space left on device')", file, "exec"), names)
+    exec(compile(f"async def write():\n    raise ValueError({error!r})", file, "exec"), names)
 
     async def leave():
         task = asyncio.create_task(names["write"]())

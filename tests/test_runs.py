@@ -280,6 +280,12 @@ def test_a_learning_rate_far_too_high_stops_and_goes_on_with_a_lower_one(text_fi
     assert RunFolder.open(out).config["recipe"]["optimizer"]["learning_rate"] == 0.001
 
 
+def remove_checkpoints(run: Path) -> None:
+    """To look at each of them takes a second."""
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+
+
 def listed(folder: Path, capsys) -> tuple[int | None, list[str]]:
     capsys.readouterr()
     return runs.main([str(folder)]), capsys.readouterr().out.splitlines()
@@ -296,13 +302,14 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, lines = listed(copy, capsys)
     assert code == 1
     assert "damaged: " in lines[2]
+    remove_checkpoints(copy)
     (copy / "weights.safetensors").write_bytes(b"")
     assert "weights.safetensors was changed since it was written" in listed(copy, capsys)[1][0]
     (copy / "config.json").write_text("{}")
     assert "config.json was changed since it was written" in listed(copy, capsys)[1][0]
     (copy / "manifest.json").write_text("{}")
     code, lines = listed(copy, capsys)
-    assert (code, len(lines)) == (1, 3)
+    assert (code, len(lines)) == (1, 1)
     assert "manifest.json is damaged" in lines[0]
 
 
@@ -327,6 +334,7 @@ def test_a_folder_without_runs(tmp_path):
 
 @pytest.mark.parametrize("content", ["[]", "{"])
 def test_a_run_whose_configuration_is_none_is_listed_as_damaged(content, copy, capsys):
+    remove_checkpoints(copy)
     (copy / "config.json").write_text(content)
     (copy / "manifest.json").unlink()
     code, (line, *_) = listed(copy, capsys)
