@@ -313,6 +313,20 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     assert "manifest.json is damaged" in lines[0]
 
 
+def test_an_older_copy_that_is_laid_over_a_run_is_told(whole, copy, capsys):
+    shakespeare.main(["--resume", "--out", str(copy), "--steps", "12"])
+    assert listed(copy, capsys)[0] == 0
+    for name in ("config.json", "manifest.json", "metrics.jsonl", "weights.safetensors"):
+        shutil.copy(whole / name, copy / name)
+    said = (
+        f"{copy}/metrics.jsonl ends at step 6, and there is a checkpoint of step 12: lines are lost, or an older copy was laid"
+    )
+    code, (line, *_) = listed(copy, capsys)
+    assert (code, line) == (1, f"{copy}: damaged: {said} over the run")
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        shakespeare.main(["--resume", "--out", str(copy), "--steps", "14"])
+
+
 def test_dollars_in_names_and_tokens_are_no_formula(tmp_path):
     run = RunFolder.create(tmp_path / "$x_$", {})
     run.log({"step": 1, "loss": 2.0})

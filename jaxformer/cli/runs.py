@@ -57,6 +57,7 @@ def may_be_run(path: Path) -> bool:
 def judged(path: Path) -> tuple[str, list[Line]]:
     """What is said of a run's or a model's files, and a run's metrics."""
     from jaxformer.folders.opened import check_saved  # imports jax
+    from jaxformer.training.checkpoint import kept_states
 
     run, lines = RunFolder(path), []
     try:
@@ -67,6 +68,8 @@ def judged(path: Path) -> tuple[str, list[Line]]:
             lines = run.metrics
             run.check_kept()
             run.manifest.check(WEIGHTS)
+            if lost := run.lost_lines(max(kept_states(run.checkpoints), default=0)):
+                raise CheckpointError(lost)
         whole = CONFIG in run.manifest.entries
     except JaxformerError as error:
         return f"{'not checked' if UNREADABLE in str(error) else 'damaged'}: {error}", lines

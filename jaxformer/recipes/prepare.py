@@ -135,6 +135,8 @@ def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
     from jaxformer.training.averaging import forget_weights_after
     from jaxformer.training.environment import differences, environment
 
+    if said := folder.lost_lines(step):
+        warnings.warn(said, stacklevel=3)
     folder.begin_manifest()
     folder.forget_after(step)
     forget_weights_after(folder, step)
