@@ -25,9 +25,11 @@ def main(arguments: list[str]) -> int:
     from jaxformer.parity.report.report import Report
 
     try:
-        report = Report.from_json(read_small(flags.report).decode("utf-8"))
+        text = read_small(flags.report)
     except OSError as error:
         raise InputError(f"{flags.report} cannot be read: {error.strerror}; give a report that --json wrote") from None
+    try:
+        report = Report.from_json(text.decode("utf-8"))
     except (InputError, UnicodeDecodeError):
         raise InputError(f"{flags.report} is not a report; give one that --json wrote") from None
     return flags.show(report)

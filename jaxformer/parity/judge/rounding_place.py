@@ -37,6 +37,8 @@ def _said(traced: Traced, alone: Iterable[Mismatch]) -> str:
         roundings, owner = distance(each.jax, each.torch) / UNIT_ROUNDOFF, str(each.owner)
         if np.isfinite(roundings) and roundings >= off.get(owner, (0.0, each))[0]:
             off[owner] = roundings, each
+    if not off:
+        return ""
     half = float(np.median([roundings for roundings, _ in off.values()]))
     losing = {owner: pair for owner, pair in off.items() if pair[0] > APART * max(half, 1.0)}
     if not losing:

@@ -96,11 +96,11 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
         (of_layers.readings_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
         (of_places.alterations_of(rerun), 2),
+        (of_places.moved(rerun), 1),
         (of_everywhere.alterations_of(rerun), 1),
         (in_operations(rerun), 3),
         (of_siblings.alterations_of(rerun), 2),
         (behind_operations(rerun), 3),
-        (of_places.moved(rerun), 1),
         (numbers(rerun), 1),
     )
 
