@@ -30,6 +30,7 @@ NO_TWIN = {
     "training/mixed_precision.py": "torch.autocast",
     "training/pace.py": "runs are trained on one side",
     "training/plots.py": "runs are trained on one side",
+    "training/room.py": "runs are trained on one side",
     "training/runs.py": "runs are trained on one side",
     "training/size.py": "runs are trained on one side",
     "training/torch_run.py": "torch has its own load_state_dict",
