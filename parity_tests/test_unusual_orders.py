@@ -62,7 +62,7 @@ def report_of(theirs, ours, **how):
 
 BUGS = {
     "height and width": ({"axes": (3, 2, 1, 0)}, {"axes": "WHIO"}, "patch.weight", "with its axes in another order"),
-    "backwards": ({"step": -1}, {"step": -1}, "patch.weight", "with its axes in another order"),
+    "backwards": ({"step": -1}, {"step": -1}, "patch.weight", "backwards along axes 2 and 3, as a flipped kernel"),
     "layers": ({"layers": (0, 2, 1)}, {"layers": (0, 2, 1)}, "layers.1.weight", "what torch has in layers.2.weight"),
 }
 

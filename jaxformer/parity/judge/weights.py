@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.convert.layouts import same_numbers
+from jaxformer.convert.axes import Axes, Layout
+from jaxformer.convert.layouts import find_layout, same_numbers
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.comparison import Comparison, Result
@@ -84,6 +85,13 @@ def describe_difference(
         return f"{called} ({says}: JAX holds it transposed)"
     same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
     if not (mine == mine.flat[0]).all() and (other := next(same, None)):
-        what = "it with its axes in another order" if other == name else f"what torch has in {other}"
+        what = f"it {in_words(find_layout(theirs, mine))}" if other == name else f"what torch has in {other}"
         return f"{called} ({says}: JAX holds {what})"
     return f"{called} ({says})"
+
+
+def in_words(layout: Layout | None) -> str:
+    """How the same numbers lie otherwise; a kernel that is flipped has all its axes in their order."""
+    backwards = layout.backwards if isinstance(layout, Axes) else ()
+    along = f"backwards along {'axis' if len(backwards) == 1 else 'axes'} {' and '.join(map(str, backwards))}"
+    return f"{along}, as a flipped kernel" if backwards else "with its axes in another order"

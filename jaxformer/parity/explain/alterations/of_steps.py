@@ -81,7 +81,7 @@ FAULTS = (
 
 
 def more(prompt: int, steps: int) -> Iterator[Fault]:
-    """With empty slots up to the end of a cache, of some length, alone and beside other faults."""
+    """Empty slots up to the end of a cache, of some length."""
     for n in range(1, MOST_EMPTY):
         capacity = prompt + steps + n
         yield Fault(f"a step sees all empty slots of a cache of {capacity}", empty=partial(left_of, capacity))
