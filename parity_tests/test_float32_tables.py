@@ -13,11 +13,13 @@ import torch
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading
+from jaxformer.parity.numerics.windows import rounded_window
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 
 T, D = 7, 10
+PERIODIC = ((True, torch.float32), (True, torch.float64), (False, torch.float64))
 LINE = Family("line", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))
 
 
@@ -61,6 +63,21 @@ def test_an_entry_beside_a_huge_one_counts():
 def test_a_decay_that_is_cut_off_is_another():
     decay = np.tril(0.5 ** (np.arange(64)[:, None] - np.arange(64.0)))
     assert not is_rounded(np.where(decay < 1e-6, 0, decay), decay)
+
+
+@pytest.mark.parametrize("window", [torch.hann_window, torch.hamming_window, torch.blackman_window])
+@pytest.mark.parametrize("entries", [16, 400])
+def test_a_window_is_near_zero_at_its_ends(window, entries):
+    """So float32's rounding is large there, as a part of an entry."""
+    theirs, ours, symmetric = (window(entries, periodic=p, dtype=d).numpy() for p, d in PERIODIC)
+    assert is_rounded(ours, theirs)
+    assert not is_rounded(symmetric, theirs)
+    assert not is_rounded(np.where(ours < 0.2, ours + 1e-6, ours), theirs)
+
+
+def test_what_is_no_window_has_no_room_at_its_ends():
+    for table in (np.linspace(0, 1, 16), np.hanning(64)[:40], 1 - np.hanning(64)):
+        assert rounded_window(table) == 0
 
 
 @pytest.mark.parametrize("padding", [0.0, 0.3])

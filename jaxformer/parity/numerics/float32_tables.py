@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.numerics.sinusoids import rounded_angles, sinusoids_of
+from jaxformer.parity.numerics.windows import rounded_window
 
 ROUNDED = 1e-6
 """The largest relative error of an entry: 7e-7 was measured, for frequencies exp(i log(b)/d) with b up to 1e7."""
@@ -28,7 +29,7 @@ def is_rounded(ours: np.ndarray, theirs: np.ndarray) -> bool:
     if not np.array_equal(rows[~finite], own[~finite], equal_nan=True):
         return False
     rows, own = (np.where(finite, array, 0) for array in (rows, own))
-    allowed = ROUNDED * np.abs(rows) + (rounded_angles(rows) if finite.all() else 0.0)
+    allowed = ROUNDED * np.abs(rows) + (rounded_angles(rows) + rounded_window(rows) if finite.all() else 0.0)
     return bool((np.abs(own - rows) <= allowed).all())
 
 

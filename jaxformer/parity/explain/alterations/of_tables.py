@@ -27,38 +27,50 @@ WINDOWS = {
     for says, periodic in ((", symmetric", False), (", periodic", True))
 }
 With = Callable[[torch.Tensor], Inside]
+Vector = tuple[str, str, torch.Tensor, With]
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """Buffers first."""
+    """Buffers first; windows of signals before numbers that are solved for."""
     jax = rerun.compared.get(rerun.place)
     left = MOST_OPERATIONS
-    for torch_says, says, table, inside in [*tables(rerun)][:MOST_TABLES]:
+    vectors = [*tables(rerun)]
+    yield from other_windows(vectors)
+    for torch_says, says, table, inside in [each for each in vectors if each[2].numel() <= MOST_NUMBERS][:MOST_TABLES]:
         left -= rerun.cost * (table.numel() + 2)
         if jax is None or left < 0 or jax.shape != rerun.wanted.shape or table.numel() * FEWEST_EACH > jax.size:
             continue
-        if (found := solved(rerun, table, inside, jax)) is not None and not torch.equal(found, table):
-            yield Alteration(torch_says, f"{says} {named(found)}", partial(inside, found))
+        if (other := solved(rerun, table, inside, jax)) is not None and not torch.equal(other, table):
+            yield Alteration(torch_says, f"{says} {named(other)}", partial(inside, other))
 
 
-def tables(rerun: Rerun) -> Iterator[tuple[str, str, torch.Tensor, With]]:
-    """Small ones, in words, and how they are altered."""
+def other_windows(vectors: list[Vector]) -> Iterator[Alteration]:
+    """Where torch has one, however long it is."""
+    for torch_says, says, table, inside in vectors:
+        if (own := named(table)) in WINDOWS:
+            for window in [each for each in WINDOWS if each != own]:
+                other = WINDOWS[window](table.numel(), dtype=table.dtype).view_as(table)
+                yield Alteration(torch_says, f"{says} {window}", partial(inside, other))
+
+
+def tables(rerun: Rerun) -> Iterator[Vector]:
+    """Vectors, in words, and how they are altered."""
     for name, buffer in rerun.module.named_buffers():
-        if is_small(buffer):
+        if is_vector(buffer):
             yield f"{name} {named(buffer)}", name, buffer.clone(), partial(held, buffer)
     constants: list[torch.Tensor] = []
     for operation in rerun.operations:
         x = operation.output
         if isinstance(x, torch.Tensor) and len(operation.runs) == 1 and is_constant(operation, constants):
             constants.append(x)
-            if is_small(x) and x.numel() > 1:
+            if is_vector(x):
                 inside = partial(given, operation)
                 yield f"computes {operation.source}", "has there", x, inside
 
 
-def is_small(x: torch.Tensor) -> bool:
-    """Whether it is a vector of few numbers."""
-    return x.is_floating_point() and 1 < x.numel() <= MOST_NUMBERS and x.squeeze().ndim == 1
+def is_vector(x: torch.Tensor) -> bool:
+    """Whether it is a vector of several numbers."""
+    return x.is_floating_point() and x.numel() > 1 and x.squeeze().ndim == 1
 
 
 def is_constant(operation: Operation, constants: list[torch.Tensor]) -> bool:
