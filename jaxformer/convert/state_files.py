@@ -5,6 +5,7 @@ The tensors of safetensors files are mapped, and read when they are used; torch 
 
 import json
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,12 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
         import torch
 
     try:
+        _check_records(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a pickle that torch refuses may end in any of them
@@ -75,6 +79,18 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
     if odd := [f"{name} is {fault}" for name, it in inner.items() if (fault := _not_plain(it))]:
         raise CheckpointError(f"{path}: {listed(odd)}; save plain tensors, such as float32 on the CPU")
     return inner
+
+
+def _check_records(path: Path) -> None:
+    """CheckpointError where a record of a file of torch's is not what was written: torch itself does not look at its checksums.
+    Files before torch 1.6, and with `torch.serialization.set_crc32_options(False)`, have none."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as records:
+        if packed := [each.filename for each in records.infolist() if each.compress_type != zipfile.ZIP_STORED]:
+            raise CheckpointError(f"{path} cannot be read: its {packed[0]} is compressed, and torch.save never does that")
+        if any(each.CRC for each in records.infolist()) and (name := records.testzip()):
+            raise CheckpointError(f"{path} is damaged: its {name} has another checksum than when it was written; copy it again")
 
 
 def _not_plain(tensor: Any) -> str:

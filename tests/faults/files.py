@@ -37,7 +37,7 @@ Spoil = Callable[[Path, int], str]
 
 
 def kinds(folder: Path, seed: int = 0) -> dict[str, tuple[Path, Callable[[Path], str]]]:
-    """Folders of three kinds, and what is read of each."""
+    """Folders of four kinds, and what is read of each."""
     model = jax.jit(lambda key: jf.GPT(tiny_config(), rngs=key))(jax.random.key(seed))
     run = RunFolder.create(folder / "run", {"recipe": {}, RUN: f"{seed}"})
     keep_weights(run, 3, model, newest=2)
@@ -46,6 +46,9 @@ def kinds(folder: Path, seed: int = 0) -> dict[str, tuple[Path, Callable[[Path],
     jf.save(model, folder / "saved")
     state = {"w": seed + jnp.arange(3000.0), "step": jnp.int32(7)}
     save_state(RunFolder.create(folder / "states", {RUN: f"{seed}"}).checkpoints, 7, state)
+
+    (folder / "torchs").mkdir()
+    torch.save({"w": torch.arange(3000.0) + seed, "b": torch.ones(5)}, folder / "torchs" / "state.pt")
 
     def read_states(path: Path) -> str:
         return digest(load_state(RunFolder(path).checkpoints, jax.tree.map(jnp.zeros_like, state)))
@@ -58,6 +61,7 @@ def kinds(folder: Path, seed: int = 0) -> dict[str, tuple[Path, Callable[[Path],
         "run": (folder / "run", read_run),
         "saved": (folder / "saved", lambda path: digest(jf.load(path))),
         "states": (folder / "states", read_states),
+        "torchs": (folder / "torchs", lambda path: digest(open_state(path / "state.pt"))),
     }
 
 
@@ -93,7 +97,8 @@ def cuts(times: int, folder: Path) -> list[str]:
 
 
 def swaps(times: int, folder: Path) -> list[str]:
-    """A whole file or folder of another run in the place of one, and a pipe."""
+    """A whole file or folder of another run in the place of one, and a pipe. A file of torch's stands alone:
+    nothing says which it has to be."""
     kinds(folder / "other", seed=1)
 
     def swap(path: Path, turn: int) -> str:
@@ -106,11 +111,11 @@ def swaps(times: int, folder: Path) -> list[str]:
         shutil.copytree(other, path) if other.is_dir() else shutil.copyfile(other, path)
         return "is another run's"
 
-    return spoiled(times, folder, swap, Path.exists)
+    return spoiled(times, folder, swap, lambda path: path.exists() and path.suffix != ".pt")
 
 
 def spoiled(times: int, folder: Path, spoil: Spoil, what: Callable[[Path], bool] = Path.is_file) -> list[str]:
-    """One file at a time, in turn over all files of three kinds of folders: it is refused, warned of, or changes nothing."""
+    """One file at a time, in turn over all files of four kinds of folders: it is refused, warned of, or changes nothing."""
     silent = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
