@@ -39,6 +39,15 @@ def below(name: str, path: str) -> bool:
     return not path or name.startswith(f"{path}.")
 
 
+def parameters_of(path: str, names: Iterable[str]) -> list[str]:
+    """Those that lie in a module. A tap may also be called as a parameter is, or as several begin or end: `q` has `q`, or `q_w`
+    and `q_b`, or `wq` and `bq`."""
+    names, (around, _, own) = [*names], path.rpartition(".")
+    whole = [name for name in names if name == path or below(name, path)]
+    called = {join(around, letter + own) for letter in "wbWB"}
+    return whole or [name for name in names if name in called or (parent(name) == around and name.startswith(f"{path}_"))]
+
+
 def depth(path: str) -> tuple[int, str]:
     """For sorting: the model itself first, then its children, then the children of those."""
     return (path.count(".") + 1 if path else 0), path

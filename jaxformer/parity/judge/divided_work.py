@@ -73,6 +73,7 @@ class _BorderSearch:
         """Calls in the place of whose output torch's stands."""
         self.wrong = {each.place: each for found, each in traced.values if each.place and over(found, "activation")}
         """What is not explained."""
+        self.taps = {*traced.normal_run.taps}
         self.opened: set[ArrayKey] = set()
         self.owners: set[Site] = set()
 
@@ -82,7 +83,7 @@ class _BorderSearch:
         return [
             place
             for i, (place, each) in enumerate(self.wrong.items())
-            if place.site != CALL and not self._holders(each.reader).isdisjoint(owners[i + 1 :])
+            if place.site != CALL and not (self._holders(each.reader) | self._taps_behind(each)).isdisjoint(owners[i + 1 :])
         ]
 
     def _holders(self, site: Site) -> set[Site]:
@@ -99,8 +100,17 @@ class _BorderSearch:
             found.add(site := self.around.get(site, CALL))
         return found
 
+    def _taps_behind(self, mismatch: Mismatch) -> set[Site]:
+        """Of a tap's array, those whose code may go on with it: the later ones in the same call."""
+        taps = [each for each in self.isolated.mismatches if each.place and each.place.site in self.taps]
+        places = [each.place for each in taps]
+        if mismatch.place not in places:
+            return set()
+        return {each.owner for each in taps[places.index(mismatch.place) + 1 :] if each.reader == mismatch.reader}
+
     def _readers(self, mismatches: Iterable[Mismatch]) -> set[Site]:
-        return {site for mismatch in mismatches for site in self._behind(mismatch.reader)}
+        both = ({*self._behind(each.reader), *self._taps_behind(each)} for each in mismatches)
+        return {site for sites in both for site in sites}
 
     def run(self) -> None:
         """One border after the other, then all that one call reads."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch, to_jax
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.module_paths import parameters_of
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, rms
 from jaxformer.parity.run.isolated import Mismatch
@@ -27,11 +27,12 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     sites = sorted(seen, key=lambda site: len(site.path))
     first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
     names = traced.parameters
+    own = {site: {*parameters_of(site.path, names)} for site in first}
     mismatches = []
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
         if names.get(name) in traced.reference.frozen:
             continue
-        owner = [site for site in first if below(name, site.path)][-1:] or [CALL]
+        owner = [site for site in first if name in own[site]][-1:] or [CALL]
         mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))

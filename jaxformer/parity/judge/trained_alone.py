@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch
-from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.capture.module_paths import parameters_of
 from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, Error, rms
 from jaxformer.parity.record.reference import Reference
@@ -68,7 +68,8 @@ def row_around(rows: list[Module], name: str, torch: bool) -> int:
     """The number of that row; the call's where no module is around."""
     paths = [(module.torch if torch else module.jax).replace("the model", "") for module in rows]
     name = name.removeprefix("params.")
-    return max((i for i, path in enumerate(paths) if below(name, path)), key=lambda i: len(paths[i]), default=len(rows) - 1)
+    around = (i for i, path in enumerate(paths) if parameters_of(path, [name]))
+    return max(around, key=lambda i: len(paths[i]), default=len(rows) - 1)
 
 
 FREEZES, LEAVES_OUT, HAS = (

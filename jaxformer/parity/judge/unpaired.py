@@ -2,7 +2,7 @@
 
 from jaxformer.parity.capture.attention_calls import is_attention
 from jaxformer.parity.capture.call_sites import ATTENTION
-from jaxformer.parity.capture.module_paths import below, last
+from jaxformer.parity.capture.module_paths import last, parameters_of
 from jaxformer.parity.report.summarize import say_names
 from jaxformer.parity.run.trace import Traced
 
@@ -25,16 +25,11 @@ def unpaired_taps(traced: Traced) -> list[str]:
         shown = [str(site) for site, record in traced.reference.calls.items() if is_attention(site, record)]
         free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in paired]
         said.append(f"where torch has {', '.join(say_names(free, shown)) or 'no softmax'}")
-    bare = [site for site in taps if last(site.path) not in ATTENTION and not holds(traced, site.path)]
+    bare = [site for site in taps if last(site.path) not in ATTENTION and not parameters_of(site.path, traced.parameters)]
     if bare:
         names = ", ".join(say_names([str(site) for site in bare], every))
         said.append(f"since no parameter of jax's is called {names}: name a tap as its parameters are named{such(traced)}")
     return said
-
-
-def holds(traced: Traced, path: str) -> bool:
-    """Whether parameters of jax's are of this name, or lie below it."""
-    return any(name == path or below(name, path) for name in traced.parameters)
 
 
 def such(traced: Traced) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.parity.capture.call_records import Trace, arrays_in, replaced
-from jaxformer.parity.capture.call_sites import ArrayKey, Site
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.torch_hooks import watch_torch
 from jaxformer.parity.numerics.crops import part_of
 from jaxformer.parity.numerics.float64 import torch_float64
@@ -28,7 +28,8 @@ def gradients_from(
     model, tensors = thawed(copy.deepcopy(source.module).double()).eval(), tensors_of(reference.inputs, torch.float64)
     observer = Cut(reference.calls, sending, cut)
     with torch.enable_grad(), torch_float64(), watch_torch(model, observer):
-        source.call(model, *tensors)
+        output = source.call(model, *tensors)
+    observer.leave(CALL, output)
     leaves = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     found = torch.autograd.grad(observer.total, list(leaves.values()), allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, map(host, found), strict=True))

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from jaxformer.convert.rules import Family, weights_of
 from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.capture.module_paths import ancestors, below, depth, last, parent
+from jaxformer.parity.capture.module_paths import ancestors, below, depth, last, parameters_of, parent
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 
@@ -164,8 +164,8 @@ def _modules_around(names: Iterable[str]) -> set[str]:
 
 def whole_tensors(path: str, parameters: Mapping[str, str]) -> frozenset[str]:
     """torch's names of what a JAX module holds; none, if it holds only a part of one that torch packs."""
-    inside = {theirs for name, theirs in parameters.items() if below(name, path)}
-    outside = {theirs for name, theirs in parameters.items() if not below(name, path)}
+    own = {*parameters_of(path, parameters)}
+    inside, outside = ({theirs for name, theirs in parameters.items() if (name in own) == held} for held in (True, False))
     return frozenset() if inside & outside else frozenset(inside)
 
 

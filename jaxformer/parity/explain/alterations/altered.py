@@ -1,5 +1,6 @@
 """What may be otherwise in torch's code."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -33,14 +34,18 @@ class Dial(NamedTuple):
     """With '{}' where the number stands."""
     start: float
     """torch's."""
-    inside: Callable[[float], Inside]
+    inside: Callable[[Any], Inside]
     sure: bool = False
     """Whether it is searched for even where a small change of it does not lead to jax's array."""
     seeds: tuple[float, ...] = ()
     """Where the search begins, if torch has no such number."""
+    absent: bool = False
+    """Whether None may stand for it, as infinity: that leaves it out, or is another number to the code that reads it."""
 
     def at(self, value: float, said: str) -> Alteration:
         """With one number."""
+        if self.absent and math.isinf(value):
+            return Alteration(self.torch, self.jax.format("left out"), lambda: self.inside(None))
         return Alteration(self.torch, self.jax.format(said), lambda: self.inside(value))
 
 

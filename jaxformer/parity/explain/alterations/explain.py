@@ -1,5 +1,6 @@
 """The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""
 CLEAR = 100
 """How many times smaller than the difference a residual is, at least."""
+ORDINARY = 30
+"""So many times torch's number one may be that stands where torch's code reads None."""
 PLAINEST = ("left out", "leaves it out", "operand alone")
 """How alterations end that only leave something out."""
 
@@ -153,8 +156,16 @@ def tried(
         return (str(alteration), residual, 0.0) if residual <= limit else None
     if not np.isfinite(jax).all():
         return None  # a number cannot be solved for
+    without = off(array(rerun, alteration.at(math.inf, ""), effort), jax) if alteration.absent else math.inf
     found = solved(lambda x: array(rerun, alteration.at(x, ""), effort), alteration, torch, jax, limit)
+    if without <= limit and not (found and is_ordinary(found[0], alteration.start)):
+        found = math.inf, without
     return (str(alteration.at(found[0], say(found[0]))), found[1], found[0]) if found and found[1] <= limit else None
+
+
+def is_ordinary(number: float, torchs: float) -> bool:
+    """Whether it may be meant, beside torch's number: a cap that nothing reaches is none."""
+    return torchs != 0 and 1 / ORDINARY <= abs(number / torchs) <= ORDINARY
 
 
 def array(rerun: Rerun, alteration: Alteration, effort: Effort) -> np.ndarray | None:

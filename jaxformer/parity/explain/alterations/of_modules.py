@@ -82,8 +82,7 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
         return replaced(owner, attribute, other)
 
     if isinstance(value, float):
-        yield Alteration(f"{path} {value:.9g}", f"{path} left out", lambda: inside(None))
-        yield Dial(f"{path} {value:.9g}", f"{path} {{}}", value, inside, sure=True)
+        yield Dial(f"{path} {value:.9g}", f"{path} {{}}", value, inside, sure=True, absent=True)
     elif isinstance(value, bool):
         yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
     elif isinstance(value, int):
