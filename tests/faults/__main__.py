@@ -22,7 +22,11 @@ PROMISES: dict[str, tuple[str, int, Callable[[int, Path], list[str]]]] = {
     "first": ("SIGKILL before and in the first save: the same command goes on, with the same bits", 20, kills.first_saves),
     "full": ("a disk that is or gets full, or cannot be written: one line; with room it goes on", 12, full_disks),
     "processes": ("one of two processes killed, stopped, stuck, raising ...: all end in 60 s, go on alike", 9, groups.deaths),
-    "flips": ("one bit of a run, a saved model, a checkpoint or a file of torch: refused, warned of, or without meaning", 200, files.flips),
+    "flips": (
+        "one bit of a run, a saved model, a checkpoint or a file of torch: refused, warned of, or without meaning",
+        200,
+        files.flips,
+    ),
     "cuts": ("the end of one such file is missing: the same", 400, files.cuts),
     "swaps": ("another run's file or folder in the place of one, or a pipe: the same", 100, files.swaps),
     "pickles": ("a hostile pickle in one of three containers: refused, nothing executed", 30, files.pickles),

@@ -14,6 +14,7 @@ from jaxformer.parity.judge.blame import resolved
 from jaxformer.parity.judge.divided_work import with_open_borders
 from jaxformer.parity.judge.draws import with_draws
 from jaxformer.parity.judge.module_table import table
+from jaxformer.parity.judge.one_scale import with_scale_behind_a_tap
 from jaxformer.parity.judge.statistics import without_later
 from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
@@ -122,7 +123,7 @@ class Comparison:
     def traced(self) -> Traced:
         """The JAX model's runs in float64."""
         wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
-        return with_open_borders(trace(self.reference, self.candidate, **wanted))
+        return with_scale_behind_a_tap(with_open_borders(trace(self.reference, self.candidate, **wanted)))
 
     @cached_property
     def rows(self) -> list[Module]:

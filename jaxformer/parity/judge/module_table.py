@@ -35,8 +35,9 @@ def table(traced: Traced) -> list[Module]:
     held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
     ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
     differ = {site: differing(own[site]) for site in ordered if site in wrong}
-    scales = one_scale(differ)
-    blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in scales])
+    scales = {**one_scale(differ), **traced.scales}
+    known = {*scales, *(scale.behind for scale in scales.values())}
+    blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in known])
     blame.causes |= {scale.behind: scale.says for scale in scales.values()}
     rows = []
     for site in ordered:

@@ -1,27 +1,23 @@
-"""A scale that one side has inside of a module, and the other one behind it, where the two are nearly one number: the module is
+"""A scale that one side has inside of a module, and the other one behind it, where the two are not one number: the module is
 right, and the number is not torch's, as of a root that is rounded to bfloat16."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 
 from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.explain.alterations.altered import Dial
+from jaxformer.parity.explain.alterations.numbers import solved
 from jaxformer.parity.explain.constants import say
 from jaxformer.parity.explain.factor import SMALLER, factor_between, round_number
-from jaxformer.parity.numerics.metrics import EXPLAINED
-from jaxformer.parity.run.isolated import Mismatch
+from jaxformer.parity.numerics.metrics import EXPLAINED, over
+from jaxformer.parity.run.isolated import Isolated, Mismatch
+from jaxformer.parity.run.trace import Scale, Traced
 
 NEAR = 2.0**-7
 """How far the two may be apart, as a part of them: as far as bfloat16 rounds."""
-
-
-class Scale(NamedTuple):
-    """Of what a module gives."""
-
-    behind: Site
-    """jax's call whose code has it."""
-    says: str
 
 
 def one_scale(wrong: Mapping[Site, list[Mismatch]]) -> dict[Site, Scale]:
@@ -45,8 +41,49 @@ def scaled(name: str, inner: Mismatch, outer: Mismatch) -> str:
     if not own or not torchs or max(residual for _, residual in both) > EXPLAINED:
         return ""
     torchs, jaxs = round_number(torchs / own), round_number(jaxs)
-    if not EXPLAINED < abs(jaxs / torchs - 1) <= NEAR:
-        return ""
+    return said(name, torchs, jaxs) if EXPLAINED < abs(jaxs / torchs - 1) <= NEAR else ""
+
+
+def said(name: str, torchs: float, jaxs: float) -> str:
+    """In words."""
     types = (np.dtype(kind).name for kind in SMALLER if float(np.asarray(torchs).astype(kind)) == jaxs)
     rounded = next((f", that rounded to {kind}" for kind in types), "")
     return f"torch multiplies {name} by {say(torchs)}; jax by {say(jaxs)}{rounded}"
+
+
+def with_scale_behind_a_tap(traced: Traced) -> Traced:
+    """Where a tap shows torch's array but for a factor, and taps behind it differ: the scale of jax's code in between is solved
+    for, and they are judged without it."""
+    taps = {*traced.normal_run.taps}
+    wrong = [each for found, each in traced.values if over(found, "activation") and each.place and each.place.site in taps]
+    for i, inner in enumerate(wrong):
+        behind = [each for each in wrong[i + 1 :] if each.reader == inner.reader]
+        if behind and inner.child is None and (found := _solved(traced, inner, behind)):
+            return found
+    return traced
+
+
+def _solved(traced: Traced, inner: Mismatch, behind: list[Mismatch]) -> Traced | None:
+    own, residual = factor_between(inner.jax, inner.torch)
+    if not own or residual > EXPLAINED or abs(own - 1) <= EXPLAINED:
+        return None
+    torchs, most = round_number(1 / own), max(behind, key=lambda each: traced.off(each).relative)
+
+    def given(scale: float) -> Isolated:
+        return traced.given({inner.place: inner.torch / scale} if inner.place else {})
+
+    def run(scale: float) -> np.ndarray | None:
+        return next(each.jax for each in given(scale).mismatches if each.place == most.place) if scale else None
+
+    dial = Dial("", "", torchs, nullcontext, sure=True)
+    if (found := solved(run, dial, most.jax, most.torch, EXPLAINED)) is None or abs(found[0] / torchs - 1) <= EXPLAINED:
+        return None
+    isolated, first = given(found[0]), behind[0]
+    left = {each.place for each in isolated.mismatches if over(traced.off(each), "activation")}
+    if left & {first.place, most.place} or not left <= {each.place for _, each in traced.values}:
+        return None
+    kept = {each.place: each for each in (inner, first)}
+    values = [kept.get(each.place, each) for each in isolated.mismatches]
+    back = [each for each in isolated.gradient_mismatches if not each.place or each.place.site != inner.owner]
+    scale = Scale(first.owner, said(str(inner.owner), torchs, found[0]))
+    return replace(traced, isolated=replace(isolated, mismatches=values, gradient_mismatches=back), scales={inner.owner: scale})

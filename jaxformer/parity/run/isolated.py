@@ -93,12 +93,16 @@ class Isolation:
         """One pass."""
         return self._isolated(program, program.run(orders, opened), opened)
 
-    def sent_from(self, orders: Mapping[ArrayKey, Order], places: Container[ArrayKey]) -> Isolated:
-        """What comes back from these places alone: 0 wherever no gradient of theirs comes."""
-        cotangents = {
-            place: array if place in places else np.zeros_like(array) for place, array in self.program.given.cotangents.items()
-        }
-        program = replace(self.program, given=self.program.given._replace(cotangents=cotangents))
+    def sending(self, program: PatchedProgram, places: Container[ArrayKey]) -> PatchedProgram:
+        """One in which gradients come back from these places alone: they are 0 wherever none of theirs comes."""
+        every = program.given.cotangents
+        cotangents = {place: array if place in places else np.zeros_like(array) for place, array in every.items()}
+        return replace(program, given=program.given._replace(cotangents=cotangents))
+
+    def given(self, orders: Mapping[ArrayKey, Order], values: Mapping[ArrayKey, np.ndarray]) -> Isolated:
+        """A pass with these arrays in place of torch's."""
+        given = self.program.given._replace(values={**self.program.given.values, **values})
+        program = replace(self.program, given=given)
         return self._isolated(program, program.run(orders, {}), {})
 
     def _isolated(self, program: PatchedProgram, found: PatchedRun, opened: Mapping[ArrayKey, bool]) -> Isolated:

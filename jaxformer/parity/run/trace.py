@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,10 +38,19 @@ from jaxformer.parity.run.pair_modules import (
     without_helpers,
     without_uneven_gradients,
 )
+from jaxformer.parity.run.patched_program import PatchedProgram
 from jaxformer.parity.run.turned_axes import in_usual_orders
 from jaxformer.pytree import is_weight, named_leaves
 
 WHERE = "jax in float64"
+
+
+class Scale(NamedTuple):
+    """Of what a call gives: one side multiplies by it inside, the other one behind."""
+
+    behind: Site
+    """jax's call whose code has it."""
+    says: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,8 @@ class Traced:
     """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()
     """jax's calls on both sides of these borders."""
+    scales: Mapping[Site, Scale] = field(default_factory=dict)
+    """Of jax's calls that are right, but for a scale that torch's have inside; jax's code behind them has another number."""
     draws: DrawPairs | None = None
     """In training mode: what both sides draw."""
     no_gradients: ParityError | None = None
@@ -113,7 +124,7 @@ class Traced:
     @cached_property
     def borders(self) -> set[ArrayKey]:
         """torch's arrays that are put in place of jax's."""
-        places = (mismatch.place for mismatch in self.isolated.mismatches)
+        places = (mismatch.place for mismatch in self.isolated.mismatches if mismatch.place not in self.opened)
         return {place._replace(site=self.pairs[place.site]) for place in places if place}
 
     @cached_property
@@ -191,7 +202,21 @@ class Traced:
 
     def sent_from(self, places: Container[ArrayKey]) -> Isolated:
         """The pass in which gradients come back from these places alone."""
-        return jax_float64(self.tables)(saying(WHERE)(self.isolation.sent_from))(self.isolated.orders, places)
+        judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
+        return judged(self.isolation.sending(self.program, places), self.isolated.orders, dict.fromkeys(self.opened, True))
+
+    def given(self, values: Mapping[ArrayKey, np.ndarray]) -> Isolated:
+        """The pass with these arrays in place of torch's."""
+        return jax_float64(self.tables)(saying(WHERE)(self.isolation.given))(self.isolated.orders, values)
+
+    @cached_property
+    def program(self) -> PatchedProgram:
+        """In which the borders that are open may be."""
+        return (
+            jax_float64(self.tables)(self.isolation.compiled)(self.opened, gradients=True)
+            if self.opened
+            else self.isolation.program
+        )
 
     def again(self, borders: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
         """A pass in which jax's arrays stay at those of the borders that are True; it is compiled once."""
