@@ -118,8 +118,8 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
     plain = kind_by_kind(rerun)
     several = (
         *(plain, states(rerun), plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
-        *(of_layers.readings_of(rerun), limits(rerun)),
-        itertools.chain(behind_operations(rerun), numbers(rerun), of_places.moved(rerun)),
+        *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
+        itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
     return (of_everywhere.alterations_of(rerun), 1), (in_turns(*several), 1)
 
