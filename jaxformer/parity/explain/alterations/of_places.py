@@ -102,9 +102,11 @@ def moved_together(torch_says: str, jax_says: str, every: list[Callable[[], Insi
 
 
 def moved(rerun: Rerun) -> Iterator[Alteration]:
-    """A module that keeps a shape, as a norm does, before or behind another one, behind a sum, or on one of its parts."""
-    sums = sums_in(rerun)
-    for name, module in norms(rerun).items():
+    """A module that keeps a shape, as a norm, left out, before or behind another one, behind a sum, or on one of its parts."""
+    sums, those = sums_in(rerun), norms(rerun)
+    for name, module in those.items():  # elsewhere is nowhere, if that comes behind the array
+        yield Alteration(f"{name} as it is", f"{name} left out", partial(replaced, module, "forward", its_input))
+    for name, module in those.items():
         says = f"{name} where it is"
         for total in sums:
             for where, at in (("behind", None), ("on the first operand of", 0), ("on the second operand of", 1)):

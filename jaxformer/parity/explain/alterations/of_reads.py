@@ -25,8 +25,8 @@ JOINING = ("cat", "concat", "stack")
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     """The plain ones first."""
-    given = [*given_in(rerun), *parts_in(rerun.operations)]
-    made = [*made_in(rerun.operations)]
+    given = [*given_in(rerun), *parts_in(rerun.listed)]
+    made = [*made_in(rerun.listed)]
     yield from instead_of_it(rerun, [*given, *made])
     for operation in rerun.operations:
         if len(operation.runs) == 1:

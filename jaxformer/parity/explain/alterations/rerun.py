@@ -99,9 +99,16 @@ class Rerun:
         return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
 
     @cached_property
-    def operations(self) -> "list[Operation]":
+    def listed(self) -> "list[Operation]":
         """Of its code, in their order, until the array is made."""
         return self._listed()
+
+    @cached_property
+    def operations(self) -> "list[Operation]":
+        """Those of them that the array depends on."""
+        from jaxformer.parity.explain.alterations.that_matter import those_that_matter
+
+        return those_that_matter(self, self.listed)
 
     @cached_property
     def every_operation(self) -> "list[Operation]":
@@ -121,7 +128,7 @@ class Rerun:
         """Of one run: its operations, large ones for several."""
         from jaxformer.parity.explain.alterations.operations import entries
 
-        runs = ((operation.is_inner, run.output) for operation in self.operations for run in operation.runs)
+        runs = ((operation.is_inner, run.output) for operation in self.listed for run in operation.runs)
         return BEGINNING + sum((INNER if inner else 1) + entries(output) / LARGE for inner, output in runs)
 
     @contextmanager

@@ -1,0 +1,64 @@
+"""Which operations an array depends on: no change of another one can give jax's. So a search in much code is one in little."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.rerun import Rerun
+
+PUSHED = 1e-3
+"""How far entries are moved, as a part of their mean size and one."""
+
+
+def those_that_matter(rerun: Rerun, operations: list[Operation]) -> list[Operation]:
+    """By halves: what is pushed together and changes nothing is left out. Those are kept that cannot be pushed."""
+    if (array := rerun.array()) is None:
+        return operations
+    pushed = [each for each in operations if is_pushed(each)]
+    left = {each.place for each in pushed} - {each.place for each in among(rerun, pushed, array)}
+    return [each for each in operations if each.place not in left]
+
+
+def among(rerun: Rerun, operations: list[Operation], array: np.ndarray, *, surely: bool = False) -> list[Operation]:
+    """Those of a list; `surely` if there is one."""
+    if not operations or not (surely or changes(rerun, operations, array)):
+        return []
+    if len(operations) == 1:
+        return operations
+    half = len(operations) // 2
+    first = among(rerun, operations[:half], array)
+    return [*first, *among(rerun, operations[half:], array, surely=not first)]
+
+
+def changes(rerun: Rerun, operations: list[Operation], array: np.ndarray) -> bool:
+    """Whether the array is another one with all of them pushed."""
+    try:
+        found = rerun.array(Altered({each.place: push for each in operations}))
+    except Exception:  # a model refuses in its own ways
+        return True
+    return found is None or not np.array_equal(found, array)
+
+
+def is_pushed(operation: Operation) -> bool:
+    """Whether its output can be another one, and is all that it changes: it writes to nothing that it is given."""
+    name = getattr(operation.function, "__name__", "_")
+    writes = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
+    return not writes and all(isinstance(run.output, torch.Tensor) and may_be_pushed(run.output) for run in operation.runs)
+
+
+def may_be_pushed(x: torch.Tensor) -> bool:
+    """Whole numbers that are all the same may only stand as they are."""
+    return x.is_floating_point() or x.dtype == torch.bool or bool((x != x.flatten()[:1]).any())
+
+
+def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
+    """Every entry otherwise: what a norm takes away would change nothing. Whole numbers keep their range."""
+    output = function(*args, **kwargs)
+    if output.dtype == torch.bool:
+        return ~output
+    if not output.is_floating_point():
+        return output.flatten().roll(1).view(output.shape)
+    way = torch.cos(torch.arange(output.numel(), dtype=output.dtype)).view(output.shape)
+    return output + PUSHED * (1 + output.abs().nan_to_num(0, 0, 0).clamp(max=1e3).mean()) * way
