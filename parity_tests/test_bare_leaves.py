@@ -42,7 +42,8 @@ def rms(w, name, x):
 
 def jaxs(w, ids, bug=""):
     x = tap("table", w["table"][ids]) * {"scale": 3.25, "rounded": 3.484375}.get(bug, SCALE)
-    h = jnp.tanh(tap("up", rms(w, "norm", x) @ w["up_w"] + w["up_b"]))
+    normed = rms(w, "norm", x)
+    h = jnp.tanh(tap("up", (x if bug == "unused" else normed) @ w["up_w"] + w["up_b"]))
     x = (0 if bug == "residual" else x) + tap("down", h @ w["wdown"] + w["bdown"] * (2 if bug == "bias" else 1))
     logits = rms(w, "last", x) @ w["table"].T
     return logits if bug == "cap" else 2 * jnp.tanh(logits / 2)
@@ -75,6 +76,10 @@ def test_another_scale_behind_a_tap_is_one_difference(bug, says):
     found = report(bug)
     assert found.verdict.startswith(f"DIFFERENT: norm: torch multiplies table by {SCALE}; jax by {says}"), str(found)
     assert [module.jax for module in found.diverging] == ["norm"]
+
+
+def test_a_norm_that_nothing_reads_is_left_out_and_not_elsewhere():
+    assert "up: torch norm as it is; jax norm left out" in report("unused").verdict
 
 
 def test_parameters_by_the_name_of_a_tap():

@@ -8,9 +8,6 @@ import torch
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
-PUSHED = 1e-3
-"""How far entries are moved, as a part of their mean size and one."""
-
 
 def those_that_matter(rerun: Rerun, operations: list[Operation]) -> list[Operation]:
     """By halves: what is pushed together and changes nothing is left out. Those are kept that cannot be pushed."""
@@ -54,11 +51,12 @@ def may_be_pushed(x: torch.Tensor) -> bool:
 
 
 def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
-    """Every entry otherwise: what a norm takes away would change nothing. Whole numbers keep their range."""
+    """Every entry otherwise, since a norm takes away what is the same for all; and far, since a choice may not see a little.
+    Whole numbers keep their range."""
     output = function(*args, **kwargs)
     if output.dtype == torch.bool:
         return ~output
     if not output.is_floating_point():
         return output.flatten().roll(1).view(output.shape)
     way = torch.cos(torch.arange(output.numel(), dtype=output.dtype)).view(output.shape)
-    return output + PUSHED * (1 + output.abs().nan_to_num(0, 0, 0).clamp(max=1e3).mean()) * way
+    return output + (1 + output.abs().nan_to_num(0, 0, 0).clamp(max=1e3).mean()) * way

@@ -1,0 +1,28 @@
+"""Operations that an array depends on, and those that cannot change it."""
+
+import torch
+
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey
+from jaxformer.parity.explain.alterations.reruns import rerun_of
+from jaxformer.parity.record.reference import run_torch
+from parity_tests.helpers import noise
+
+
+class Torch(torch.nn.Module):
+    def forward(self, x):
+        unused = x.exp().mean()
+        chosen = x.sin().topk(2).indices.flip(-1)
+        kept = torch.zeros_like(x)
+        kept[:, 1:] = x[:, 1:].cos()
+        allowed = x.abs() > 0.1
+        self.last = unused.sqrt()
+        return torch.nn.functional.layer_norm(torch.where(allowed, kept, 3.0) + 2 * x, (7,)).gather(1, chosen)
+
+
+def test_what_changes_nothing_is_left_out():
+    reference = run_torch(Torch(), (noise(5, 7, seed=1),), watch=True, gradients=False)
+    rerun = rerun_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
+    assert rerun.begin()
+    listed, left = ([each.name for each in those] for those in (rerun.listed, rerun.operations))
+    assert {*listed} - {*left} == {"exp", "mean", "sqrt"}
+    assert {"sin", "topk", "flip", "cos", "abs", "gt", "where", "mul", "layer_norm", "gather"} <= {*left}
