@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
+from jaxformer.parity.numerics.grouped_products import grouped_product, is_grouped_product
 from jaxformer.parity.numerics.host_operations import on_host
 from jaxformer.parity.numerics.torch_operations import torch_operations
 from jaxformer.pytree import is_weight
@@ -103,7 +104,7 @@ def torch_float64() -> Iterator[None]:
     def in_float64(operation: Any, args: tuple[Any, ...], how: Mapping[str, Any]) -> Any:
         if isinstance(dtype := how.get("dtype"), torch.dtype):
             how = {**how, "dtype": wider.get(dtype, dtype)}
-        return operation(*args, **how)
+        return grouped_product(*args) if is_grouped_product(operation, args) else operation(*args, **how)
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
