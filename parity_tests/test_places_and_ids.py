@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
@@ -93,6 +94,54 @@ def test_causes_in_places_and_rows(name):
     report = compare(theirs, weights, (X,), call_jax=lambda w, x: grid(w, x, name), checks=("local",), tier="A")
     assert (report.status == "equal") == (not name), str(report)
     assert not name or BUGS[name] in report.diverging[0].cause, str(report)
+
+
+class TorchNormed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(D, D), torch.nn.LayerNorm(D)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch = TorchNormed()
+
+    def forward(self, x):
+        return (self.branch(x) + x).tanh()
+
+
+class Normed(nnx.Module):
+    def __init__(self, theirs):
+        rngs = nnx.Rngs(0)
+        self.linear, self.norm = nnx.Linear(D, D, rngs=rngs), nnx.LayerNorm(D, epsilon=1e-5, rngs=rngs)
+        self.linear.kernel[...] = jnp.asarray(theirs.linear.weight.detach().numpy().T)
+        self.norm.scale[...] = jnp.asarray(theirs.norm.weight.detach().numpy())
+        for ours, bias in ((self.linear, theirs.linear.bias), (self.norm, theirs.norm.bias)):
+            ours.bias[...] = jnp.asarray(bias.detach().numpy())
+
+    def __call__(self, x):
+        return self.norm(self.linear(x))
+
+
+class Block(nnx.Module):
+    """Without its residual connection."""
+
+    def __init__(self, theirs):
+        self.branch = Normed(theirs.branch)
+
+    def __call__(self, x):
+        return jnp.tanh(self.branch(x))
+
+
+def test_a_norm_inside_of_a_branch_is_not_elsewhere():
+    theirs = excite(TorchBlock().eval(), seed=1)
+    cause = compare(theirs, Block(theirs), (X,), checks=("local",), tier="A").diverging[0].cause
+    assert "torch computes `self.branch(x) + x`" in cause
+    assert "jax has its first operand alone" in cause
 
 
 class TorchWaves(torch.nn.Module):

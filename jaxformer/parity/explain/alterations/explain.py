@@ -1,7 +1,9 @@
 """The search: torch's code with one thing altered, the plain ones first, until it gives jax's array."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from jaxformer.parity.explain.alterations.elsewhere import elsewhere
 from jaxformer.parity.explain.alterations.fits import Fit, also, is_new, said
 from jaxformer.parity.explain.alterations.losses import is_certain
 from jaxformer.parity.explain.alterations.numbers import off, solved
+from jaxformer.parity.explain.alterations.operations import LITTLE, Altered
 from jaxformer.parity.explain.alterations.order import every, kinds, until_refused
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.constants import say
@@ -76,7 +79,7 @@ def first_found(
                 hints.setdefault("as if", fits[0])
             elif is_new(fits[0], found):
                 fit = Fit(*fits[:2], Found(rerun.owner, *alteration[:2], fits[2]), others.gives)
-                if (known := as_a_fact(rerun, alteration, fit.says, jax, limit, effort)) != fit.says:
+                if (known := as_a_fact(rerun, alteration, fit, jax, limit, effort)) != fit.says:
                     vague.append(fit._replace(says=known))
                 else:
                     (found if fit.residual <= EXPLAINED else rounded).append(fit)
@@ -87,12 +90,20 @@ def first_found(
     return [each for each in best if each.gives == best[0].gives]
 
 
-def as_a_fact(rerun: Rerun, alteration: Alteration | Dial, says: str, jax: np.ndarray, limit: float, effort: Effort) -> str:
+def as_a_fact(rerun: Rerun, alteration: Alteration | Dial, fit: Fit, jax: np.ndarray, limit: float, effort: Effort) -> str:
     """What is said, 'as if' where a number that was tried is not the only one that fits, as of a window beyond the text, or of
     what is rounded to whole numbers."""
-    if not any(off(array(rerun, each, effort), jax) <= limit for each in beside(rerun, alteration)):
-        return says
-    return also(says, alteration)
+    altered = numbered(alteration, fit.found.number)
+    others = itertools.chain(beside(rerun, alteration), nudged(altered))
+    return also(fit.says, altered) if any(off(array(rerun, each, effort), jax) <= limit for each in others) else fit.says
+
+
+def nudged(alteration: Alteration) -> Iterator[Alteration]:
+    """The same with a little more or less of what it computes: where that gives as much, it is rounded to whole numbers, or
+    something is chosen by it."""
+    if isinstance(inside := alteration.inside(), Altered):
+        for part in (LITTLE, -LITTLE):
+            yield Alteration(*alteration[:2], partial(inside.nudged, part))
 
 
 def beside(rerun: Rerun, alteration: Alteration | Dial) -> Iterator[Alteration]:
@@ -129,8 +140,8 @@ def first_known(
             if (residual := off(array(rerun, altered, effort), jax)) <= limit:
                 others = elsewhere(rerun, altered, limit)
                 if not others.contradicts:
-                    says = as_a_fact(rerun, alteration, str(altered), jax, limit, effort)
-                    return [Fit(says, residual, Found(rerun.owner, *alteration[:2], number), others.gives)]
+                    fit = Fit(str(altered), residual, Found(rerun.owner, *alteration[:2], number), others.gives)
+                    return [fit._replace(says=as_a_fact(rerun, alteration, fit, jax, limit, effort))]
     return []
 
 

@@ -48,13 +48,17 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
 
 
 def of_weights(core: Core) -> Iterator[Alteration | Dial]:
-    """Masks that come late or are weak, another axis, something else added to the scores."""
+    """Another scale, masks that come late or are weak, another axis, something else added to the scores."""
     _, added, kept = core.parts
     torch_says = f"computes {core.softmax.source}"
 
     def by(says: str, weigh: weighing.Weigh) -> Alteration:
         return Alteration(torch_says, says, lambda: core.with_weights(weigh))
 
+    def scaled(c: float) -> Inside:
+        return core.with_weights(lambda scores, added, seen: weighing.softmax(c * scores, added, seen))
+
+    yield Dial(torch_says, "has {} times its scores", 1.0, scaled)
     if bool((~kept & kept.any(-1, keepdim=True)).any()):
         yield by("masks behind the softmax", weighing.masked_behind)
         for says, way in (("has {} for masked scores", weighing.filled), ("has {} on masked scores", weighing.lowered)):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
 from jaxformer.parity.explain.alterations.of_modules import held, replaced
@@ -119,7 +120,15 @@ def moved(rerun: Rerun) -> Iterator[Alteration]:
 def norms(rerun: Rerun) -> dict[str, Any]:
     """Modules that keep a shape, by their names."""
     every = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
-    return dict([(name, each) for name, each in every.items() if keeps_a_shape(each)][:MOST_MODULES])
+    those = [(name, each) for name, each in every.items() if keeps_a_shape(each) and runs(rerun, full_path(rerun, name))]
+    return dict(those[:MOST_MODULES])
+
+
+def runs(rerun: Rerun, path: str) -> bool:
+    """Whether a module runs again with the call's own code, and not inside of a call whose output stays."""
+    made = rerun.place.site.path
+    around = (each.path for each in rerun.borders if below(path, each.path) and below(each.path, path_of(rerun)))
+    return all(each == made or below(made, each) for each in around)
 
 
 def full_path(rerun: Rerun, name: str) -> str:

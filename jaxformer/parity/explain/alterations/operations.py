@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from typing import Any
 from unittest import mock
@@ -28,6 +29,8 @@ OPENED = (functional.multi_head_attention_forward,)
 """Functions of torch's that compute several things."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
 """Where modules of torch's do."""
+LITTLE = 1e-4
+"""A part of each entry."""
 LONGEST = 60
 """Characters of the source that are shown."""
 
@@ -186,12 +189,41 @@ class Listing(TorchFunctionMode):
         return output
 
 
+def is_real(x: Any) -> bool:
+    """Whether it is a tensor of real numbers."""
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwargs: Any, number: int) -> Any:
+    """What is computed with every entry a little off, by parts that differ. Whole numbers made of real ones are as they are;
+    TypeError where nothing is real."""
+    x = compute(function, args, kwargs, number)
+    parts = list(x) if isinstance(x, (tuple, list)) else [x]
+    if not any(map(is_real, parts)):
+        if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(is_real, args)):
+            return x
+        raise TypeError("only real numbers may be a little off")
+    off = [more(each, part) if is_real(each) else each for each in parts]
+    if all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), off, parts)):
+        raise TypeError("zeros and infinities are never a little off")
+    return off if isinstance(x, (tuple, list)) else off[0]
+
+
+def more(x: torch.Tensor, part: float) -> torch.Tensor:
+    """Each entry by another part of it."""
+    return x * (1 + part * (2 + torch.cos(torch.arange(x.numel(), dtype=x.dtype)))).view(x.shape)
+
+
 class Altered(TorchFunctionMode):
     """Inside, operations at these places compute something else."""
 
     def __init__(self, altered: Mapping[Place, Compute]) -> None:
         super().__init__()
         self.altered, self.runs = altered, Counter[Place]()
+
+    def nudged(self, part: float) -> "Altered":
+        """The same, a little off."""
+        return Altered({place: partial(a_little_more, compute, part) for place, compute in self.altered.items()})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -90,9 +90,7 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
     """Where there is time for all of them."""
     return (
         (states(rerun), 1),
-        (of_masks.alterations_of(rerun), 1),
-        (of_rotations.alterations_of(rerun), 1),
-        (of_attention.alterations_of(rerun), 1),
+        *named(rerun),
         (of_layers.readings_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
         (of_places.alterations_of(rerun), 2),
@@ -107,21 +105,19 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
 
 def turns(rerun: Rerun) -> tuple[Kind, ...]:
     """Where there is not."""
-    known = (
-        of_masks.alterations_of(rerun),
-        of_rotations.alterations_of(rerun),
-        of_attention.alterations_of(rerun),
-        of_children.alterations_of(rerun),
-        of_places.alterations_of(rerun),
-        of_siblings.alterations_of(rerun),
-    )
+    known = (of_children.alterations_of(rerun), of_places.alterations_of(rerun), of_siblings.alterations_of(rerun))
     plain = kind_by_kind(rerun)
     several = (
         *(plain, states(rerun), plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
         *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
-    return (of_everywhere.alterations_of(rerun), 1), (in_turns(*several), 1)
+    return (of_everywhere.alterations_of(rerun), 1), *named(rerun), (in_turns(*several), 1)
+
+
+def named(rerun: Rerun) -> tuple[Kind, ...]:
+    """Few, and those that everyone has a name for."""
+    return (of_masks.alterations_of(rerun), 1), (of_rotations.alterations_of(rerun), 1), (of_attention.alterations_of(rerun), 1)
 
 
 def states(rerun: Rerun) -> Alterations:
