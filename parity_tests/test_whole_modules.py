@@ -54,7 +54,7 @@ class PlusOne(Children):
 
 class Floors(Children):
     def forward(self, x):
-        return self.b(self.a(x) * (1 + (torch.arange(T) * 1.3)[:, None].long()))
+        return self.b(self.a(x) * (1 + (torch.arange(T) * 1.1 + 0.45)[:, None].long()))
 
 
 class Scaled(torch.nn.Linear):
@@ -153,8 +153,13 @@ def test_a_number_left_out_acts_in_no_steps():
 
 
 def test_what_is_rounded_and_not_cut_off():
-    module = compared(Floors, lambda m, x: m.b(m.a(x) * (1 + jnp.round(jnp.arange(T) * 1.3)[:, None])))
-    assert "jax rounds to the nearest whole number" in module.cause
+    module = compared(Floors, lambda m, x: m.b(m.a(x) * (1 + jnp.round(jnp.arange(T) * 1.1 + 0.45)[:, None])))
+    assert "jax rounds to the nearest whole number (" in module.cause
+
+
+def test_of_few_numbers_that_are_rounded_others_fit_too():
+    module = compared(Floors, lambda m, x: m.b(m.a(x) * (1 + jnp.ceil(jnp.arange(T) * 1.1 + 0.45)[:, None])))
+    assert "jax as if takes the next larger whole number, others fit too" in module.cause
 
 
 def test_a_scale_that_stands_elsewhere_is_accused_where_its_number_is_wrong():

@@ -1,6 +1,7 @@
 """The operations of torch's functions: which there are, where they stand in the source, and how they are altered."""
 
 import linecache
+import math
 import os
 import sys
 from collections import Counter
@@ -195,18 +196,23 @@ def is_real(x: Any) -> bool:
 
 
 def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwargs: Any, number: int) -> Any:
-    """What is computed with every entry a little off, by parts that differ. Whole numbers made of real ones are as they are;
-    TypeError where nothing is real."""
+    """What is computed with every entry a little off, by parts that differ, or, for whole numbers made of real ones, with each
+    of these a tenth off; TypeError where nothing is real."""
     x = compute(function, args, kwargs, number)
     parts = list(x) if isinstance(x, (tuple, list)) else [x]
     if not any(map(is_real, parts)):
         if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(is_real, args)):
-            return x
+            return compute(function, tuple(tenth_more(each, part) if is_real(each) else each for each in args), kwargs, number)
         raise TypeError("only real numbers may be a little off")
     off = [more(each, part) if is_real(each) else each for each in parts]
     if all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), off, parts)):
         raise TypeError("zeros and infinities are never a little off")
     return off if isinstance(x, (tuple, list)) else off[0]
+
+
+def tenth_more(x: torch.Tensor, part: float) -> torch.Tensor:
+    """Each entry a tenth off, to the side of the part, but whole numbers."""
+    return torch.where(x == x.round(), x, x + math.copysign(0.1, part))
 
 
 def more(x: torch.Tensor, part: float) -> torch.Tensor:
