@@ -18,7 +18,8 @@ from jaxformer.parity.capture.module_paths import ancestors, below, last, parent
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.reruns import rerun_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
-from jaxformer.parity.numerics.metrics import as_float64
+from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
+from jaxformer.parity.run.gradients_of_weights import of_own_weights
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
@@ -60,7 +61,8 @@ class Difference:
     jax: np.ndarray
     torch: np.ndarray
     kind: str = "value"
-    """'value', 'scores' or 'weights' (attention's), 'statistic' (a running one), or 'gradient'."""
+    """'value', 'scores' or 'weights' (attention's), 'statistic' (a running one), 'gradient', or 'gradients': of one of several
+    weights that differ."""
     evidence: Evidence = field(default_factory=Evidence)
     what: str = ""
     """Of a gradient: which it is."""
@@ -87,8 +89,8 @@ def difference_of(traced: Traced, mismatch: Mismatch, *, gradient: bool, near: b
     not looked at."""
     both, owner, calls = (mismatch.jax, mismatch.torch), traced.pairs[mismatch.owner], traced.reference.calls
     if gradient:
-        backward = partial(backward_of, traced, mismatch)
-        return Difference(*both, "gradient", what=mismatch.what, hints=traced.hints, backward=backward)
+        backward, kind = partial(backward_of, traced, mismatch), "gradients" if several_differ(traced, mismatch) else "gradient"
+        return Difference(*both, kind, what=mismatch.what, hints=traced.hints, backward=backward)
     if mismatch.owner in traced.valid:
         evidence = Evidence(scores=calls[scores_of(owner)].output[:1])
         return Difference(*both, last(owner.path), evidence, forced=scores_of(mismatch.owner) in traced.valid)
@@ -135,15 +137,27 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Ite
             yield rerun
 
 
-def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
-    """torch's call that sends a gradient back, to run again; None of a weight's, and where torch is not at hand."""
-    if mismatch.place is None or traced.reference.source is None:
-        return None
-    from jaxformer.parity.explain.alterations.stopped import Backward
+def several_differ(traced: Traced, mismatch: Mismatch) -> bool:
+    """Of a weight: whether others of the same call have other gradients too."""
+    if mismatch.place is not None:
+        return False
+    ours, theirs = of_own_weights(traced, mismatch.owner)
+    return sum(distance(ours[name], theirs[name]) > EXPLAINED for name in theirs) > 1
 
+
+def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
+    """torch's call that sends a gradient back, to run again; None where torch is not at hand."""
+    if traced.reference.source is None:
+        return None
+    from jaxformer.parity.explain.alterations.stopped import Backward, flat
+
+    owner, borders = traced.pairs[mismatch.owner], traced.borders
+    if mismatch.place is None:
+        ours, theirs = of_own_weights(traced, mismatch.owner)
+        return Backward(traced.reference, owner, tuple(theirs), borders, flat(ours.values()), flat(theirs.values()))
     site, part, number = mismatch.place
     place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
-    return Backward(traced.reference, traced.pairs[mismatch.owner], place, traced.borders)
+    return Backward(traced.reference, owner, place, borders, mismatch.jax, mismatch.torch)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

@@ -82,7 +82,7 @@ def explain_stops(difference: Difference) -> str:
         return ""
     from jaxformer.parity.explain.alterations.stopped import explain_stopped
 
-    return explain_stopped(backward, difference.torch, difference.jax, difference.hints)
+    return explain_stopped(backward, difference.hints)
 
 
 EXPLAINERS = (
@@ -90,7 +90,8 @@ EXPLAINERS = (
     Explainer("a variance in one pass", ("value",), "f", explain_cancelled),
     Explainer("another attention", (SCORES, WEIGHTS), "f", explain_attention),
     Explainer("a factor of a gradient, or rows without one", ("gradient",), "f", explain_gradient),
-    Explainer("a gradient that stops in torch's code", ("gradient",), "f", explain_stops),
+    Explainer("a gradient that stops in torch's code", ("gradient", "gradients"), "f", explain_stops),
+    Explainer("a factor of one gradient, or rows without one", ("gradients",), "f", explain_gradient),
     Explainer("another running statistic", (STATISTIC,), "f", explain_running),
     Explainer("axes in another order", ("value",), "", explain_axes),
     Explainer("shifted ids", ("value",), "iu", explain_ids),

@@ -9,13 +9,13 @@ from jaxformer.parity.explain.explainers import cause_of
 from jaxformer.parity.explain.float32 import may_be_float32
 from jaxformer.parity.explain.formulas.attention import split
 from jaxformer.parity.judge.behind_taps import Blame
-from jaxformer.parity.judge.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.judge.handed_on import is_handed_on
 from jaxformer.parity.judge.one_scale import one_scale
 from jaxformer.parity.judge.sent_by_wrong import without_consequences
 from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
 from jaxformer.parity.report.data import Module
+from jaxformer.parity.run.gradients_of_weights import own_gradients, weight_gradients
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.pair_modules import holder
 from jaxformer.parity.run.trace import Traced

@@ -6,9 +6,9 @@ its place.
 """
 
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
-from jaxformer.parity.judge.gradients_of_weights import Arrays, in_layers, own_gradients, weight_gradients
 from jaxformer.parity.numerics.metrics import Error, over
 from jaxformer.parity.record.partial_gradients import gradients_from
+from jaxformer.parity.run.gradients_of_weights import Arrays, in_layers, own_gradients, weight_gradients
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 

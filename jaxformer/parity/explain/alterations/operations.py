@@ -190,7 +190,7 @@ class Listing(TorchFunctionMode):
         return output
 
 
-def is_real(x: Any) -> bool:
+def of_reals(x: Any) -> bool:
     """Whether it is a tensor of real numbers."""
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
@@ -200,11 +200,11 @@ def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwarg
     of these a tenth off; TypeError where nothing is real."""
     x = compute(function, args, kwargs, number)
     parts = list(x) if isinstance(x, (tuple, list)) else [x]
-    if not any(map(is_real, parts)):
-        if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(is_real, args)):
-            return compute(function, tuple(tenth_more(each, part) if is_real(each) else each for each in args), kwargs, number)
+    if not any(map(of_reals, parts)):
+        if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(of_reals, args)):
+            return compute(function, tuple(tenth_more(each, part) if of_reals(each) else each for each in args), kwargs, number)
         raise TypeError("only real numbers may be a little off")
-    off = [more(each, part) if is_real(each) else each for each in parts]
+    off = [more(each, part) if of_reals(each) else each for each in parts]
     if all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), off, parts)):
         raise TypeError("zeros and infinities are never a little off")
     return off if isinstance(x, (tuple, list)) else off[0]

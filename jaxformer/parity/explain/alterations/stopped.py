@@ -1,10 +1,12 @@
 """Where in torch's code a gradient would have to stop, to come back as jax's does."""
 
 import copy
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ import torch
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.torch_hooks import watch_torch
 from jaxformer.parity.explain.alterations.altered import Alteration
-from jaxformer.parity.explain.alterations.of_operations import instead, is_real
-from jaxformer.parity.explain.alterations.operations import Listing, Operation
+from jaxformer.parity.explain.alterations.of_gradients import stops, usual
+from jaxformer.parity.explain.alterations.operations import Altered, Listing
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import distance, host
 from jaxformer.parity.record.partial_gradients import Cut
@@ -34,10 +36,13 @@ class Backward:
 
     reference: Reference
     owner: Site
-    place: ArrayKey
-    """Whose gradient it is: of its own input, or of what a call inside of it gives."""
+    place: ArrayKey | tuple[str, ...]
+    """Whose gradient it is: of its own input, of what a call inside of it gives, or of its weights, by their names."""
     borders: set[ArrayKey]
     """Where jax and torch have the same arrays; no gradient goes through them."""
+    jax: np.ndarray
+    """What jax sends back, of several weights one behind the other, as torch has their axes; and torch."""
+    torch: np.ndarray
 
     @cached_property
     def model(self) -> Any:
@@ -53,9 +58,19 @@ class Backward:
         made = {ArrayKey(self.owner, "output", i) for i in range(len(reference.calls[self.owner].output))}
         observer = _Inside(Cut(reference.calls, given | made, self.borders), self.owner, altered)
         with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
-            reference.source.call(model, *tensors_of(reference.inputs, torch.float64))
-        leaf = observer.cut.leaves[self.place]
-        return host(torch.autograd.grad(observer.cut.total, leaf, allow_unused=True, materialize_grads=True)[0])
+            observer.enter(CALL, ())
+            observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))
+        if one := isinstance(self.place, ArrayKey):
+            leaves = [observer.cut.leaves[self.place]]
+        else:
+            leaves = [model.get_parameter(name) for name in self.place]
+        found = torch.autograd.grad(observer.cut.total, leaves, allow_unused=True, materialize_grads=True)
+        return host(found[0]) if one else flat(map(host, found))
+
+
+def flat(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """One behind the other."""
+    return np.concatenate([np.ravel(each) for each in arrays])
 
 
 class _Inside:
@@ -63,8 +78,6 @@ class _Inside:
 
     def __init__(self, cut: Cut, owner: Site, altered: AbstractContextManager[Any] | None):
         self.cut, self.owner, self.altered, self.stack = cut, owner, altered or nullcontext(), ExitStack()
-        if owner == CALL:
-            self.stack.enter_context(self.altered)
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         arguments = self.cut.enter(site, arguments)
@@ -78,67 +91,41 @@ class _Inside:
         return self.cut.leave(site, output)
 
 
-def explain_stopped(backward: Backward, torchs: np.ndarray, jaxs: np.ndarray, hints: dict[Any, Any]) -> str:
+def explain_stopped(backward: Backward, hints: dict[Any, Any]) -> str:
     """'torch computes `y.mean((2, 3))` (net.py:8); jax stops its gradient'; '' where that is not why.
 
     `hints` has what explained other modules, and how many calls are left.
     """
     known, listing = hints.setdefault("stops", set()), Listing()
-    if distance(backward.gradient(listing), torchs) > NEAR:
+    if distance(backward.gradient(listing), backward.torch) > NEAR:
         return ""
-    every = [each for operation in listing.operations.values() for each in stops(operation)]
-    for alteration in sorted(every, key=lambda each: each[:2] not in known):
+
+    def off(several: Sequence[Alteration]) -> float:
+        """How far torch's gradient is from jax's with all of these."""
         hints["calls for stops"] = hints.get("calls for stops", MOST_CALLS) - len(backward.reference.calls)
         if hints["calls for stops"] < 0:
-            break
+            return math.inf
         try:
-            residual = distance(backward.gradient(alteration.inside()), jaxs)
+            return distance(backward.gradient(at_once(several)), backward.jax)
         except REFUSED:
-            continue
-        if residual <= NEAR:
-            known.add(alteration[:2])
-            return f"{alteration} (residual {residual:.0e})"
+            return math.inf
+
+    operations = [*listing.operations.values()]
+    often = [*itertools.chain.from_iterable(map(usual, operations))]
+    alone = sorted(itertools.chain.from_iterable(map(stops, operations)), key=lambda each: each[:2] not in known)
+    both = ([*beside, each] for beside in subsets(often) for each in alone)
+    for several in itertools.chain(subsets(often), ([each] for each in alone), both):
+        if (residual := off(several)) <= NEAR:
+            known |= {each[:2] for each in several}
+            return f"{'; beside it, '.join(map(str, several))} (residual {residual:.0e})"
     return ""
 
 
-def stops(operation: Operation) -> Iterator[Alteration]:
-    """Of one operation."""
-    if operation.name in STATISTICS:
-        for says, which in (("mean and variance", (0, 1)), ("variance", (1,)), ("mean", (0,))):
-            stop = partial(STATISTICS[operation.name], which)
-            yield instead(operation, f"stops the gradient of its {says}", lambda f, a, k, n, stop=stop: stop(*a, **k))
-    if not is_real(operation):
-        return
-    yield instead(operation, "stops its gradient", lambda f, a, k, n: f(*a, **k).detach())
-    floats = [i for i, x in enumerate(operation.args[:3]) if isinstance(x, torch.Tensor) and x.is_floating_point()]
-    for i in floats if len(floats) > 1 else ():
-        says = f"stops the gradient of its {('first', 'second', 'third')[i]} operand"
-        yield instead(operation, says, lambda f, a, k, n, i=i: f(*a[:i], a[i].detach(), *a[i + 1 :], **k))
+def subsets(several: Sequence[Alteration]) -> Iterator[list[Alteration]]:
+    """All of them but the empty one, the smaller ones first."""
+    return (list(some) for n in range(1, len(several) + 1) for some in itertools.combinations(several, n))
 
 
-def stopped_batch_norm(which: tuple[int, ...], x: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Any:
-    """By the statistics of the batch."""
-    held = dict(zip(("weight", "bias", "training", "momentum", "eps"), others, strict=False)) | named
-    if not held.get("training"):
-        raise ValueError("running statistics have no gradient")
-    axes, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
-    weight, bias = (each if each is None else each.reshape(shape) for each in (held.get("weight"), held.get("bias")))
-    return normed(which, x, axes, weight, bias, held.get("eps", 1e-5))
-
-
-def stopped_layer_norm(which: tuple[int, ...], x: Any, shape: Any, *others: Any, **named: Any) -> Any:
-    """Over the last axes."""
-    held = dict(zip(("weight", "bias", "eps"), others, strict=False)) | named
-    return normed(which, x, [*range(-len(shape), 0)], held.get("weight"), held.get("bias"), held.get("eps", 1e-5))
-
-
-def normed(which: tuple[int, ...], x: Any, axes: list[int], weight: Any, bias: Any, eps: float) -> Any:
-    """With the gradient of some of its statistics stopped."""
-    mean, variance = x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)
-    mean, variance = (each.detach() if i in which else each for i, each in enumerate((mean, variance)))
-    y = (x - mean) / (variance + eps).sqrt()
-    return (y if weight is None else y * weight) + (0 if bias is None else bias)
-
-
-STATISTICS = {"batch_norm": stopped_batch_norm, "layer_norm": stopped_layer_norm}
-"""Of norms that are one operation."""
+def at_once(several: Sequence[Alteration]) -> Altered:
+    """Inside, all of these are altered, each of one operation."""
+    return Altered({place: compute for each in several for place, compute in vars(each.inside())["altered"].items()})

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxformer.convert.rules import gradients_to_torch, to_jax
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parameters_of
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, Error, error, rms
@@ -23,20 +23,33 @@ def weight_gradients(traced: Traced, ours: Arrays) -> list[tuple[Error, Mismatch
     """How far `ours` are from torch's, each of the innermost call around at whose end torch's array stands: the code up to
     there has torch's gradient."""
     noise = NULL_GRADIENT * rms(gradients_of_weights(traced).values())
-    seen = (site for site in traced.pairs if site != CALL and site not in traced.unfit)
-    sites = sorted(seen, key=lambda site: len(site.path))
-    first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
-    names = traced.parameters
-    own = {site: {*parameters_of(site.path, names)} for site in first}
+    names, owner = traced.parameters, owners(traced)
     mismatches = []
     for name, array in in_layers(traced, gradients_of_weights(traced)).items() if ours else ():
         if names.get(name) in traced.reference.frozen:
             continue
-        owner = [site for site in first if name in own[site]][-1:] or [CALL]
-        mismatch = Mismatch(owner[0], None, f"gradient of {name}", ours[name], array)
+        mismatch = Mismatch(owner.get(name, CALL), None, f"gradient of {name}", ours[name], array)
         moved = traced.rounding_of(mismatch.owner).get(ArrayKey.gradient(names.get(name, name)), EXACT)
         mismatches.append((error(mismatch.jax, mismatch.torch, noise, moved), mismatch))
     return mismatches
+
+
+def owners(traced: Traced) -> dict[str, Site]:
+    """The innermost call around each JAX parameter at whose end torch's array stands, if there is one."""
+    seen = (site for site in traced.pairs if site != CALL and site not in traced.unfit)
+    sites = sorted(seen, key=lambda site: len(site.path))
+    first = [site for site in sites if site.call == min(each.call for each in sites if each.path == site.path)]
+    return {name: site for site in first for name in parameters_of(site.path, traced.parameters)}
+
+
+def of_own_weights(traced: Traced, site: Site) -> tuple[Arrays, Arrays]:
+    """jax's gradients of what a call alone has, each from the code of its owner, and torch's; by torch's names."""
+    owner, own, others = owners(traced), set[str](), set[str]()
+    for ours, theirs in traced.parameters.items():
+        (own if owner.get(ours, CALL) == site else others).add(theirs)
+    found = gradients_to_torch(traced.isolated.weights, traced.rules, traced.reference.weights)
+    torchs = {name: array for name, array in gradients_of_weights(traced).items() if name in own - others}
+    return {name: found[name] for name in torchs}, torchs
 
 
 def own_gradients(traced: Traced, weights: Any) -> Arrays:
