@@ -18,14 +18,14 @@ Group = list[tuple[str, Any]]
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the module, and of those inside of it that jax has not, the plain ones first."""
-    left_out, settings, _ = kinds()
+    left_out, settings, _ = kinds(rerun)
     yield from of_all(rerun, left_out, settings)
     yield from of_modules.taken_for(rerun.module)
 
 
 def readings_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """How the same modules may read their tensors."""
-    yield from of_all(rerun, kinds()[2])
+    yield from of_all(rerun, kinds(rerun)[2])
 
 
 def of_all(rerun: Rerun, *several: Kind) -> Iterator[Alteration | Dial]:
@@ -39,16 +39,17 @@ def of_all(rerun: Rerun, *several: Kind) -> Iterator[Alteration | Dial]:
 def of_one(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of layers that are alike, of one of them alone."""
     groups = [group for group in alike(rerun) if len(group) > 1]
-    for kind in kinds():
+    for kind in kinds(rerun):
         for name, module in (each for group in groups for each in group):
             yield from kind(module, name)
 
 
-def kinds() -> tuple[Kind, Kind, Kind]:
-    """What is left out, then settings, then how a tensor is read."""
+def kinds(rerun: Rerun) -> tuple[Kind, Kind, Kind]:
+    """What is left out, then settings, a configuration's with the first module that has it, then how a tensor is read."""
+    first: dict[int, str] = {}
     return (
         lambda module, name: of_modules.readings(module, name, WAYS[:1]),
-        lambda module, name: of_modules.settings(module, name, set()),
+        lambda module, name: of_modules.settings(module, name, rerun.read, first),
         lambda module, name: of_modules.readings(module, name, WAYS[1:]),
     )
 

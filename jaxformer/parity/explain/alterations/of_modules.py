@@ -1,6 +1,6 @@
 """What may be otherwise in torch's modules: their settings, and what they read as their parameters."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import permutations
@@ -51,14 +51,14 @@ MOST_ALIKE = 3
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 
 
-def settings(module: Any, name: str, seen: set[int]) -> Iterator[Alteration | Dial]:
-    """Its plain attributes, and those of its configuration, which is not `seen` yet."""
+def settings(module: Any, name: str, read: Container[tuple[int, str]], first: dict[int, str]) -> Iterator[Alteration | Dial]:
+    """Its plain attributes that are read, and those of its configuration, if it is the first that has this one; `first` has the
+    names of these, by the ids of configurations."""
     for owner in (module, getattr(module, "config", None)):
-        if owner is None or id(owner) in seen:
+        if owner is None or first.setdefault(id(owner), name) != name:
             continue
-        seen.add(id(owner))
         for attribute, value in list(vars(owner).items()):
-            if not attribute.startswith("_") and attribute not in IGNORED:
+            if not attribute.startswith("_") and attribute not in IGNORED and (id(owner), attribute) in read:
                 yield from of_attribute(owner, attribute, value, name)
     for attribute, child in module._modules.items():
         if child is not None and is_activation(child):
@@ -87,7 +87,7 @@ def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[
         yield Alteration(f"{path} {value}", f"{path} {not value}", lambda: inside(not value))
     elif isinstance(value, int):
         usual = USUAL_SIZES if value > 1 and isinstance(owner, torch.nn.Module) else ()
-        for other in dict.fromkeys((value - 1, value + 1, 1, 2 * value, *usual)):
+        for other in dict.fromkeys(each for each in (value - 1, value + 1, 1, 2 * value, *usual) if each != value):
             near = tuple(partial(inside, each) for each in (other - 1, other + 1) if each != value)
             yield Alteration(f"{path} {value}", f"{path} {other}", partial(inside, other), near)
     elif isinstance(value, tuple) and value and all(type(each) is int for each in value):

@@ -23,6 +23,7 @@ from jaxformer.parity.explain.alterations import (
     of_norms,
     of_operands,
     of_operations,
+    of_packing,
     of_pads,
     of_pairs,
     of_parts,
@@ -64,6 +65,7 @@ OF_EACH = 65
 PARTS = (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS)
 SEVERAL = (
     of_parts.copies,
+    of_packing.alterations_of,
     of_routing.alterations_of,
     of_scales.alterations_of,
     of_biases.alterations_of,

@@ -111,6 +111,13 @@ class Rerun:
         return those_that_matter(self, self.listed)
 
     @cached_property
+    def read(self) -> frozenset[tuple[int, str]]:
+        """Attributes of modules and configurations that its code reads: whose, by its id, and their names."""
+        from jaxformer.parity.explain.alterations.that_are_read import those_that_are_read
+
+        return those_that_are_read(self)
+
+    @cached_property
     def every_operation(self) -> "list[Operation]":
         """Those behind the array too."""
         with self.to_the_end():
