@@ -8,6 +8,7 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.numbers import off
+from jaxformer.parity.explain.alterations.operations import Altered
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EXPLAINED
@@ -24,20 +25,22 @@ class Elsewhere(NamedTuple):
 
 def elsewhere(rerun: Rerun, alteration: Alteration, limit: float) -> Elsewhere:
     """Of all arrays that jax has too: of the code of the module that gives the array, or else of the whole call. Another layer
-    may run the same line, and be right."""
+    may run the same line, and be right; but no other code may read the same weight or setting, and be right."""
+    inside = alteration.inside()
     try:
-        before, after = rerun.everywhere(), rerun.everywhere(alteration.inside())
+        before, after = rerun.everywhere(), rerun.everywhere(inside)
     except Exception:  # a model refuses in its own ways: code behind the array may not go on with it
         return Elsewhere(frozenset({rerun.place}), False)
     gives, contradicts = {rerun.place}, False
     for place, array in before.items():
         jax = rerun.compared[place]
         alike = jax.shape == array.shape and jax.dtype.kind == array.dtype.kind
-        if not alike or place == rerun.place or place not in after or is_anothers(place, rerun):
+        anothers = is_anothers(place, rerun)
+        if not alike or place == rerun.place or place not in after or (anothers and isinstance(inside, Altered)):
             continue
         if is_jaxs(after[place], jax, limit):
             gives.add(place)
-        elif off(after[place], array) > EXPLAINED:
+        elif off(after[place], array) > EXPLAINED and not (anothers and off(array, jax) > EXPLAINED):
             contradicts = True
     return Elsewhere(frozenset(gives), contradicts)
 

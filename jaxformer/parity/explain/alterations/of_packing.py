@@ -32,7 +32,7 @@ class Packed(NamedTuple):
 def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
     """Slices in another order; parts in groups."""
     taken = [*slices(operations)]
-    for packed in taken:
+    for packed in (*taken, *alike(taken)):
         for order in [*itertools.permutations(range(len(packed.sizes)))][1:]:
             says = f"has its parts packed in the order {', '.join(map(str, order))}"
             yield Alteration(f"computes {packed.source}", says, partial(packed.inside, partial(in_order, packed, order)))
@@ -41,6 +41,21 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
         for groups in [each for each in range(2, most + 1) if most % each == 0][:MOST_GROUPS]:
             says = f"has them packed in {groups} groups" if groups < max(packed.sizes) else "has one entry of each in turns"
             yield Alteration(f"computes {packed.source}", says, partial(packed.inside, partial(in_groups, packed, groups)))
+
+
+def alike(several: list[Packed]) -> Iterator[Packed]:
+    """All those with blocks of the same sizes, as the rotated part and the rest of queries and of keys."""
+    found: dict[tuple[int, ...], list[Packed]] = {}
+    for each in several:
+        found.setdefault((each.axis, *each.sizes), []).append(each)
+    for first, *others in found.values():
+        if others:
+            yield first._replace(source=f"{first.source}, everywhere", inside=partial(everywhere, [first, *others]))
+
+
+def everywhere(several: list[Packed], cut: Cut) -> Altered:
+    """Inside, all of them are cut out otherwise."""
+    return Altered({place: compute for each in several for place, compute in each.inside(cut).altered.items()})
 
 
 def in_order(packed: Packed, order: tuple[int, ...], x: torch.Tensor) -> list[torch.Tensor]:

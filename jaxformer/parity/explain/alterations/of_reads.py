@@ -10,9 +10,9 @@ from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.numbers import NEARLY, off
 from jaxformer.parity.explain.alterations.of_operands import MOST_BEFORE, ORDINALS, same
-from jaxformer.parity.explain.alterations.of_operations import instead, with_operand
+from jaxformer.parity.explain.alterations.of_operations import instead, is_real, with_operand
 from jaxformer.parity.explain.alterations.of_places import keeps_a_shape
-from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 Arrays = list[tuple[str, torch.Tensor]]
@@ -93,6 +93,36 @@ def read_instead(operation: Operation, arrays: Arrays) -> Iterator[Alteration]:
             for says, other in fitting(x, arrays):
                 read = partial(with_operand, i, lambda x, other=other: other.clone())
                 yield instead(operation, f"reads {says} for its {ORDINALS[i]} operand", read)
+
+
+def last_in_sums(operations: list[Operation]) -> Iterator[Alteration]:
+    """For an operand of a sum in every layer, what another operation gave last."""
+    sums = [each for each in operations if each.name == "add" and len(each.runs) > 1 and has_two(each)]
+    for total in sums:
+        fit = [each for each in operations if is_real(each) and each.output.shape == total.output.shape]
+        runs = {id(each): [run.number for run in each.runs if run.number < total.run.number] for each in fit}
+        for other in sorted((each for each in fit if runs[id(each)]), key=lambda each: runs[id(each)][-1])[-MOST_BEFORE:]:
+            for i in range(2):
+                if not same(other.output, total.args[i]):
+                    says = f"reads what {other.source} gave last for its {ORDINALS[i]} operand"
+                    yield Alteration(f"computes {total.source}", says, partial(with_last, total, i, other))
+
+
+def has_two(operation: Operation) -> bool:
+    """Whether it adds two arrays of one shape."""
+    shapes = [tuple(x.shape) for x in operation.args[:2] if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    return shapes == [tuple(operation.output.shape)] * 2 and len(shapes[0]) > 1
+
+
+def with_last(total: Operation, i: int, other: Operation) -> Altered:
+    """Inside, an operand of one is what the other gave."""
+    gave: dict[str, torch.Tensor] = {}
+
+    def kept(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        gave["last"] = function(*args, **kwargs)
+        return gave["last"].clone()
+
+    return Altered({other.place: kept, total.place: partial(with_operand, i, lambda _: gave["last"])})
 
 
 def parts_instead(operation: Operation, arrays: Arrays) -> Iterator[Alteration]:

@@ -25,6 +25,8 @@ from jaxformer.parity.explain.alterations.rotary_tables import (
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
 WHOLE = 1e-6
+PARTS = (2, 4, 0.5, 0.25)
+"""Of the units that torch rotates, as a port that rotates the whole of a head."""
 STEPS = {"one position later": 1, "one position earlier": -1}
 
 
@@ -66,6 +68,10 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         yield Alteration(f"rotary amplitude {size:.6g}", "rotary amplitude 1", lambda: rotary.given(amplitude))
     for says, other in other_positions(positions.long()):
         yield Alteration(placed, f"{name} positions {says}", lambda other=other: angles(other))
+    for width in PARTS if name == "rotary" else ():
+        other = int(width * rotary.width)
+        says = f"{rotary.width} units of a head rotated", f"{other} units of a head rotated"
+        yield Alteration(*says, lambda other=other: rotary.given(rotary.of_width(other)))
     for more in (1, -1) if name == "sinusoidal" else ():
         yield Alteration(placed, f"{name} positions {more:+d}", lambda more=more: angles(positions + more))
     yield Dial(placed, f"{name} positions times {{}}", 1.0, lambda c: angles(positions * c), sure=True)

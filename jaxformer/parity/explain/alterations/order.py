@@ -38,6 +38,7 @@ from jaxformer.parity.explain.alterations import (
     of_siblings,
     of_tables,
     of_twins,
+    of_wiring,
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Operation
@@ -95,6 +96,7 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
         *named(rerun),
         (of_layers.readings_of(rerun), 1),
         (of_children.alterations_of(rerun), 2),
+        (wiring(rerun), 1),
         (of_places.alterations_of(rerun), 2),
         (of_places.moved(rerun), 1),
         (of_everywhere.alterations_of(rerun), 1),
@@ -107,10 +109,10 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
 
 def turns(rerun: Rerun) -> tuple[Kind, ...]:
     """Where there is not."""
-    known = (of_children.alterations_of(rerun), of_places.alterations_of(rerun), of_siblings.alterations_of(rerun))
-    plain = kind_by_kind(rerun)
+    those = (of_children.alterations_of, wiring, of_places.alterations_of, of_siblings.alterations_of)
+    plain, known = kind_by_kind(rerun), itertools.chain.from_iterable(until_refused(each(rerun)) for each in those)
     several = (
-        *(plain, states(rerun), plain, in_several(rerun), plain, itertools.chain(*map(until_refused, known)), plain),
+        *(plain, states(rerun), known, plain, in_several(rerun), plain, known, plain),
         *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
@@ -120,6 +122,12 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
 def named(rerun: Rerun) -> tuple[Kind, ...]:
     """Few, and those that everyone has a name for."""
     return (of_masks.alterations_of(rerun), 1), (of_rotations.alterations_of(rerun), 1), (of_attention.alterations_of(rerun), 1)
+
+
+def wiring(rerun: Rerun) -> Alterations:
+    """Of what the parts of a layer read."""
+    yield from until_refused(of_wiring.alterations_of(rerun))
+    yield from of_reads.last_in_sums(rerun.operations)
 
 
 def states(rerun: Rerun) -> Alterations:

@@ -69,11 +69,16 @@ class Rotary:
         """Other tables, of angles `... T H/2`."""
         both = {"halves": torch.cat([angles, angles], -1), "neighbours": angles.repeat_interleave(2, -1)}
         full, size = both.get(layout or self.layout, angles), self.size if size is None else size
-        return (full.cos() * size).expand_as(self.cos), (full.sin() * size).expand_as(self.sin)
+        lead = self.cos.shape[:-1]
+        return (full.cos() * size).expand(*lead, -1), (full.sin() * size).expand(*lead, -1)
 
     def with_base(self, base: float) -> Tables:
         """Of plain rates."""
         return self.with_angles(self.positions[..., None] * plain_rates(self.width, base))
+
+    def of_width(self, width: int) -> Tables:
+        """For another part of a head, of plain rates."""
+        return self.with_angles(self.positions[..., None] * plain_rates(width, self.base))
 
     def laid_otherwise(self) -> Tables:
         """With the same angles, as the other pairs have them."""

@@ -17,8 +17,7 @@ def those_that_are_read(rerun: Rerun) -> frozenset[Attribute]:
         id(each): each for each in (*modules, *(getattr(module, "config", None) for module in modules)) if each is not None
     }
     read = set[Attribute]()
-    with watched([*owners.values()], read):
-        rerun.array()
+    rerun.array(watched([*owners.values()], read))
     return frozenset(read)
 
 
@@ -41,9 +40,10 @@ def watched(owners: list[Any], read: set[Attribute]) -> Iterator[None]:
 
 def noting(kind: type, read: set[Attribute]) -> type:
     """The same class, but that it notes what is read of its instances."""
+    inherited: Any = kind.__getattribute__
 
     def noted(self: Any, name: str) -> Any:
         read.add((id(self), name))
-        return kind.__getattribute__(self, name)
+        return inherited(self, name)
 
     return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__getattribute__": noted})
