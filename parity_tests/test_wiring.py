@@ -67,8 +67,8 @@ def ported(bug, parallel, taps):
 NAMES = ("first.weight", "second.weight", *(f"{name}.{part}" for name in ("attention", "mlp") for part in ("weight", "bias")))
 BUGS = {
     ("", False, False): "",
-    ("parallel", False, False): "torch gives layers.*.second what it does; jax gives it what the layer is given",
-    ("serial", True, False): "torch gives layers.*.second what it does; jax gives it that plus what attention gives",
+    ("parallel", False, False): "torch gives layers.*.second its own input; jax gives it what the layer is given",
+    ("serial", True, False): "torch gives layers.*.second its own input; jax gives it that plus what attention gives",
     ("normed", False, False): "gave last for its first operand",
     ("no residual", False, True): "torch computes `x + y` (test_wiring.py:26); jax has its second operand alone",
 }

@@ -74,10 +74,11 @@ def together_or_alone(group: Group, kind: Kind) -> Iterator[Alteration | Dial]:
         yield from kind(module, name)
         return
     starred = re.sub(r"\b\d+\b", "*", name)
-    for each in zip(*([*kind(module, starred)] for _, module in group), strict=False):
-        first = each[0]
-        if any(type(other) is not type(first) or said(other) != said(first) for other in each):
-            return
+    those = [{said(each): each for each in kind(module, starred)} for _, module in group]
+    for says, first in those[0].items():
+        each: Any = [other[says] for other in those if type(other.get(says)) is type(first)]
+        if len(each) < len(group):
+            continue
         if isinstance(first, Dial):
             yield first._replace(inside=lambda number, each=each: together(*(one.inside(number) for one in each)))
         else:

@@ -60,7 +60,7 @@ def source(child: str, seen: Seen) -> str:
     x = seen.given[child]
     makes = (name for name, y in seen.gave.items() if name != child and y.shape == x.shape and torch.equal(x, y))
     name = next(makes, None)
-    return "what it does" if name is None else f"what {name} gives"
+    return "its own input" if name is None else f"what {name} gives"
 
 
 def otherwise(layer: Any, child: str, seen: Seen) -> Iterator[tuple[str, Reads]]:
