@@ -172,7 +172,7 @@ BUGS = {
     "late queries": ({"queries": {"first": 1}}, "heads", "jax q_proj one position later"),
     "scale": ({"scale": D**-0.5}, "heads", "torch scaling 0.40824829; jax scaling 0.223606798 = 1/sqrt(20)"),
     "cap": ({"cap": 6.25}, "heads", "torch attn_logit_softcapping 5; jax attn_logit_softcapping 6.25"),
-    "no cap": ({"cap": None}, "heads", "jax attn_logit_softcapping left out"),
+    "no cap": ({"cap": None}, "heads", "torch computes `torch.tanh(attn_weights)` (modeling_gemma2.py:"),
     "wide": ({"window": 6}, "heads", "jax mask with a window of 6 keys for 5"),
     "leak": ({"ahead": 1}, "heads", "jax mask with one key more ahead"),
     "mixed pairs": (

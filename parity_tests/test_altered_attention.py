@@ -134,10 +134,7 @@ def sloped(p, x, valid, bug):
 MODULES = {"layer": (TorchLayer, layer), "shared": (TorchShared, shared), "sloped": (TorchSloped, sloped)}
 BUGS = {
     "layer: units first": "jax has the heads of queries and keys and values unit by unit",
-    (
-        "layer",
-        "packed by head",
-    ): "packs queries, keys and values by which of the 3, then by heads, then by units; jax packs them "
+    "layer: packed by head": "packs queries, keys and values by which of the 3, then by heads, then by units; jax packs them "
     "by heads, then by which of the 3",
     "layer: values for keys": "jax takes values for keys, keys for values",
     "layer: keys for queries": "jax takes keys for queries, queries for keys",
@@ -148,7 +145,7 @@ BUGS = {
     "layer: behind": "jax masks behind the softmax",
     "layer: weak": "jax has -7 for masked scores",
     "layer: queries": "jax has its softmax over queries",
-    "layer: scale": " there",
+    "layer: scale": "jax has 0.40824829 = 1/sqrt(6) times its scores",
     "layer: norm1 twice": "torch layer.norm2 in its place; jax layer.norm1 in the place of layer.norm2",
     "shared: first head": "`attn_output_weights.mean(dim=1)` (functional.py:",
     "shared: largest": "jax amax there",

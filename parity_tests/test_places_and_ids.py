@@ -83,7 +83,7 @@ BUGS = {
     "post": "before and after where they are; jax each behind its sum",
     "reverse": "torch layers in their order; jax layers from the last to the first",
     "exchanged": "torch layers in their order; jax layers 1 and 2 exchanged",
-    "one": "torch layers in their order; jax layers the first every time",
+    "one": "torch layers with weights of their own; jax layers with those of the first every time",
 }
 
 
@@ -169,7 +169,7 @@ def waves(weights, x, bug):
 WAVES = {
     "base": "torch sinusoidal base 10000; jax sinusoidal base 1234",
     "halves": "torch waves as it is; jax waves with halves for neighbours",
-    "tied": "torch head.weight as it is; jax mix.weight in its place",
+    "tied": "torch head in its place; jax mix in the place of head",
 }
 
 

@@ -34,7 +34,8 @@ MOST_CORES = 4
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """The plain ones first."""
-    found = [*cores(rerun.operations)][:MOST_CORES]
+    matter = {each.place for each in rerun.operations}
+    found = [core for core in cores(rerun.listed) if core.softmax.place in matter][:MOST_CORES]  # its values may not be read
     for core in found:
         yield from of_weights(core)
         yield from of_slopes(core, rerun.operations)
