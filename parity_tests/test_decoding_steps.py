@@ -117,6 +117,39 @@ def test_a_step_that_differs_is_named_though_the_prompt_is_the_same(bug):
     assert CAUSES[bug] in stage.says
 
 
+class Waves(torch.nn.Module):
+    """Its rates are a table in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(V, D)
+        self.register_buffer("rates", 10000.0 ** (-torch.arange(D) / D))
+
+    def forward(self, ids):
+        return (self.embed(ids) * (torch.arange(ids.shape[1])[:, None] * self.rates).cos()) @ self.embed.weight.T
+
+
+@pytest.mark.parametrize("base", [10000.0, 9999.0])
+def test_a_table_that_a_step_computes_outside_of_every_jit_is_torchs(base):
+    theirs = excite(Waves(), seed=0).eval()
+
+    def call(params, ids, start=0):
+        rates = base ** (-jnp.arange(D) / D)
+        table = params["embed.weight"]
+        return (table[ids] * jnp.cos((start + jnp.arange(ids.shape[1]))[:, None] * rates)) @ table.T
+
+    def decoding(params):
+        ids = yield call(params, PROMPT)
+        for step in range(STEPS):
+            ids = yield call(params, ids[:, None], PROMPT.shape[1] + step)[:, 0]
+
+    params = {"embed.weight": theirs.embed.weight.detach().numpy()}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        how = {"call_jax": call, "checks": ("forward",), "tier": "A", "generate": (torch_steps, decoding)}
+        report = compare(theirs, params, (PROMPT,), **how)
+    assert (report.stages[-1].status == "equal") == (base == 10000.0), str(report)
+
+
 def test_other_numbers_of_steps():
     assert stage_of(jax_steps(steps=STEPS - 1)).says == "torch took 4 steps, jax 3"
     assert stage_of(jax_steps(steps=STEPS + 2)).says == "torch took 4 steps, jax more"
