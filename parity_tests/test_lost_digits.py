@@ -89,3 +89,11 @@ def test_the_norm_is_named(mean, said):
 def test_without_it_both_are_equal():
     theirs = jf.excite(Torch(60), seed=0)
     assert jf.compare(theirs, Port(theirs, use_fast_variance=False), (noise(4, 7, 3),)).exit_code == 0
+
+
+def test_what_differs_in_float64_has_lost_no_digits():
+    theirs = jf.excite(Torch(0), seed=0)
+    ours = Port(theirs, use_fast_variance=False)
+    ours.norm.epsilon = 0.5
+    said = {stage.name: stage.says for stage in jf.compare(theirs, ours, (noise(4, 7, 3),)).stages}
+    assert said["float32"].endswith("; it is different in float64 too")

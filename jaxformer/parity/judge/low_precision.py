@@ -16,7 +16,7 @@ from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
-from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, rounding_ratio
+from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, over, rounding_ratio
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.report.data import Stage
@@ -53,11 +53,17 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
     try:
         used = max(check(f"output in {name}, {how}", output, torch, truth) for how, output in found.items())
     except ParityError as error:
-        place = rounding_place(comparison.traced) if name == "float32" else ""
-        return Result(Stage(name, "different", f"{error}{place}"))
+        return Result(Stage(name, "different", f"{error}{_why(name, comparison)}"))
     ratios = ", ".join(f"{rounding_ratio(output, torch, truth):.2f} {how}" for how, output in found.items())
     tokens = next_tokens(found[COMPILED], reference, name)
     return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}"))
+
+
+def _why(name: str, comparison: Comparison) -> str:
+    """Why the output is too far off: it is so in float64, or digits are lost somewhere."""
+    if any(over(row.propagated, "activation") for row in comparison.rows):
+        return "; it is different in float64 too"
+    return rounding_place(comparison.traced) if name == "float32" else ""
 
 
 def check_output32(reference: Reference, candidate: Candidate) -> float:

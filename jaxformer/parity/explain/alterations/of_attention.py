@@ -57,7 +57,7 @@ def of_weights(core: Core) -> Iterator[Alteration | Dial]:
         return Alteration(torch_says, says, lambda: core.with_weights(weigh))
 
     def scaled(c: float) -> Inside:
-        return core.with_weights(lambda scores, added, seen: weighing.softmax(torch.where(seen, c * scores, scores), added, seen))
+        return core.with_weights(lambda x, added, seen: weighing.softmax(torch.where(seen, c * x, x), added, seen))
 
     yield Dial(torch_says, "has {} times its scores", 1.0, scaled)
     if bool((~kept & kept.any(-1, keepdim=True)).any()):
