@@ -1,11 +1,14 @@
 """Several arrays that are packed in one: slices of a joint projection in another order, or packed in groups."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 from jaxformer.parity.compare import compare
+from jaxformer.parity.explain.types_and_axes import explain_ids
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 
@@ -85,11 +88,11 @@ HALVES = lambda y: jnp.split(y, 2, -1)  # noqa: E731
         (
             lambda y: in_order(y, (0, 2, 1)),
             HALVES,
-            "`y[..., :Q]` (test_packing.py:25) and the like; jax has its parts packed in the order 0, 2, 1",
+            "`y[..., :Q]` (test_packing.py:28) and the like; jax has its parts packed in the order 0, 2, 1",
         ),
         (lambda y: in_order(y, (1, 2, 0)), HALVES, "jax has its parts packed in the order 1, 2, 0"),
-        (in_groups, HALVES, "`y[..., :Q]` (test_packing.py:25) and the like; jax has them packed in 2 groups"),
-        (TORCHS, in_turns, "`self.gated(y).chunk(2, -1)` (test_packing.py:27); jax has one entry of each in turns"),
+        (in_groups, HALVES, "`y[..., :Q]` (test_packing.py:28) and the like; jax has them packed in 2 groups"),
+        (TORCHS, in_turns, "`self.gated(y).chunk(2, -1)` (test_packing.py:30); jax has one entry of each in turns"),
     ],
 )
 def test_another_packing(cut, halve, cause):
@@ -98,3 +101,56 @@ def test_another_packing(cut, halve, cause):
     report = compare(theirs, params, (X,), call_jax=ported(cut, halve), checks=("local", "forward"), tier="A")
     assert (report.exit_code == 0) == (not cause), str(report)
     assert not cause or cause in report.diverging[0].cause, str(report)
+
+
+class Modulated(torch.nn.Module):
+    """By six parts of one row, which a label chooses; and blocks of two by two that become a picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.label, self.six = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 6 * 12)
+
+    def forward(self, x, label):
+        a, b, c, d, e, f = self.six(self.label(label)).chunk(6, -1)
+        x = ((x * a + b).tanh() * c + d).tanh() * e + f
+        return torch.einsum("npqc->ncpq", x.reshape(len(x), 2, 2, 3))
+
+
+def modulated(bug):
+    def call(p, x, label):
+        label = jnp.minimum(label + 1, 4) if bug == "clipped" else label
+        row = p["label.weight"][label] @ p["six.weight"].T + p["six.bias"]
+        a, b, c, d, e, f = jnp.split(row, 6, -1)
+        a, d = (d, a) if bug == "parts" else (a, d)
+        x = jnp.tanh(jnp.tanh(x * a + b) * c + d) * e + f
+        if bug == "blocks":
+            return x.reshape(-1, 3, 2, 2)
+        return x.reshape(-1, 2, 2, 3).transpose(0, 3, 1, 2)
+
+    return call
+
+
+MODULATED = {
+    "": "",
+    "parts": "jax takes its parts 0 and 3 for one another",
+    "blocks": "jax splits axes 1 to 3 as if they were 3, 1, 2",
+    "clipped": "jax reads rows +1, clipped to those that there are",
+}
+
+
+@pytest.mark.parametrize("bug", MODULATED)
+def test_parts_of_many_and_blocks(bug):
+    theirs = excite(Modulated().eval(), seed=1)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    how = {"call_jax": modulated(bug), "call_torch": lambda m, x, i: m(x, i.long()), "checks": ("forward", "local"), "tier": "A"}
+    report = compare(theirs, params, (noise(4, 12, seed=2), np.array([0, 4, 2, 1])), **how)
+    assert (report.exit_code == 0) == (not bug), str(report)
+    assert MODULATED[bug] in report.verdict, str(report)
+
+
+def test_ids_that_are_clipped_at_a_border():
+    theirs = np.array([0, 3, 1, 2])
+    said = lambda ours: explain_ids(SimpleNamespace(jax=np.array(ours), torch=theirs))  # noqa: E731
+    assert said([1, 3, 2, 3]) == "jax looks up ids +1 from torch's, 3 at most"
+    assert said([0, 2, 0, 1]) == "jax looks up ids -1 from torch's, 0 at least"
+    assert said([3, 0, 2, 1]) == ""

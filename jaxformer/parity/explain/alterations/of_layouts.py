@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from jaxformer.parity.explain.alterations.of_children import path_of
 from jaxformer.parity.explain.alterations.of_modules import held
 from jaxformer.parity.explain.alterations.of_operations import MOST_AXES, RESHAPES, instead
 from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.other_functions import merged, split_in, split_otherwise
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 PARTS = (2, 3, 4)
@@ -30,6 +31,37 @@ AXES = {
     torch.nn.Conv3d: ("channels", "frames", "rows", "columns"),
 }
 """In which a patch's entries lie."""
+
+
+def orders(operation: Operation) -> Iterator[Alteration]:
+    """Axes in another order where they are merged or split."""
+    if operation.name not in RESHAPES or not isinstance(operation.output, torch.Tensor):
+        return
+    before, after = operation.args[0], operation.output
+    if 3 <= before.ndim <= MOST_AXES and after.ndim < before.ndim:
+        for order in [*itertools.permutations(range(1, before.ndim))][1:]:
+            says = f"merges the axes in the order {', '.join(map(str, (0, *order)))}"
+            yield instead(operation, says, partial(merged, (0, *order)))
+    for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
+        yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
+    for axes in split_axes(before.shape, after.shape):
+        for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
+            if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:
+                says = f"splits axes {axes[0]} to {axes[-1]} as if they were {', '.join(map(str, order))}"
+                yield instead(operation, says, partial(split_in, axes[0], order))
+
+
+def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
+    """Into which each axis is split."""
+    at = 0
+    for size in before:
+        end = at + 1
+        while end < len(after) and math.prod(after[at:end]) < size:
+            end += 1
+        if math.prod(after[at:end]) != size:
+            return
+        yield range(at, end)
+        at = end
 
 
 def shuffles(operation: Operation) -> Iterator[Alteration]:
@@ -124,4 +156,4 @@ def convolved(rerun: Rerun, site: Site, module: Any, kernel: torch.Tensor) -> An
     return rerun.given_outputs({site: module._conv_forward(rerun.inputs[site], kernel, module.bias)})
 
 
-KINDS = (shuffles, packings, merges)
+KINDS = (orders, shuffles, packings, merges)

@@ -20,11 +20,9 @@ from jaxformer.parity.explain.alterations.other_functions import (
     WINDOWED,
     corrected,
     in_order,
-    merged,
     of_windows,
     padded,
     shifted,
-    split_otherwise,
     with_operand,
 )
 
@@ -46,7 +44,7 @@ MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqu
 """Operations that compute nothing."""
 JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
 """Operations of two tensors, entry by entry."""
-MOST_AXES = 5
+MOST_AXES, MOST_PARTS = 5, 12
 SMALL = 0.01
 BESIDE = (0.99, 1.01)
 """How far a number is moved that may act in steps."""
@@ -253,6 +251,10 @@ def outputs(operation: Operation) -> Iterator[Alteration]:
         for order in [*itertools.permutations(range(len(x)))][1:] if len(x) < MOST_AXES else ():
             says = f"takes its parts in the order {', '.join(map(str, order))}"
             yield instead(operation, says, lambda f, a, k, n, order=order: in_order(f(*a, **k), order))
+        for one, other in itertools.combinations(range(len(x)), 2) if MOST_AXES <= len(x) <= MOST_PARTS else ():
+            order = [{one: other, other: one}.get(i, i) for i in range(len(x))]
+            says = f"takes its parts {one} and {other} for one another"
+            yield instead(operation, says, lambda f, a, k, n, order=order: in_order(f(*a, **k), order))
     elif x.dtype == torch.bool:
         yield instead(operation, "has the contrary", lambda f, a, k, n: ~f(*a, **k))
     elif not x.is_floating_point() and not x.is_complex():
@@ -262,19 +264,6 @@ def outputs(operation: Operation) -> Iterator[Alteration]:
         for axis, (more, says) in itertools.product((1, 2), ((1, "one later"), (-1, "one earlier"))):
             for gap in ("", ", with 0 in the gap")[axis - 1 :]:
                 yield instead(operation, f"has it {says} along axis {axis}{gap}", partial(shifted, (axis, more), bool(gap)))
-
-
-def orders(operation: Operation) -> Iterator[Alteration]:
-    """Axes in another order where they are merged or split."""
-    if operation.name not in RESHAPES or not isinstance(operation.output, torch.Tensor):
-        return
-    before, after = operation.args[0], operation.output
-    if 3 <= before.ndim <= MOST_AXES and after.ndim < before.ndim:
-        for order in [*itertools.permutations(range(1, before.ndim))][1:]:
-            says = f"merges the axes in the order {', '.join(map(str, (0, *order)))}"
-            yield instead(operation, says, partial(merged, (0, *order)))
-    for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
-        yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
 
 
 def poolings(operation: Operation) -> Iterator[Alteration]:
@@ -295,5 +284,5 @@ def is_real(operation: Operation) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point() and operation.name not in MOVES
 
 
-KINDS: tuple[Kind, ...] = (others, poolings, arguments, without, twice, exchanged, operands, outputs, orders)
+KINDS: tuple[Kind, ...] = (others, poolings, arguments, without, twice, exchanged, operands, outputs)
 """The plain ones first."""

@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from jaxformer.parity.explain.alterations.steps import Fault, Seen, stepped
+from jaxformer.parity.explain.constants import say
 from jaxformer.parity.explain.effort import EACH, Effort
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import error
@@ -32,6 +34,11 @@ def before(seen: Seen) -> Any:
 def itself(seen: Seen) -> Any:
     """The last token."""
     return seen.key == seen.row
+
+
+def of_first_row(x: torch.Tensor) -> torch.Tensor:
+    """For every row."""
+    return x[:1].expand_as(x)
 
 
 FAULTS = (
@@ -72,6 +79,8 @@ FAULTS = (
     Fault("every layer has the keys of the first layer's cache", from_first=(0,)),
     Fault("every layer has the values of the first layer's cache", from_first=(1,)),
     Fault("every layer has the keys and values of the first layer's cache", from_first=(0, 1)),
+    Fault("every row reads the first row's cache", cache=lambda held, new: (of_first_row(held), of_first_row(new))),
+    Fault("every row reads the first row's cache, and its own token", cache=lambda held, new: (of_first_row(held), new)),
     Fault("every row is given the first row's ids", ids=lambda fed, step: fed[step][:1].repeat(len(fed[step]))),
     Fault("rows are given the ids of the row before", ids=lambda fed, step: np.roll(fed[step], 1)),
     Fault("rows are given the ids of the row behind", ids=lambda fed, step: np.roll(fed[step], -1)),
@@ -102,6 +111,8 @@ def explain_steps(
     """'jax as if the position of a step is one too far (residual 3e-16)', where that gives all of jax's logits; or ''."""
     if len(theirs) != len(ours) or len(theirs) < 2:
         return ""
+    if says := one_factor(theirs[1:], ours[1:]):
+        return says
     effort, found = Effort(EACH), list[str]()
     copied = copy.deepcopy(model).eval().double()
     prompt = theirs[0].shape[1] if theirs[0].ndim == 3 else 0
@@ -112,6 +123,17 @@ def explain_steps(
             if (residual := residual_of(generate(copied), fault, ours, fed, effort)) <= TOLERANCE:
                 found.append(f"{fault.says} (residual {residual:.0e})")
     return f"jax as if {', or '.join(found[:MOST_NAMED])}" if found else ""
+
+
+def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
+    """Where the logits of all steps are torch's times one number."""
+    those = [[x[:, -1] if x.ndim == 3 else x for x in side] for side in (theirs, ours)]
+    if [x.shape for x in those[0]] != [x.shape for x in those[1]]:
+        return ""
+    t, j = (np.stack(side) for side in those)
+    factor = float((t * j).sum() / (t * t).sum())
+    residual = error(j, factor * t).relative
+    return f"jax gives {say(factor)} times torch's logits in steps (residual {residual:.0e})" if residual <= TOLERANCE else ""
 
 
 def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Sequence[np.ndarray], effort: Effort) -> float:

@@ -1,6 +1,6 @@
 """Functions of torch's that are taken for one another: activations, norms, and what pads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -179,7 +179,7 @@ def with_operand(i: int, change: Callable[[Any], Any], function: Any, args: Any,
     return function(*args[:i], change(args[i]), *args[i + 1 :], **kwargs)
 
 
-def in_order(parts: Any, order: tuple[int, ...]) -> Any:
+def in_order(parts: Any, order: Sequence[int]) -> Any:
     """The parts of a tuple, of named ones without their names."""
     found = [parts[i] for i in order]
     return found if type(parts) is list else tuple(found)
@@ -195,6 +195,13 @@ def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) ->
     sizes = [*function(*args, **kwargs).shape]
     sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
     return args[0].reshape(sizes).transpose(axis, axis + 1)
+
+
+def split_in(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """The axes from the first on, where they lie in another order in what is split."""
+    y = function(*args, **kwargs)
+    axes = [*range(first), *order, *range(first + len(order), y.ndim)]
+    return args[0].reshape([y.shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(y.ndim)])
 
 
 def shifted(move: tuple[int, int], cut: bool, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:

@@ -29,6 +29,7 @@ def every(ids: torch.Tensor, rows: int) -> Others:
     yield "1 everywhere", 0 * ids + 1
     for more in (1, -1, 2, -2):
         yield f"{more:+d}", ids + more
+        yield f"{more:+d}, clipped to those that there are", (ids + more).clamp(0, rows - 1)
     if ids.max() == 1:
         yield "0 for 1 and 1 for 0", 1 - ids
     yield "that begin with 0", ids - ids.min()

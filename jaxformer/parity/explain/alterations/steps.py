@@ -49,6 +49,8 @@ class Fault:
     """tokens so far -> how many slots of 0 are seen beside."""
     from_first: tuple[int, ...] = ()
     """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
+    cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    """(what is held, what is new) -> what a step reads instead, of keys and of values."""
     ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
     """(ids of all steps, step) -> what the step is given."""
 
@@ -80,7 +82,7 @@ class Decoding(TorchFunctionMode):
             return self._fused(func, args, kwargs)
         if func in SOFTMAX and is_last(args, kwargs):
             return self._weights(args[0]) if self._acts(args[0]) else func(*args, **kwargs)
-        if func in JOINS and self.fault.from_first and self.step:
+        if func in JOINS and (self.fault.from_first or self.fault.cache) and self.step:
             return self._joined(func, args, kwargs)
         if func is torch.Tensor.__getitem__ and self.fault.position and self.step:
             return func(args[0], self._placed(args[1]))
@@ -123,7 +125,8 @@ class Decoding(TorchFunctionMode):
         number = len(self.joined)
         self.joined.append(parts[0])
         held = self.joined[number % 2] if number % 2 in self.fault.from_first else parts[0]
-        return func([held, parts[1]], *args[1:], **kwargs)
+        read = self.fault.cache(held, parts[1]) if self.fault.cache else (held, parts[1])
+        return func([*read], *args[1:], **kwargs)
 
     def _other(self, positions: Sequence[int]) -> list[int]:
         assert self.fault.position
