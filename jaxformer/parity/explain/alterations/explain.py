@@ -117,10 +117,11 @@ def beside(rerun: Rerun, alteration: Alteration | Dial) -> Iterator[Alteration]:
         yield from (each for each in those if each.torch == alteration.torch and each.jax != alteration.jax)
 
 
-def supposed(says: str, number: float) -> tuple[bool, int]:
-    """How much a cause supposes: what leaves something out the least, and then numbers of few digits."""
+def supposed(says: str, number: float) -> tuple[bool, bool, int]:
+    """How much a cause supposes: what leaves something out the least, and then numbers of few digits; nobody does a thing
+    twice where another number is as much."""
     name = say(number).rpartition(" = ")[2]
-    return not says.endswith(PLAINEST), sum(letter.isdigit() for letter in name)
+    return not says.endswith(PLAINEST), says.endswith("does it twice"), sum(letter.isdigit() for letter in name)
 
 
 def near_enough(torch: np.ndarray, jax: np.ndarray) -> float:
