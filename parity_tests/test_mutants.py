@@ -57,7 +57,7 @@ def test_a_mutant_that_changes_nothing_survives():
 
 
 def test_a_mutant_that_never_runs_is_no_kill():
-    outcome = try_mutant(Mutant("RMSNorm in a LayerNorm model", instead(norms.FUNCTIONS, rms=lambda x, epsilon: x), "encoder"))
+    outcome = try_mutant(Mutant("RMSNorm in a LayerNorm model", instead(norms.FUNCTIONS, rms=lambda x, epsilon: x), "plain"))
     assert not outcome.reached
     assert outcome.killed_by is None
     assert not replace(outcome, killed_by="A forward").killed
