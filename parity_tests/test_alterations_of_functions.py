@@ -171,7 +171,7 @@ def reader():
     return excite(Reader().eval(), seed=5)
 
 
-@pytest.mark.parametrize("name", usually(READINGS, "no norm", "positions", "last"))
+@pytest.mark.parametrize("name", usually(READINGS, "no norm", "last"))
 def test_causes_in_a_reader_of_functions(reader, name):
     bug, cause = READINGS[name]
     weights = {each: {"w": array(module.weight)} for each, module in reader.named_children()}

@@ -198,7 +198,7 @@ def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
     assert "\n".join(lines) == TEXTS[0] + words.backend_tokenizer.decode(wanted[: ends[0] if len(ends) else None].tolist())
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys):
     model = transformers.BartForConditionalGeneration.from_pretrained(bart)
     ids = words(TEXTS[1], return_tensors="pt")["input_ids"]

@@ -176,7 +176,7 @@ def generated(model: Any, beams: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", WRITE)
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_they_write_the_same(name, beams, case):
     _, _, theirs, ours = case(name)
     wanted, beam, given = generated(theirs, beams), jf.BeamConfig(width=beams), {"eos": ENDS, "pad": PAD}

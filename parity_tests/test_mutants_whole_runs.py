@@ -17,7 +17,7 @@ def test_without_a_bug_the_comparison_is_green(case):
     assert false_alarm(case) is None
 
 
-@pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [80, pytest.param(1, marks=pytest.mark.slow)])
 def test_mutants_of_training_and_decoding_are_killed(capsys, every):
     outcomes = [try_mutant(mutant) for mutant in [mutant for mutant in MUTANTS if mutant.case in CASES][::every]]
     with capsys.disabled():

@@ -19,6 +19,7 @@ from jaxformer.decoding import generate, generate_beam, translate, translate_bea
 from jaxformer.models import GPT, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import usually
 
 V, ROWS, N, START, EOS, PAD, WIDTH = 13, 60, 9, 7, 9, 11, 4
 SIZES = {"d_model": 12, "n_heads": 3, "d_ff": 20, "vocab_size": V, "context": 16, "tied": True, "layers": "rolled"}
@@ -129,7 +130,7 @@ def equal(case, beam, *, eos=EOS, **theirs):
     return found
 
 
-@pytest.mark.parametrize(("case", "eos"), [(gpt2, 3), (bart, EOS)])
+@pytest.mark.parametrize(("case", "eos"), [(gpt2, 3), pytest.param(bart, EOS, marks=pytest.mark.slow)])
 def test_beams_stop_as_transformers_do(case, eos):
     """Each of the three meanings of early_stopping, under penalties of every sign; and each of them matters."""
     found = {}
@@ -157,7 +158,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", usually(RULES, "no run twice", "no early end"))
 def test_rules_of_beams_are_transformers(name):
     ours, theirs = RULES[name]
     plain = searched(bart, BeamConfig(width=WIDTH, n_best=2)).tokens
@@ -165,7 +166,7 @@ def test_rules_of_beams_are_transformers(name):
     assert (found.tokens != plain).any()
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", usually(RULES, "a first and a last token", "several ends"))
 def test_rules_of_greedy_targets_are_transformers(name):
     ours, theirs = RULES[name]
     _, model, ids, valid = bart()

@@ -33,7 +33,6 @@ from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.step import make_shaped_train_steps, train_state, train_step
 from jaxformer.training.translator import SHORTEST, Translator
-from parity_tests.helpers import usually
 from tests.tiny import GERMAN
 from torch_ref.decoding.translation import translate, translate_beam
 from torch_ref.training import losses as torch_losses
@@ -80,9 +79,11 @@ def test_torchs_side_reads_the_same_tokens(tmp_path):
         assert theirs.batch_decode(rows, skip_special_tokens=True) == texts
 
 
-@pytest.mark.parametrize("schedule", usually(["cosine", "inverse_root"], "inverse_root"))
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["cosine", "inverse_root"])
 def test_every_step_of_the_recipe_is_equal(schedule):
-    """With dropout in its four places, by shared masks, on batches of two shapes; noam's courses are in test_training.py."""
+    """With dropout in its four places, by shared masks, on batches of two shapes; noam's courses are in test_training.py, one
+    of them in the usual run."""
     rate = replace(RECIPE.optimizer, learning_rate=1e-2)
     config = RECIPE.schedule if schedule == "cosine" else ScheduleConfig(name=schedule, warmup=10, d_model=12)
     learning = TrainingSpec(
@@ -101,7 +102,7 @@ def test_every_step_of_the_recipe_is_equal(schedule):
     assert len({batch[0].shape for batch in learning.batches}) == 2
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_batch_in_parts_is_the_whole_batch(float64, parts):
     plain = recipe(embedding_dropout=0.0, residual_dropout=0.0)
     model = excite(abstract(plain.model), seed=1)

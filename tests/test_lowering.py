@@ -51,7 +51,7 @@ def next_token_loss(model, batch, key):
     return cross_entropy(model(batch, key=key)[:, :-1], batch[:, 1:])
 
 
-OFTEN = usually(PRESETS, "gpt.cpu", "gpt2_small", "shared", "transformer.base")
+OFTEN = usually(PRESETS, "gpt2_small", "transformer.base")
 """The others differ from them in sizes and rates, or in a switch."""
 
 

@@ -21,6 +21,7 @@ from jaxformer.processes.join import seat_in_cluster, seat_of
 from jaxformer.processes.link import Met, Seat, difference, free_port, meet
 from jaxformer.processes.relay import relayed
 from jaxformer.processes.watch import Limits, Watch
+from parity_tests.helpers import usually
 
 TOY = """
 import sys, time
@@ -98,7 +99,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", usually(FAULTS, "an exception", "stuck", "the coordinator is stopped", "a worker is killed", "SIGTERM")
+)
 def test_whatever_ends_one_ends_all_and_each_says_who_and_why(name):
     does, number, happens, why = FAULTS[name]
     processes = start(3, does)

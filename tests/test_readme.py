@@ -1,5 +1,6 @@
 """Every command and every line of Python in the README and in docs/ runs."""
 
+import json
 import os
 import re
 import shlex
@@ -23,14 +24,15 @@ SETUP, *LATER = [
 TESTS, *LATER = LATER
 """The two that begin on a bare machine: `.ci/run` runs them as they are. All others come after the main job of the first."""
 
-SHORT = "--data text.txt --steps 30 --evaluate-every 15 --save-every 15 --sample 0"
+SMALL = "--model.n-layers 1 --model.d-model 16 --model.n-heads 2 --model.d-ff 32"
+SHORT = f"--data text.txt --steps 30 --evaluate-every 15 --save-every 15 --sample 0 --batch 2 --model.context 32 {SMALL}"
 SHORTENED = {
-    "-m train.reverse": "--steps 4 --evaluate-every 2 --batch 2 --model.layers rolled",
+    "-m train.reverse": f"--steps 4 --evaluate-every 2 --batch 2 {SMALL}",
     "jaxformer train shakespeare": SHORT,
-    "jaxformer train shakespeare --preset cpu": "--data text.txt --steps 2 --sample 0 --model.layers rolled --batch 2",
+    "jaxformer train shakespeare --preset cpu": f"--data text.txt --steps 2 --sample 0 --batch 2 {SMALL}",
     "-m train.shakespeare --out runs/mine --steps 1000": SHORT,
     "-m train.shakespeare --out runs/mine --steps 2000 --resume": "--steps 45",
-    "-m train.translate": "--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300",
+    "-m train.translate": f"--preset smoke --data pairs.tsv --steps 2 --evaluate-every 2 --model.vocab-size 300 {SMALL}",
     "jaxformer translate": "--beam 3",
     "jaxformer generate runs/mine": "",
     "jaxformer convert": "",
@@ -101,18 +103,40 @@ def folder(tmp_path_factory):
     return path
 
 
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, runpy, sys
+for module, *flags in json.load(sys.stdin):
+    sys.argv, said, code = [module, *flags], io.StringIO(), 0
+    try:
+        with contextlib.redirect_stdout(said):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    print(json.dumps([code, said.getvalue()]), flush=True)
+    if code:
+        break
+"""
+"""Modules that are run as `python -m` runs them, by one process: each would import and compile for seconds what others have."""
+
+
 def test_commands_run_in_order(folder):
-    for command in in_order():
-        if (more := how(command)) is None:
-            continue
-        program, *rest = shlex.split(f"{command} {more}")
-        start = {".venv/bin/python": [sys.executable], ".venv/bin/jaxformer": [sys.executable, "-m", "jaxformer"]}[program]
-        done = subprocess.run(
-            [*start, *rest], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    short = {command: shlex.split(f"{command} {more}") for command in in_order() if (more := how(command)) is not None}
+    assert {program for program, *_ in short.values()} == {".venv/bin/python", ".venv/bin/jaxformer"}
+    modules = [["jaxformer", *rest] if program.endswith("jaxformer") else rest[1:] for program, *rest in short.values()]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_ANOTHER],
+        cwd=folder,
+        input=json.dumps(modules),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    for command, (code, said) in zip(short, ends, strict=False):
+        assert code == 0, f"{command}\n{done.stderr}"
         for words in [words for known, words in SAYS.items() if known in command]:
-            assert words in " ".join(done.stdout.split()), f"{command}\n{done.stdout}"
+            assert words in " ".join(said.split()), f"{command}\n{said}"
+    assert (len(ends), done.returncode) == (len(short), 0), done.stderr
     assert (folder / "runs/mine/weights.safetensors").exists()
 
 

@@ -1,6 +1,8 @@
 """The recipe on pairs: it trains, stops when it is right, resumes, and leaves a run that can be used."""
 
+import io
 import json
+import sys
 
 import jax
 import numpy as np
@@ -42,13 +44,20 @@ def flags(**changes: object) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def said_and_folder(tmp_path_factory):
+    """What a run prints, and its folder."""
     path = tmp_path_factory.mktemp("runs") / "copy"
     with pytest.MonkeyPatch.context() as patch, jax.default_prng_impl("rbg"):
         patch.setattr(reverse, "HELD_OUT", 5)
         patch.setattr(reverse, "WRITTEN", 4)
-        reverse.main(flags(out=path))
-    return path
+        patch.setattr(sys, "stdout", said := io.StringIO())
+        reverse.main(flags(out=path, show=1))
+    return said.getvalue().splitlines(), path
+
+
+@pytest.fixture(scope="module")
+def folder(said_and_folder):
+    return said_and_folder[1]
 
 
 def test_what_a_run_leaves(folder):
@@ -60,13 +69,12 @@ def test_what_a_run_leaves(folder):
     assert all(0 <= line["accuracy"] <= 1 < line["val_loss"] for line in lines)
 
 
-def test_the_last_line_counts_exact_targets(tmp_path, capsys):
-    reverse.main(flags(out=tmp_path / "run", show=1))
-    said = capsys.readouterr().out.splitlines()
+def test_the_last_line_counts_exact_targets(said_and_folder):
+    said, folder = said_and_folder
     assert said[0].startswith("copy · encoder-decoder 1+1, d_model 8, 2 heads, batch 3 · ")
     assert [line.split()[0] for line in said if line[:6] in ("source", "wanted", "predic")] == ["source", "wanted", "predicted"]
     assert " of 4 exact · " in said[-2]
-    assert said[-1].startswith(f"next: jaxformer generate {tmp_path / 'run'} --prompt ")
+    assert said[-1].startswith(f"next: jaxformer generate {folder} --prompt ")
 
 
 @pytest.mark.slow

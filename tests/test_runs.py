@@ -437,7 +437,9 @@ def test_a_run_resumed_elsewhere_is_told(copy, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*metrics.jsonl is cut")  # the manifest is that of a run that wrote some
-@pytest.mark.parametrize("left", [["manifest.json"], ["config.json", "manifest.json", "checkpoints"]])
+@pytest.mark.parametrize(
+    "left", [["manifest.json"], pytest.param(["config.json", "manifest.json", "checkpoints"], marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, text_file, tmp_path, left):
     """Both ways: as a new one, and resumed."""
     for arguments in (flags(data=text_file, save_every=2), ["--resume", "--steps", "6"]):

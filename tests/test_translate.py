@@ -119,6 +119,7 @@ def test_the_weights_are_the_best_by_validation_loss(folder, data):
     assert loss(translator.model) == min(loss(mean), *(line["val_loss"] for line in lines))
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(folder, data, tmp_path):
     translate.main(flags(data, out=tmp_path / "run", steps=3))
     translate.main(["--resume", "--out", str(tmp_path / "run"), "--steps", "6"])
@@ -142,6 +143,7 @@ def test_a_run_that_stopped_after_its_last_step_is_finished(folder, tmp_path, re
         assert (run / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_parts_are_one_batch(folder, data, tmp_path):
     translate.main(flags(data, out=tmp_path / "run", parts=2))
     losses = [

@@ -80,10 +80,10 @@ def main(arguments: list[str]) -> None:
     use_cache(recipe.cache)
     trained = 4 * n_bytes(abstract(QA))  # weights, gradients and two moments
     needed = recipe.seeds * (trained + 4 * len(QUESTIONS) * recipe.epochs)  # and a loss a step
-    seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
     with on_mesh(recipe.layout) as mesh:
         needed //= memories(mesh)
         check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
+        seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
         answers, losses = map(on_host, jax.jit(train_all, static_argnums=1)(put_batch(seeds), recipe.epochs))
     right = 0
     for seed, answer, loss in zip(seeds, answers, losses, strict=True):

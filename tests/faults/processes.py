@@ -83,12 +83,12 @@ def toy(out: Path, steps: int, code: str = TOY) -> subprocess.Popen[str]:
     return python("-c", code, out, steps)
 
 
-def forked_toy(out: Path, steps: int, code: str = TOY) -> Any:
-    """The parabola, saved every 300 steps, by a process that is forked where everything is imported: for a quarter of the
-    processor time."""
+def forked_toy(out: Path, steps: int, save_every: int = 300) -> Any:
+    """The parabola, by a process that is forked where everything is imported: for a quarter of the processor
+    time."""
     log = out.with_suffix(".log")
     process = FORKING.Process(
-        target=_become, args=(code.replace("save_every=3", "save_every=300"), [str(out), str(steps)], log)
+        target=_become, args=(TOY.replace("save_every=3", f"save_every={save_every}"), [str(out), str(steps)], log)
     )
     process.start()
 

@@ -15,7 +15,7 @@ from jaxformer.training import checkpoint
 from jaxformer.training.manifest import Manifest
 from tests.faults import files, generated, kills, processes
 from tests.faults.disks import full_disks
-from tests.faults.processes import TOY, Start, toy
+from tests.faults.processes import TOY, Start, forked_toy, toy
 from tests.test_lock import HOLD
 
 ORBAX_IS_LOUD = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -115,6 +115,7 @@ def test_without_the_lock_both_write(tmp_path):
 
 
 SAVED_ALREADY = "if checkpoint.kept_states(run.checkpoints):"
+FORKED = partial(forked_toy, save_every=3)
 LOADED = "state = checkpoint.load_state(run.checkpoints, state)"
 
 
@@ -125,7 +126,7 @@ def changed(line: str, by: str) -> Start:
 
 
 def test_kills(tmp_path):
-    assert kills.in_saves(1, tmp_path, toy) == []
+    assert kills.in_saves(1, tmp_path, FORKED) == []
 
 
 @pytest.mark.slow
@@ -141,7 +142,7 @@ def test_a_run_that_takes_a_configuration_for_a_checkpoint_does_not_go_on(tmp_pa
 
 
 def test_a_first_save(tmp_path):
-    assert kills.first_saves(1, tmp_path, toy, longest=0) == []
+    assert kills.first_saves(1, tmp_path, FORKED, longest=0) == []
 
 
 @contextmanager
@@ -170,4 +171,4 @@ def test_signals(tmp_path):
 
 def test_a_process_that_ignores_signals_is_noticed(tmp_path):
     deaf = "import signal, time\nfor each in (2, 15): signal.signal(each, signal.SIG_IGN)\ntime.sleep(30)"
-    assert len(processes.signals(1, tmp_path, partial(toy, code=deaf), patience=1)) == 1
+    assert len(processes.signals(1, tmp_path, partial(toy, code=deaf), longest=3, patience=1)) == 1

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 from unittest import mock
@@ -51,10 +52,15 @@ def generators(*models: Any) -> list[np.random.Generator]:
     waiting, seen = [*models], {}
     while waiting:
         each = waiting.pop()
-        if id(each) not in seen:
+        if id(each) not in seen and not imports(each):
             seen[id(each)] = each
             waiting += held_by(each)
     return [each for each in seen.values() if isinstance(each, np.random.Generator)]
+
+
+def imports(each: Any) -> bool:
+    """Whether it is of how a module was imported, which the globals of every module hold: all of pytest hangs on that."""
+    return isinstance(each, ModuleSpec) or hasattr(type(each), "exec_module")
 
 
 def held_by(each: Any) -> list[Any]:
