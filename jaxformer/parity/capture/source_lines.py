@@ -5,7 +5,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ def line_of(error: BaseException) -> str:
 
 def line_here() -> str:
     """The same of the code that is running."""
-    return innermost([traceback.extract_stack()])
+    frames = traceback.StackSummary.extract(traceback.walk_stack(None), lookup_lines=False)
+    return innermost([frames[::-1]])
 
 
-def innermost(frames: list[traceback.StackSummary]) -> str:
+def innermost(frames: Sequence[Sequence[traceback.FrameSummary]]) -> str:
     """The innermost line of the first frames that have one."""
     for known in (is_users, lambda name: not is_library(name)):
         for found in frames:
@@ -48,11 +49,13 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
+@cache
 def is_users(name: str) -> bool:
     """Whether a file of code is in no library, not even in one that is not known."""
     return not is_library(name) and not any(part in INSTALLED for part in Path(name).parts)
 
 
+@cache
 def is_library(name: str) -> bool:
     """Whether a file of code is one of `LIBRARIES` or Python's; generated code counts as if it was."""
     if name.startswith("<"):
