@@ -4,6 +4,7 @@ The tensors of safetensors files are mapped, and read when they are used; torch 
 """
 
 import json
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ DTYPES = (
 """Those of torch's that become numpy arrays."""
 INSIDE = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save a state beside other things."""
+OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What a file begins with that torch wrote before its version 1.6."""
 
 
 def open_state(path: Path) -> dict[str, Any]:
@@ -65,9 +68,7 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a pickle that torch refuses may end in any of them
-        raise CheckpointError(
-            f"{path} is not a file of tensors alone, and is not opened ({first_line(error)}); save its state_dict()"
-        ) from None
+        raise CheckpointError(f"{path} {_why_not_opened(path, error)}") from None
     inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
     if not isinstance(inner, dict) or not inner:
         what = f"{type_of(inner)}" if inner else "empty"
@@ -79,6 +80,16 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
     if odd := [f"{name} is {fault}" for name, it in inner.items() if (fault := _not_plain(it))]:
         raise CheckpointError(f"{path}: {listed(odd)}; save plain tensors, such as float32 on the CPU")
     return inner
+
+
+def _why_not_opened(path: Path, error: Exception) -> str:
+    """What is said of a file that torch refuses, and what to do. torch's own advice is to run what the file brings."""
+    with path.open("rb") as file:
+        if file.read(len(OLD)) == OLD:
+            return "is written in torch's format of before 1.6, and is not opened; load it in torch and save it again"
+    called = re.search(r"GLOBAL ([\w.]+)", str(error))
+    why = f", and is not opened: it calls {called[1]}" if called else ", or is damaged, and is not opened"
+    return f"is not a file of tensors alone{why}; save its state_dict()"
 
 
 def _check_records(path: Path) -> None:
