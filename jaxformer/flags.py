@@ -20,6 +20,7 @@ from jaxformer.errors import InputError, JaxformerError, first_line, printable
 from jaxformer.jax_environment import jax_fault
 from jaxformer.quiet_orbax import tell_unraisable
 from jaxformer.signals import stop_listening
+from jaxformer.streams import lead_nowhere
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
@@ -152,7 +153,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
         elif said:
             _tell(said)
         if isinstance(error, OSError):
-            _drop_output()
+            lead_nowhere(sys.stdout)
     finally:
         stop_listening()
     sys.exit(code or 0)
@@ -183,12 +184,6 @@ def refusal(error: Exception) -> tuple[str, int] | None:
         case _ if fault := jax_fault(error):
             return printable(fault), 2
     return None
-
-
-def _drop_output() -> None:
-    """What could not be printed is not tried again when Python ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_verbose() -> bool:

@@ -1,12 +1,15 @@
 """A run can be stopped anywhere and goes on as if it had not been; what it leaves is whole."""
 
+import errno
 import gc
+import io
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training import environment, plots
 from jaxformer.training.averaging import write_weights
-from jaxformer.training.checkpoint import digest
+from jaxformer.training.checkpoint import digest, kept_states
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.trained import load_trained
@@ -453,3 +456,32 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, t
             shakespeare.main([*arguments, "--out", str(out)])
             assert final(out) == final(whole)
             assert not [*out.rglob("*.unfinished"), *out.rglob("*-tmp")]
+
+
+class Failing(io.StringIO):
+    """A standard output that fails from some moment on."""
+
+    error = 0
+
+    def write(self, text: str) -> int:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().write(text)
+
+
+STOPPED = "stopped at step 3, saved; continue with --resume --out "
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(errno.EPIPE, 141, STOPPED), (errno.ENOSPC, 2, f"standard output: No space left on device; {STOPPED}")],
+)
+def test_where_standard_output_fails_the_run_is_saved_first(text_file, tmp_path, monkeypatch, refusal, error, code, said):
+    output = Failing()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(shakespeare, "show_line", lambda *_, **__: setattr(output, "error", error))
+    out = tmp_path / "run"
+    arguments = flags(data=text_file, out=out, save_every=6, sample=1)
+    assert refusal(shakespeare.main, arguments, code) == f"{said}{out}"
+    assert kept_states(out / "checkpoints") == [0, 3]
+    assert steps_of(out) == [3]

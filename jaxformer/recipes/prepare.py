@@ -9,11 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import Console
+
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
+from jaxformer.streams import standard_output
 from jaxformer.training.metrics import Goal, is_last
 from jaxformer.training.runs import RUN, RunFolder
 from jaxformer.validation.fields import check_choice
@@ -165,6 +168,11 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
     changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
     if changed != config["recipe"]:
         folder.write_config(config | {"recipe": changed})
+
+
+def plain_console() -> Console:
+    """Where a recipe prints; where that fails, a run that trains is saved first."""
+    return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def saved_files(folder: RunFolder) -> str:

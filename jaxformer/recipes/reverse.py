@@ -23,7 +23,7 @@ from jaxformer.errors import InputError, quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, run_together
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.recipes.prepare import plain_console, read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> None:
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), recipe.task))))
     recipe = replace(recipe, out=out, model=model)
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, held_out, console)

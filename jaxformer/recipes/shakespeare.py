@@ -26,7 +26,7 @@ from jaxformer.errors import quoted
 from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.recipes.prepare import plain_console, read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> None:
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"shakespeare-{recipe.preset}"))))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)

@@ -30,7 +30,7 @@ from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, is_first, run_together
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.recipes.prepare import plain_console, read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> None:
     tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     if not can_score():
         console.print("BLEU will not be measured: it needs sacrebleu; pip install 'jaxformer[translate]'")
     with on_mesh(recipe.layout), only_writer(out):
