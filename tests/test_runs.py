@@ -20,7 +20,7 @@ import pytest
 
 import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
-from jaxformer.cli import runs
+from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import from_dict, read_recipe
 from jaxformer.training import environment, plots
@@ -485,3 +485,43 @@ def test_where_standard_output_fails_the_run_is_saved_first(text_file, tmp_path,
     assert refusal(shakespeare.main, arguments, code) == f"{said}{out}"
     assert kept_states(out / "checkpoints") == [0, 3]
     assert steps_of(out) == [3]
+
+
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys, monkeypatch, has_checkpoints):
+    out, arguments = tmp_path / "run", flags(data=text_file, out=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(shakespeare, "headline", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shakespeare.main(arguments)
+    if has_checkpoints:
+        (out / "checkpoints").mkdir()
+    said = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
+    assert listed(out, capsys) == (0, [f"{out}: {said}"])
+    for refused in (
+        lambda: shakespeare.main(["--resume", "500", "--out", str(out)]),
+        lambda: info.main([str(out)]),
+        lambda: jf.load(out),
+    ):
+        with pytest.raises(CheckpointError, match=f"^{out} is {said}$"):
+            refused()
+
+
+def test_a_run_that_has_lost_its_settings_is_told_in_every_way(copy, text_file, capsys):
+    (copy / "config.json").unlink()
+    lost = f"{copy} has lost its config.json, which its manifest.json names; put it back, or name another folder"
+    for arguments in (flags(data=text_file, out=copy), ["--resume", "--out", str(copy)]):
+        with pytest.raises(CheckpointError, match=f"^{lost}$"):
+            shakespeare.main(arguments)
+    assert listed(copy.parent, capsys) == (1, [f"{copy}: damaged: {lost}"])
+
+
+def test_lines_of_metrics_that_are_left_out_are_counted(copy, capsys):
+    remove_checkpoints(copy)
+    metrics = copy / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 3', '"step": 4'))
+    with pytest.warns(UserWarning, match="line 1 is damaged"):
+        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 1 line of metrics left out"])
+    metrics.write_text(metrics.read_text().replace('"step": 6', '"step": 7'))
+    with pytest.warns(UserWarning, match="lines 1, 2 are damaged"):
+        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 2 lines of metrics left out"])

@@ -18,7 +18,7 @@ from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
 from jaxformer.streams import standard_output
 from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def start_run(
     config = folder.config
     if any(config.get(name, value) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
+    if recipe.checkpoint is not None and from_first(lambda: folder.is_begun):
+        raise CheckpointError(f"{recipe.out} is {NOT_BEGUN}")
     has_weights = from_first(lambda: folder.weights.exists())
     check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
     check(recipe.checkpoint or 0)  # before later ones are set aside
