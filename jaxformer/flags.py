@@ -133,7 +133,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.formatwarning = lambda message, *_: f"warning: {printable(str(message))}\n"
+    warnings.formatwarning = _worded_once()
     sys.unraisablehook = tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
@@ -157,6 +157,19 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     finally:
         stop_listening()
     sys.exit(code or 0)
+
+
+def _worded_once() -> Callable[..., str]:
+    """Makes a line of a warning, and nothing of one that comes again."""
+    told = set[str]()
+
+    def worded(message: Warning | str, *_: Any) -> str:
+        line = f"warning: {printable(str(message))}\n"
+        is_new = line not in told
+        told.add(line)
+        return line if is_new else ""
+
+    return worded
 
 
 def _tell(line: str) -> None:
