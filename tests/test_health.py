@@ -202,7 +202,5 @@ def test_a_weight_decay_that_is_far_too_high_is_named(tmp_path, rate, is_named):
     run = RunFolder.create(tmp_path / "run", {"recipe": {"optimizer": {"learning_rate": rate, "weight_decay": 1e38}}})
     (run.checkpoints / "0").mkdir(parents=True)
     said = remedy(run, 3.0)
-    assert (
-        said.startswith("the weight decay times the learning rate is 1e+35, and at most 1 makes sense; start anew") == is_named
-    )
+    assert ("the weight decay times the learning rate is 1e+35, and at most 1 makes sense" in said) == is_named
     assert ("--optimizer.weight-decay or --optimizer.learning-rate" in said) == is_named
