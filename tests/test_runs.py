@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 import jaxformer as jf
+import jaxformer.recipes.reverse as reverse
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
-from jaxformer.recipes.prepare import from_dict, read_recipe
+from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
 from jaxformer.training import environment, plots
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest, kept_states
@@ -525,3 +526,20 @@ def test_lines_of_metrics_that_are_left_out_are_counted(copy, capsys):
     metrics.write_text(metrics.read_text().replace('"step": 6', '"step": 7'))
     with pytest.warns(UserWarning, match="lines 1, 2 are damaged"):
         assert listed(copy, capsys) == (0, [f"{copy}: files whole, 2 lines of metrics left out"])
+
+
+@pytest.mark.parametrize(
+    ("main", "flag", "symbols"),
+    [
+        (shakespeare.main, "--model.vocab-size", 36),
+        (shakespeare.main, "--model.vocab_size", 36),
+        (reverse.main, "--model.vocab-size", 39),
+        (reverse.main, "--model.source-vocab-size", 39),
+    ],
+)
+def test_a_vocabulary_of_another_size_than_the_text_has_is_refused(text_file, tmp_path, main, flag, symbols):
+    data = ["--data", str(text_file), "--model.context", "8"] if main is shakespeare.main else []
+    said = rf"^{flag.replace('_', '-')} 10 is not the number of symbols, which is {symbols} here; leave it out$"
+    with pytest.raises(InputError, match=said):
+        main([*data, "--out", str(tmp_path / "run"), f"{flag}=10", "--steps", "1"])
+    check_vocabulary([flag, str(symbols)], symbols, flag)

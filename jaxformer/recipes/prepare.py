@@ -24,6 +24,7 @@ from jaxformer.validation.fields import check_choice
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+VOCABULARY, SOURCE_VOCABULARY = "--model.vocab-size", "--model.source-vocab-size"
 R = TypeVar("R", bound="DataclassInstance")
 
 KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
@@ -175,6 +176,14 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
 def plain_console() -> Console:
     """Where a recipe prints; where that fails, a run that trains is saved first."""
     return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def check_vocabulary(arguments: Sequence[str], size: int, *flags: str) -> None:
+    """InputError where one of these flags gives a vocabulary another size than its texts do."""
+    spelled = [word.replace("_", "-") if word.startswith("--") else word for word in arguments]
+    for flag in flags:
+        if (given := peek(spelled, flag)) not in (None, "None", str(size)):
+            raise InputError(f"{flag} {given} is not the number of symbols, which is {size} here; leave it out")
 
 
 def saved_files(folder: RunFolder) -> str:
