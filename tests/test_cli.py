@@ -376,3 +376,8 @@ def test_a_warning_is_printed_once():
     """Though each comes from a module of its own."""
     said = "warning: line a is damaged\nwarning: line b is damaged\n"
     assert outcome(sys.executable, "-c", AGAIN) == (0, "", said)
+
+
+def test_what_a_model_wrote_moves_no_cursor(say, monkeypatch):
+    monkeypatch.setattr("jaxformer.cli.generate.written", lambda *_: "tab\t, ä and\nline, \x1b[2J\r\x9b")
+    assert say() == "tab\t, ä and\nline, \\x1b[2J\\r\\x9b\n"

@@ -22,7 +22,7 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.decoding.prepare import MOST_TOKENS
-from jaxformer.errors import quoted
+from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> None:
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)
         written = sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed)
-    console.print(written)
+    console.print(shown(written))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {quoted(out)} --tokens 200")
 

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted
+from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted, with_room
 from jaxformer.flags import refusal
 from jaxformer.processes.group import count, exchange, from_first, is_first, timed
 from jaxformer.pytree import named_leaves
@@ -99,6 +99,8 @@ def fit(
     except NonFiniteError as error:
         first = float(course.health.first_loss) if course.health.taken else math.inf
         raise NonFiniteError(f"{error}; {from_first(lambda: remedy(run, first))}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{with_room(error)}") from None
     return course.state
 
 
