@@ -15,7 +15,7 @@ import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.checksums import checksum, sealed
 from jaxformer.convert.safetensors_io import load_weights
-from jaxformer.errors import CheckpointError, InputError, JaxformerError
+from jaxformer.errors import CheckpointError, InputError, JaxformerError, ParityError
 from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights, kept_steps
 from jaxformer.training.checkpoint import digest
@@ -429,3 +429,25 @@ def test_a_last_line_of_metrics_that_lacks_its_end_alone_is_whole(tmp_path):
     assert run.metrics == [{"step": 3}, {"step": 6}]
     run.forget_after(6)
     assert path.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[" * 10**5, "it is nested too deeply"), (f'{{"a": {"1" * 5000}}}', "it holds a number of too many digits")],
+)
+def test_json_that_python_does_not_read_is_told_in_our_words(tmp_path, text, why):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"/config\.json is no JSON: {why}$"):
+        jf.load(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    (run.path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a folder, where a file belongs; move it away$"):
+        print(run.metrics)
+
+
+def test_an_error_is_one_line_in_which_nothing_moves_the_cursor():
+    assert str(CheckpointError("a\x1b[2J\nb")) == "a\\x1b[2J\\nb"
+    assert str(ParityError("a report\nof lines")) == "a report\nof lines"

@@ -3,7 +3,6 @@
 The tensors of safetensors files are mapped, and read when they are used; torch reads `.bin`, `.pt` and `.pth`.
 """
 
-import json
 import re
 import warnings
 import zipfile
@@ -20,7 +19,7 @@ from jaxformer.convert.safetensors_io import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
 from jaxformer.errors import CheckpointError, InputError, first_line, type_of, why_unwritten
 from jaxformer.extras import extra_package
-from jaxformer.validation.fields import check_file, read_small
+from jaxformer.validation.fields import check_file, parsed, read_small
 from jaxformer.whole_files import refuse_existing, written_whole
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
@@ -147,8 +146,8 @@ def _plain(name: str) -> bool:
 def weight_map(index: Path) -> dict[str, str]:
     """Names of tensors -> names of files."""
     try:
-        found = json.loads(read_small(index))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = parsed(read_small(index))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{index} is not an index of weights: {first_line(error)}") from None
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
         raise CheckpointError(f"{index} is not an index of weights: its weight_map is {found!r:.50}")

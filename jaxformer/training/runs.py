@@ -18,7 +18,7 @@ from jaxformer.errors import UNREADABLE, CheckpointError, InputError
 from jaxformer.training.lock import LOCK, check_held, identity_of
 from jaxformer.training.manifest import CONFIG, EVALUATED, MANIFEST, WEIGHTS, Manifest
 from jaxformer.training.metrics import Line, checked_line, checked_lines, read_data, read_lines
-from jaxformer.validation.fields import read_small
+from jaxformer.validation.fields import parsed, read_small
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 METRICS, CHECKPOINTS, TOKENIZER = "metrics.jsonl", "checkpoints", "tokenizer.json"
@@ -232,10 +232,10 @@ class RunFolder:
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
     try:
-        config = json.loads(read_small(folder / CONFIG).decode("utf-8"))
+        config = parsed(read_small(folder / CONFIG).decode("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{folder / CONFIG} {UNREADABLE}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{folder / CONFIG} is no JSON: {error}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
