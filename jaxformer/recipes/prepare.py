@@ -112,8 +112,6 @@ def start_run(
     config = folder.config
     if any(config.get(name, value) != value for name, value in facts.items()):
         raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
-    if recipe.checkpoint is not None and from_first(lambda: folder.is_begun):
-        raise CheckpointError(f"{recipe.out} is {NOT_BEGUN}")
     has_weights = from_first(lambda: folder.weights.exists())
     check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
     check(recipe.checkpoint or 0)  # before later ones are set aside
@@ -128,7 +126,10 @@ def start_run(
 
 
 def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | None, is_whole: bool) -> None:
-    """InputError where a run is behind its last step, or at it and has all that belongs to it."""
+    """InputError where a run is behind its last step, or at it and has all that belongs to it; CheckpointError where it has to
+    go on from a step and has none."""
+    if recipe.checkpoint is not None and from_first(lambda: folder.is_begun):
+        raise CheckpointError(f"{recipe.out} is {NOT_BEGUN}")
     line = from_first(lambda: folder.line_of(step))
     if step > recipe.steps or (step == recipe.steps and line is not None and is_whole):
         raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
