@@ -3,11 +3,14 @@
 import errno
 import os
 import shlex
+from unicodedata import category
 
 SYSTEM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)))
 """The operating system's reasons why a file cannot be written."""
 
 
+FULL = os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)
+"""Those of them that end once there is room."""
 REFUSED = errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
 """Why the operating system does not read a file that may be whole."""
 UNREADABLE = "cannot be read"
@@ -15,7 +18,11 @@ UNREADABLE = "cannot be read"
 
 
 class JaxformerError(Exception):
-    """The root: `except JaxformerError` catches whatever jaxformer refuses."""
+    """The root: `except JaxformerError` catches whatever jaxformer refuses. It is one line; a report of ParityError is more."""
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        return said if isinstance(self, ParityError) else printable(said)
 
 
 class ConfigError(JaxformerError, ValueError):
@@ -62,6 +69,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
+def shown(text: str) -> str:
+    """A text that a model wrote, whose ends of lines and tabs stay as they are; nothing else in it moves the cursor."""
+    return "".join(printable(letter) if category(letter) == "Cc" and letter not in "\n\t" else letter for letter in text)
+
+
 def quoted(path: object) -> str:
     """A path as a command that is printed has it: one word, which is no flag."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
@@ -75,5 +87,10 @@ def why_unread(error: Exception) -> str:
 
 def why_unwritten(error: Exception) -> str:
     """The operating system's reason, which libraries hide in messages and types of their own."""
-    message = getattr(error, "strerror", None) or first_line(error)
-    return next((reason for reason in SYSTEM if reason in str(error)), message)
+    own = getattr(error, "strerror", None)
+    return own or next((reason for reason in SYSTEM if reason in str(error)), first_line(error))
+
+
+def with_room(error: Exception) -> str:
+    """What a run says more of an error that ends once its disk has room; else nothing."""
+    return "; --resume goes on once there is room" if any(reason in str(error) for reason in FULL) else ""

@@ -20,6 +20,7 @@ from jaxformer.errors import InputError, JaxformerError, first_line, printable
 from jaxformer.jax_environment import jax_fault
 from jaxformer.quiet_orbax import tell_unraisable
 from jaxformer.signals import stop_listening
+from jaxformer.streams import lead_nowhere
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
@@ -132,7 +133,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.formatwarning = lambda message, *_: f"warning: {printable(str(message))}\n"
+    warnings.formatwarning = _worded_once()
     sys.unraisablehook = tell_unraisable
     try:
         code = main(sys.argv[1 + verbose :])
@@ -152,10 +153,23 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
         elif said:
             _tell(said)
         if isinstance(error, OSError):
-            _drop_output()
+            lead_nowhere(sys.stdout)
     finally:
         stop_listening()
     sys.exit(code or 0)
+
+
+def _worded_once() -> Callable[..., str]:
+    """Makes a line of a warning, and nothing of one that comes again."""
+    told = set[str]()
+
+    def worded(message: Warning | str, *_: Any) -> str:
+        line = f"warning: {printable(str(message))}\n"
+        is_new = line not in told
+        told.add(line)
+        return line if is_new else ""
+
+    return worded
 
 
 def _tell(line: str) -> None:
@@ -183,12 +197,6 @@ def refusal(error: Exception) -> tuple[str, int] | None:
         case _ if fault := jax_fault(error):
             return printable(fault), 2
     return None
-
-
-def _drop_output() -> None:
-    """What could not be printed is not tried again when Python ends."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_verbose() -> bool:

@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM end a command with 130 or 143 and a word, from its first line to its last.
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP end a command with 130, 143 or 129 and a word, from its first line to its last.
 
 Python calls a handler in the main thread, between two bytecodes: never while XLA compiles, and what a handler raises is
 swallowed by callbacks or ends jax's threads in a crash. So nothing is raised. The system writes the number of the signal into
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-SIGNALS = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM"}
+SIGNALS = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM", int(signal.SIGHUP): "SIGHUP"}
 PATIENCE = 2.0
 """Seconds that held work has to end by itself, before it is rescued."""
 
@@ -29,6 +29,8 @@ class Held:
     then. It raises RuntimeError as long as there is nothing whole to save."""
     received: list[int] = field(default_factory=list)
     """Signals, as they come: the work looks here, and ends."""
+    faults: list[OSError] = field(default_factory=list)
+    """Of standard output: the work looks here too."""
     gate: threading.Lock = field(default_factory=threading.Lock)
     """Whoever saves holds it."""
 
@@ -88,6 +90,13 @@ def held(rescue: Callable[[], str]) -> Iterator[Held]:
             signal.signal(which, handler)
 
 
+def tell_held(fault: OSError) -> bool:
+    """Tell held work that standard output fails; False where there is none."""
+    for work in _held[-1:]:
+        work.faults.append(fault)
+    return bool(_held)
+
+
 @contextmanager
 def cleaned_up(cleanup: Callable[[], Any]) -> Iterator[None]:
     """A signal that ends the process inside calls `cleanup` first, which has to be quick."""
@@ -102,7 +111,7 @@ def _watch(pipe: int) -> None:
     """Read signals, for as long as the process lives."""
     while True:
         number = os.read(pipe, 1)[0]
-        if number not in SIGNALS:
+        if number not in SIGNALS or (_received and number == signal.SIGHUP):  # a terminal that goes away sends several
             continue
         _received.append(number)
         if _received[1:] or not _held:

@@ -1,7 +1,12 @@
-"""Standard streams of a command that somebody has closed: they lead nowhere."""
+"""Standard streams of a command, which somebody may have closed, or stop reading."""
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO, cast
+
+from jaxformer.signals import tell_held
 
 
 def open_closed_streams() -> None:
@@ -10,3 +15,42 @@ def open_closed_streams() -> None:
     for name, mode, flag in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_WRONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode, encoding="utf-8"))
+
+
+def standard_output() -> TextIO:
+    """The one of now. Where it fails, work that is held is told, and comes to its end by itself; else OSError names it."""
+    return cast(TextIO, _Output(sys.stdout))
+
+
+class _Output:
+    """A stream, but for what it does with faults."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        with self._told():
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._told():
+            self._stream.flush()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = "standard output"
+            lead_nowhere(self._stream)
+            if not tell_held(error):
+                raise
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """What could not be printed is not tried again, as when Python ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -275,7 +275,10 @@ def test_no_room_for_a_checkpoint(saved):
 def test_no_names_for_a_checkpoint(saved, monkeypatch):
     disk = {"f_files": 99, "f_favail": 9, "f_frsize": 1, "f_blocks": 2**40, "f_bfree": 2**40, "f_bavail": 2**40}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**disk))
-    with pytest.raises(CheckpointError, match=r"7 cannot be written: it takes up to 32 files and folders, and 9 are free$"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"7 cannot be written: No space left on device: it takes up to 32 files and folders, and 9 are free$",
+    ):
         save_state(saved, 7, state(7))
 
 

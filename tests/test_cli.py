@@ -361,3 +361,23 @@ def test_qa_answers():
 def test_qa_answers_from_every_seed(capsys):
     qa.main(["--seeds", "50"])
     assert capsys.readouterr().out.startswith("50 of 50 models answer both questions")
+
+
+AGAIN = """
+from jaxformer.flags import run
+def main(_):
+    for which in "aaba":
+        exec(f"import warnings; warnings.warn('line {which} is damaged')", {})
+run(main)
+"""
+
+
+def test_a_warning_is_printed_once():
+    """Though each comes from a module of its own."""
+    said = "warning: line a is damaged\nwarning: line b is damaged\n"
+    assert outcome(sys.executable, "-c", AGAIN) == (0, "", said)
+
+
+def test_what_a_model_wrote_moves_no_cursor(say, monkeypatch):
+    monkeypatch.setattr("jaxformer.cli.generate.written", lambda *_: "tab\t, ä and\nline, \x1b[2J\r\x9b")
+    assert say() == "tab\t, ä and\nline, \\x1b[2J\\r\\x9b\n"

@@ -195,3 +195,12 @@ def test_a_checkpoint_from_before_loads_and_begins_its_counts(tmp_path, one):
     found = load_state(tmp_path, begin())
     assert weights_and_moments(found) == weights_and_moments(state)
     assert (int(found.step), int(found.health.taken)) == (2, 0)
+
+
+@pytest.mark.parametrize(("rate", "is_named"), [(1e-3, True), (1e-39, False)])
+def test_a_weight_decay_that_is_far_too_high_is_named(tmp_path, rate, is_named):
+    run = RunFolder.create(tmp_path / "run", {"recipe": {"optimizer": {"learning_rate": rate, "weight_decay": 1e38}}})
+    (run.checkpoints / "0").mkdir(parents=True)
+    said = remedy(run, 3.0)
+    assert ("the weight decay times the learning rate is 1e+35, and at most 1 makes sense" in said) == is_named
+    assert ("--optimizer.weight-decay or --optimizer.learning-rate" in said) == is_named

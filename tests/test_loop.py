@@ -1,5 +1,6 @@
 """The loop around the steps: when it stops to look up, and what it refuses to go on with."""
 
+import errno
 import math
 import os
 import signal
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
-from jaxformer.errors import NonFiniteError
+from jaxformer.errors import CheckpointError, NonFiniteError
 from jaxformer.training.loop import Plan, StoppedError, fit
 from jaxformer.training.pace import clock
 from jaxformer.training.runs import RunFolder
@@ -144,3 +145,13 @@ def test_a_checkpoint_is_never_replaced(run):
             loop(run, during=lambda step: 1 / 0)
         times.append({path: path.stat().st_mtime_ns for path in (run.checkpoints / "0").rglob("*")})
     assert times[0] == times[1] != {}
+
+
+def test_a_disk_that_gets_full_says_when_the_run_goes_on(run, monkeypatch):
+    def full(folder, size: int) -> None:
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: it takes {size} bytes, and 1 are free")
+
+    monkeypatch.setattr("jaxformer.training.checkpoint.check_room", full)
+    said = r"/0 cannot be written: No space left on device: it takes \d+ bytes, and 1 are free; --resume goes on once there is"
+    with pytest.raises(CheckpointError, match=said):
+        loop(run)

@@ -15,7 +15,7 @@ import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer.checksums import checksum, sealed
 from jaxformer.convert.safetensors_io import load_weights
-from jaxformer.errors import CheckpointError, InputError, JaxformerError
+from jaxformer.errors import CheckpointError, InputError, JaxformerError, ParityError
 from jaxformer.training import manifest
 from jaxformer.training.averaging import keep_weights, kept_steps
 from jaxformer.training.checkpoint import digest
@@ -313,7 +313,7 @@ def test_a_damaged_line_of_metrics_costs_no_other(tmp_path):
     second = range(8 * (data.index(b"\n") + 1), 8 * (data.index(b"\n", data.index(b"\n") + 1) + 1))
     for place in second[::7]:
         flip(path, place)
-        said = r"/metrics\.jsonl: line 2(, 3)? is damaged, incomplete or not of this run, and left out$"
+        said = r"/metrics\.jsonl: (line 2 is|lines 2, 3 are) damaged, incomplete or not of this run, and left out$"
         with pytest.warns(UserWarning, match=said):
             found = run.metrics
         assert found[0] == wanted[0]
@@ -398,7 +398,7 @@ def test_metrics_without_checks_are_read(tmp_path):
     run = RunFolder.create(tmp_path / "run", {})
     lines = ['{"step": 1, "loss": 2.5}', '{"step": 2, "lo', "[1]", "7", '{"step": "3"}', '{"step": 3, "loss": 2.0}']
     (run.path / "metrics.jsonl").write_text("\n".join([*lines, ""]))
-    with pytest.warns(UserWarning, match="line 2, 3, 4, 5 is damaged"):
+    with pytest.warns(UserWarning, match="lines 2, 3, 4, 5 are damaged"):
         assert run.metrics == [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 2.0}]
 
 
@@ -418,3 +418,36 @@ def test_data_are_named_so_that_they_are_found_from_everywhere(whole, text_file,
 def test_a_learning_rate_that_float32_does_not_have():
     with pytest.raises(InputError, match=r"learning_rate = 1e-46 may be 0 in float32; give a number of at least 1\.2e-38$"):
         shakespeare.read_recipe(shakespeare.PRESETS, ["--optimizer.learning-rate", "1e-46"], prog="")
+
+
+def test_a_last_line_of_metrics_that_lacks_its_end_alone_is_whole(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {RUN: "one"})
+    for step in (3, 6):
+        run.log({"step": step})
+    path = run.path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert run.metrics == [{"step": 3}, {"step": 6}]
+    run.forget_after(6)
+    assert path.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[" * 10**5, "it is nested too deeply"), (f'{{"a": {"1" * 5000}}}', "it holds a number of too many digits")],
+)
+def test_json_that_python_does_not_read_is_told_in_our_words(tmp_path, text, why):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"/config\.json is no JSON: {why}$"):
+        jf.load(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path):
+    run = RunFolder.create(tmp_path / "run", {})
+    (run.path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is a folder, where a file belongs; move it away$"):
+        print(run.metrics)
+
+
+def test_an_error_is_one_line_in_which_nothing_moves_the_cursor():
+    assert str(CheckpointError("a\x1b[2J\nb")) == "a\\x1b[2J\\nb"
+    assert str(ParityError("a report\nof lines")) == "a report\nof lines"

@@ -1,12 +1,15 @@
 """A run can be stopped anywhere and goes on as if it had not been; what it leaves is whole."""
 
+import errno
 import gc
+import io
 import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +19,14 @@ import numpy as np
 import pytest
 
 import jaxformer as jf
+import jaxformer.recipes.reverse as reverse
 import jaxformer.recipes.shakespeare as shakespeare
-from jaxformer.cli import runs
+from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
-from jaxformer.recipes.prepare import from_dict, read_recipe
+from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
 from jaxformer.training import environment, plots
 from jaxformer.training.averaging import write_weights
-from jaxformer.training.checkpoint import digest
+from jaxformer.training.checkpoint import digest, kept_states
 from jaxformer.training.loop import StoppedError
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.trained import load_trained
@@ -455,3 +459,89 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(whole, t
             shakespeare.main([*arguments, "--out", str(out)])
             assert final(out) == final(whole)
             assert not [*out.rglob("*.unfinished"), *out.rglob("*-tmp")]
+
+
+class Failing(io.StringIO):
+    """A standard output that fails from some moment on."""
+
+    error = 0
+
+    def write(self, text: str) -> int:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().write(text)
+
+
+STOPPED = "stopped at step 3, saved; continue with --resume --out "
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(errno.EPIPE, 141, STOPPED), (errno.ENOSPC, 2, f"standard output: No space left on device; {STOPPED}")],
+)
+def test_where_standard_output_fails_the_run_is_saved_first(text_file, tmp_path, monkeypatch, refusal, error, code, said):
+    output = Failing()
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(shakespeare, "show_line", lambda *_, **__: setattr(output, "error", error))
+    out = tmp_path / "run"
+    arguments = flags(data=text_file, out=out, save_every=6, sample=1)
+    assert refusal(shakespeare.main, arguments, code) == f"{said}{out}"
+    assert kept_states(out / "checkpoints") == [0, 3]
+    assert steps_of(out) == [3]
+
+
+@pytest.mark.parametrize("has_checkpoints", [False, True])
+def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys, monkeypatch, has_checkpoints):
+    out, arguments = tmp_path / "run", flags(data=text_file, out=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(shakespeare, "headline", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            shakespeare.main(arguments)
+    if has_checkpoints:
+        (out / "checkpoints").mkdir()
+    said = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
+    assert listed(out, capsys) == (0, [f"{out}: {said}"])
+    for refused in (
+        lambda: shakespeare.main(["--resume", "500", "--out", str(out)]),
+        lambda: info.main([str(out)]),
+        lambda: jf.load(out),
+    ):
+        with pytest.raises(CheckpointError, match=f"^{out} is {said}$"):
+            refused()
+
+
+def test_a_run_that_has_lost_its_settings_is_told_in_every_way(copy, text_file, capsys):
+    (copy / "config.json").unlink()
+    lost = f"{copy} has lost its config.json, which its manifest.json names; put it back, or name another folder"
+    for arguments in (flags(data=text_file, out=copy), ["--resume", "--out", str(copy)]):
+        with pytest.raises(CheckpointError, match=f"^{lost}$"):
+            shakespeare.main(arguments)
+    assert listed(copy.parent, capsys) == (1, [f"{copy}: damaged: {lost}"])
+
+
+def test_lines_of_metrics_that_are_left_out_are_counted(copy, capsys):
+    remove_checkpoints(copy)
+    metrics = copy / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 3', '"step": 4'))
+    with pytest.warns(UserWarning, match="line 1 is damaged"):
+        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 1 line of metrics left out"])
+    metrics.write_text(metrics.read_text().replace('"step": 6', '"step": 7'))
+    with pytest.warns(UserWarning, match="lines 1, 2 are damaged"):
+        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 2 lines of metrics left out"])
+
+
+@pytest.mark.parametrize(
+    ("main", "flag", "symbols"),
+    [
+        (shakespeare.main, "--model.vocab-size", 36),
+        (shakespeare.main, "--model.vocab_size", 36),
+        (reverse.main, "--model.vocab-size", 39),
+        (reverse.main, "--model.source-vocab-size", 39),
+    ],
+)
+def test_a_vocabulary_of_another_size_than_the_text_has_is_refused(text_file, tmp_path, main, flag, symbols):
+    data = ["--data", str(text_file), "--model.context", "8"] if main is shakespeare.main else []
+    said = rf"^{flag.replace('_', '-')} 10 is not the number of symbols, which is {symbols} here; leave it out$"
+    with pytest.raises(InputError, match=said):
+        main([*data, "--out", str(tmp_path / "run"), f"{flag}=10", "--steps", "1"])
+    check_vocabulary([flag, str(symbols)], symbols, flag)

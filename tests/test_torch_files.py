@@ -1,6 +1,9 @@
 """Files of torch.save are zip archives with a checksum for each record, which torch itself does not compare."""
 
+import os
+import pickle
 import zipfile
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -44,3 +47,30 @@ def test_a_compressed_file(path, tmp_path):
         for name in plain.namelist():
             new.writestr(name, plain.read(name))
     assert refused(packed) == "cannot be read: its it/data.pkl is compressed, and torch.save never does that"
+
+
+def test_the_format_of_before_1_6(path):
+    torch.save({"w": torch.ones(5)}, path, _use_new_zipfile_serialization=False)
+    said = "is written in torch's format of before 1.6, and is not opened; load it in torch and save it again"
+    assert refused(path) == said
+
+
+class Calling:
+    """A pickle that calls a function."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __reduce__(self):
+        return self.function, ("1",)
+
+
+@pytest.mark.parametrize(("function", "name"), [(os.system, "posix.system"), (eval, "eval"), (Fraction, "fractions.Fraction")])
+def test_what_a_pickle_calls_is_named_and_no_advice_of_torch_is_given(path, function, name):
+    torch.save({"w": Calling(function)}, path)
+    assert refused(path) == f"is not a file of tensors alone, and is not opened: it calls {name}; save its state_dict()"
+
+
+def test_what_is_no_file_of_torch(path):
+    path.write_bytes(pickle.dumps({"w": 1}))
+    assert refused(path) == "is not a file of tensors alone, or is damaged, and is not opened; save its state_dict()"

@@ -11,7 +11,7 @@ from jaxformer.collectives import in_order
 from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import SamplingConfig
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, shown
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
 
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
     found = open_path(flags.folder)
     check_model(found.model.config, mesh)
     with on_mesh(mesh):
-        print(written(flags, replace(found, model=put(found.model))))
+        print(shown(written(flags, replace(found, model=put(found.model)))))
 
 
 def written(flags: Generate, found: "Opened") -> str:

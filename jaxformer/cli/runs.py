@@ -13,7 +13,7 @@ from jaxformer.errors import UNREADABLE, CheckpointError, InputError, JaxformerE
 from jaxformer.flags import parse
 from jaxformer.jax_environment import check_jax
 from jaxformer.training.metrics import Line
-from jaxformer.training.runs import CONFIG, WEIGHTS, RunFolder
+from jaxformer.training.runs import CONFIG, NOT_BEGUN, WEIGHTS, RunFolder
 
 LEAVING = 0.2
 """Seconds in which a checkpoint that a live run removes is gone; one that is not, and is not whole, is damaged."""
@@ -47,9 +47,9 @@ def main(arguments: list[str]) -> int:
 
 
 def may_be_run(path: Path) -> bool:
-    """Whether a folder has settings, as far as this process may look."""
+    """Whether a folder has settings, or has lost them, as far as this process may look."""
     try:
-        return (path / CONFIG).is_file()
+        return (path / CONFIG).is_file() or RunFolder(path).has_lost_settings
     except OSError:
         return True
 
@@ -61,6 +61,7 @@ def judged(path: Path) -> tuple[str, list[Line]]:
 
     run, lines = RunFolder(path), []
     try:
+        run.check_settings()
         if run.holds_model:
             check_saved(path, WEIGHTS)
         else:
@@ -70,26 +71,32 @@ def judged(path: Path) -> tuple[str, list[Line]]:
             run.manifest.check(WEIGHTS)
             if lost := run.lost_lines(max(kept_states(run.checkpoints), default=0)):
                 raise CheckpointError(lost)
-        whole = CONFIG in run.manifest.entries
+            if run.is_begun:
+                return NOT_BEGUN, lines
+        whole, left = CONFIG in run.manifest.entries, run.left_out
     except JaxformerError as error:
         return f"{'not checked' if UNREADABLE in str(error) else 'damaged'}: {error}", lines
     except OSError as error:
         return f"not checked: {error.filename} {UNREADABLE}: {error.strerror}", lines
-    return "files whole" if whole else "files not checked: there is no whole manifest.json", lines
+    if not whole:
+        return "files not checked: there is no whole manifest.json", lines
+    left_out = f", {left} line{'s' * (left > 1)} of metrics left out" if left else ""
+    return f"files whole{left_out}", lines
 
 
 def check_checkpoints(run: RunFolder) -> None:
     """CheckpointError where a run has no folder of checkpoints, or no configuration."""
-    if "recipe" in run.config and not run.checkpoints.is_dir():
+    if "recipe" in run.config and not run.checkpoints.is_dir() and (run.checkpoints.exists() or not run.is_begun):
         wrong = "is not a folder" if run.checkpoints.exists() else "is missing"
         raise CheckpointError(f"{run.checkpoints} {wrong}; put it back, or start a new run with --out")
 
 
 def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:
-    """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict."""
+    """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict. Whether it is of the
+    run, nobody can say where the settings are lost."""
     from jaxformer.training.checkpoint import kept_states, verdict
 
-    for step in kept_states(run.checkpoints):
+    for step in () if run.has_lost_settings else kept_states(run.checkpoints):
         before = [line for line in lines if line["step"] <= step]
         loss = next((f"{line[name]:.4f}" for line in before[-1:] for name in ("val_loss", "loss") if name in line), "-")
         folder, found = run.checkpoints / str(step), verdict(run.checkpoints, step)

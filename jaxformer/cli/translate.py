@@ -14,7 +14,7 @@ from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.corpora import UNPACKED
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, shown
 from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
 
@@ -94,7 +94,7 @@ def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
     for texts in chunks(sources(flags), 1 if typed else LINES):
         for found in translator.beam(texts, beam):
             for text, score in found:
-                print(text if flags.n_best == 1 else f"{score:.4f}\t{text}")
+                print(shown(text) if flags.n_best == 1 else f"{score:.4f}\t{shown(text)}")
             if flags.attention is not None:
                 plot_alignment(flags.attention, *translator.alignment(texts[0], found[0].text))
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 The tensors of safetensors files are mapped, and read when they are used; torch reads `.bin`, `.pt` and `.pth`.
 """
 
-import json
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from jaxformer.convert.safetensors_io import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
 from jaxformer.errors import CheckpointError, InputError, first_line, type_of, why_unwritten
 from jaxformer.extras import extra_package
-from jaxformer.validation.fields import check_file, read_small
+from jaxformer.validation.fields import check_file, parsed, read_small
 from jaxformer.whole_files import refuse_existing, written_whole
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
@@ -33,6 +33,8 @@ DTYPES = (
 """Those of torch's that become numpy arrays."""
 INSIDE = ("state_dict", "model", "model_state_dict")
 """Keys under which training scripts save a state beside other things."""
+OLD = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What a file begins with that torch wrote before its version 1.6."""
 
 
 def open_state(path: Path) -> dict[str, Any]:
@@ -65,9 +67,7 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a pickle that torch refuses may end in any of them
-        raise CheckpointError(
-            f"{path} is not a file of tensors alone, and is not opened ({first_line(error)}); save its state_dict()"
-        ) from None
+        raise CheckpointError(f"{path} {_why_not_opened(path, error)}") from None
     inner = next((found[key] for key in INSIDE if isinstance(found, dict) and isinstance(found.get(key), dict)), found)
     if not isinstance(inner, dict) or not inner:
         what = f"{type_of(inner)}" if inner else "empty"
@@ -79,6 +79,16 @@ def _unpickled(path: Path) -> Mapping[str, Any]:
     if odd := [f"{name} is {fault}" for name, it in inner.items() if (fault := _not_plain(it))]:
         raise CheckpointError(f"{path}: {listed(odd)}; save plain tensors, such as float32 on the CPU")
     return inner
+
+
+def _why_not_opened(path: Path, error: Exception) -> str:
+    """What is said of a file that torch refuses, and what to do. torch's own advice is to run what the file brings."""
+    with path.open("rb") as file:
+        if file.read(len(OLD)) == OLD:
+            return "is written in torch's format of before 1.6, and is not opened; load it in torch and save it again"
+    called = re.search(r"GLOBAL ([\w.]+)", str(error))
+    why = f", and is not opened: it calls {called[1]}" if called else ", or is damaged, and is not opened"
+    return f"is not a file of tensors alone{why}; save its state_dict()"
 
 
 def _check_records(path: Path) -> None:
@@ -136,8 +146,8 @@ def _plain(name: str) -> bool:
 def weight_map(index: Path) -> dict[str, str]:
     """Names of tensors -> names of files."""
     try:
-        found = json.loads(read_small(index))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = parsed(read_small(index))["weight_map"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{index} is not an index of weights: {first_line(error)}") from None
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
         raise CheckpointError(f"{index} is not an index of weights: its weight_map is {found!r:.50}")

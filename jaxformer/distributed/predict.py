@@ -4,7 +4,6 @@ A device holds the train state (parameters and AdamW's moments), gradients, and 
 follow from shapes and the table of rules alone. The last needs the compiled program, whose own account of its buffers is taken.
 """
 
-import json
 import math
 import re
 from collections import Counter
@@ -36,7 +35,7 @@ from jaxformer.sharding.placement import is_spec, shardings
 from jaxformer.sharding.rules import specs_of
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import TrainState, train_state, train_step
-from jaxformer.validation.fields import read_small
+from jaxformer.validation.fields import parsed, read_small
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -200,7 +199,7 @@ def read_config(path: Path) -> ModelConfig:
         return PRESETS[str(path)]
     if path.is_file():
         try:
-            return saved_config(json.loads(read_small(path)))[0]
+            return saved_config(parsed(read_small(path)))[0]
         except (OSError, ValueError, TypeError) as error:
             hint = "give a config.json as jaxformer.save writes it"
             raise InputError(f"{path} describes no model: {first_line(error)}; {hint}") from None

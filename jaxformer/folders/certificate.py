@@ -25,7 +25,7 @@ from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import named_weights
 from jaxformer.training.runs import CONFIG
-from jaxformer.validation.fields import read_small
+from jaxformer.validation.fields import parsed, read_small
 from jaxformer.whole_files import written_whole
 
 NAME = "parity.json"
@@ -144,7 +144,7 @@ def read_certificate(folder: Path) -> str:
     if not path.is_file():
         return "none; jaxformer convert ... --verify writes one"
     try:
-        found: Mapping[str, Any] = unsealed(json.loads(read_small(path)))
+        found: Mapping[str, Any] = unsealed(parsed(read_small(path)))
         verdict, version = str(found["verdict"]), str(found["versions"]["transformers"])
         changed = [name for name, digest in found["jax"].items() if _digest(folder, name) != digest]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

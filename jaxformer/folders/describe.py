@@ -45,6 +45,7 @@ def describe_folder(folder: Path) -> Description:
             from jaxformer.training.trained import describe  # a run may need packages that a model alone does not
 
             kind, config = "a trained run", describe(run)[0]
+            run.check_trained()
         else:
             Manifest(folder, SAVED_REMEDY).check(CONFIG)
             kind, config = "a saved model", saved_config(described)[0]

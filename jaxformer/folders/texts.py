@@ -1,6 +1,5 @@
 """What turns a model in a folder into one that reads and writes text: its tokenizer, and the ids that begin and end a text."""
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from jaxformer.folders.opened import Opened, open_path
 from jaxformer.models import EncoderDecoder
 from jaxformer.training.runs import CONFIG, TOKENIZER
 from jaxformer.training.translator import TooLong, Translator, load_translator
-from jaxformer.validation.fields import read_small
+from jaxformer.validation.fields import parsed, read_small
 
 GENERATION = "generation_config.json"
 """transformers' settings of a search; older folders have them in config.json."""
@@ -40,9 +39,9 @@ def read_ids(folder: Path) -> Ids:
     found: dict[str, Any] = {}
     for name in (CONFIG, GENERATION):
         try:
-            more = json.loads(read_small(folder / name)) if (folder / name).is_file() else {}
+            more = parsed(read_small(folder / name)) if (folder / name).is_file() else {}
             found |= {key: value for key, value in more.items() if value is not None}
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {first_line(error)}") from None
     if unread := [f"{name} = {found[name]!r:.40}" for name in UNREAD if found.get(name)]:
         warnings.warn(f"{folder}: {', '.join(unread)} of its {GENERATION} is not read here: texts may differ", stacklevel=3)

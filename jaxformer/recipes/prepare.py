@@ -9,18 +9,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.console import Console
+
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
 from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
+from jaxformer.streams import standard_output
 from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+VOCABULARY, SOURCE_VOCABULARY = "--model.vocab-size", "--model.source-vocab-size"
 R = TypeVar("R", bound="DataclassInstance")
 
 KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
@@ -122,7 +126,10 @@ def start_run(
 
 
 def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | None, is_whole: bool) -> None:
-    """InputError where a run is behind its last step, or at it and has all that belongs to it."""
+    """InputError where a run is behind its last step, or at it and has all that belongs to it; CheckpointError where it has to
+    go on from a step and has none."""
+    if recipe.checkpoint is not None and from_first(lambda: folder.is_begun):
+        raise CheckpointError(f"{recipe.out} is {NOT_BEGUN}")
     line = from_first(lambda: folder.line_of(step))
     if step > recipe.steps or (step == recipe.steps and line is not None and is_whole):
         raise InputError(f"{recipe.out} is at step {step} already; give --steps a larger number to go on")
@@ -165,6 +172,19 @@ def _keep_flags(folder: RunFolder, recipe: Any) -> None:
     changed = config["recipe"] | json.loads(json.dumps(values, default=plain))
     if changed != config["recipe"]:
         folder.write_config(config | {"recipe": changed})
+
+
+def plain_console() -> Console:
+    """Where a recipe prints; where that fails, a run that trains is saved first."""
+    return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def check_vocabulary(arguments: Sequence[str], size: int, *flags: str) -> None:
+    """InputError where one of these flags gives a vocabulary another size than its texts do."""
+    spelled = [word.replace("_", "-") if word.startswith("--") else word for word in arguments]
+    for flag in flags:
+        if (given := peek(spelled, flag)) not in (None, "None", str(size)):
+            raise InputError(f"{flag} {given} is not the number of symbols, which is {size} here; leave it out")
 
 
 def saved_files(folder: RunFolder) -> str:

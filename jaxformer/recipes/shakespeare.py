@@ -22,11 +22,11 @@ from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.decoding.prepare import MOST_TOKENS
-from jaxformer.errors import quoted
+from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import read_recipe, saved_files, start_run
+from jaxformer.recipes.prepare import VOCABULARY, check_vocabulary, plain_console, read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
@@ -114,16 +114,17 @@ def main(arguments: list[str]) -> None:
     use_cache(recipe.cache)
     text = read_corpus(recipe.data, recipe.unpacked)
     tokenizer = Tokenizer.characters(text)
+    check_vocabulary(arguments, tokenizer.vocab_size, VOCABULARY)
     splits = split(tokenizer.encode(text), recipe.model.context)
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"shakespeare-{recipe.preset}"))))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, tokenizer, splits, console)
         plot_losses(folder)
         written = sample_text(model, tokenizer, LAST_SAMPLE, recipe.seed)
-    console.print(written)
+    console.print(shown(written))
     console.print(f"validation loss {folder.metrics[-1]['val_loss']:.4f} · {saved_files(folder)}")
     console.print(f"next: jaxformer generate {quoted(out)} --tokens 200")
 

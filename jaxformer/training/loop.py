@@ -16,11 +16,12 @@ from jaxtyping import Array
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted
+from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted, with_room
+from jaxformer.flags import refusal
 from jaxformer.processes.group import count, exchange, from_first, is_first, timed
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
-from jaxformer.signals import held
+from jaxformer.signals import Held, held
 from jaxformer.training.checkpoint import kept_states, save_state
 from jaxformer.training.health import MOST_IN_A_ROW
 from jaxformer.training.lock import check_held
@@ -47,9 +48,9 @@ PATIENCE = 30.0
 class StoppedError(JaxformerError):
     """The run was asked to stop and saved itself first."""
 
-    def __init__(self, message: str, signal_number: int):
+    def __init__(self, message: str, exit_code: int):
         super().__init__(message)
-        self.exit_code = 128 + signal_number
+        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,9 @@ def fit(
 ) -> TrainState:
     """Train to plan.steps, or to its goal. `train_steps(state, n)` takes n steps and returns the state and the mean loss.
 
-    SIGINT and SIGTERM save at the end of the dispatch that is running and raise StoppedError. A step whose loss or gradient is
-    not finite is skipped and told. Three in a row raise NonFiniteError, and so does a loss or a weight that is not finite all
-    the same: such a state is never saved.
+    A signal, or a standard output that fails, saves at the end of the dispatch that is running and raises StoppedError. A step
+    whose loss or gradient is not finite is skipped and told. Three in a row raise NonFiniteError, and so does a loss or weight
+    that is not finite all the same: such a state is never saved.
     """
     course = _Course(state, plan, run, console)
     try:
@@ -98,6 +99,8 @@ def fit(
     except NonFiniteError as error:
         first = float(course.health.first_loss) if course.health.taken else math.inf
         raise NonFiniteError(f"{error}; {from_first(lambda: remedy(run, first))}") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{with_room(error)}") from None
     return course.state
 
 
@@ -107,31 +110,36 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
         saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
         done = course.begin()
-        number = asked(stop.received)
-        while not (done or number):
+        code, why = asked(stop)
+        while not (done or code):
             due = plan.next_stop(course.step)
             n = from_first(lambda due=due: min(course.pace.size, due - course.step))
             with timed("step", course.step + 1):
                 course.took(n, *train_steps(course.state, jnp.int32(n)))
             progress.update(task, completed=course.step, **course.shown())
-            number = asked(stop.received)
-            if number or course.step == due:
+            code, why = asked(stop)
+            if code or course.step == due:
                 check_finite(course.step, named_leaves(all_finite(course.state)))
-            if plan.evaluates(course.step) and not number:
+            if plan.evaluates(course.step) and not code:
                 done = course.evaluate()
-                number = asked(stop.received)
-            if number or done or course.is_to_save():
+                code, why = asked(stop)
+            if code or done or course.is_to_save():
                 with timed(CHECKPOINT, course.step):
                     saves.save(course.step, course.state)
                 course.pace.restart()
         saves.wait()
-        if number:
-            raise StoppedError(course.stopped(course.step), number)
+        if code:
+            raise StoppedError(why + course.stopped(course.step), code)
 
 
-def asked(received: list[int]) -> int:
-    """The signal that asked this process to stop, or one of the others: all stop behind the same step. 0 without one."""
-    return next((number for each in exchange(received[:1]) for number in each), 0)
+def asked(stop: Held) -> tuple[int, str]:
+    """The exit code where this process, or one of the others, has to stop: all stop behind the same step. And why, unless a
+    signal has said it already, or nobody reads. (0, "") where none has to."""
+    own = [(128 + number, "") for number in stop.received]
+    for fault in stop.faults:
+        said, code = refusal(fault) or ("", 2)
+        own.append((code, f"{said}; " if said else ""))
+    return next(((code, why) for each in exchange(own[:1]) for code, why in each), (0, ""))
 
 
 class _Saves:

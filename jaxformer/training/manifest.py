@@ -20,7 +20,7 @@ from typing import Any
 from jaxformer.checksums import checksum, sealed, unsealed
 from jaxformer.errors import REFUSED, CheckpointError
 from jaxformer.training.lock import check_held
-from jaxformer.validation.fields import check_file, read_small
+from jaxformer.validation.fields import check_file, parsed, read_small
 from jaxformer.whole_files import written_whole
 
 CONFIG, MANIFEST = "config.json", "manifest.json"
@@ -48,7 +48,7 @@ class Manifest:
         """The versions of each file; none where there is no manifest. CheckpointError where it is damaged."""
         path = self.folder / MANIFEST
         try:
-            return _entries(json.loads(read_small(path)))
+            return _entries(parsed(read_small(path)))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:

@@ -36,19 +36,29 @@ def checked_line(run: str, values: Mapping[str, float | int]) -> str:
 def read_lines(path: Path, run: str, least: int) -> list[Line]:
     """Every whole line of the run, without its check. There is a warning for one that is damaged, or incomplete after a crash,
     which is left out, and for a file of less than `least` bytes."""
-    data = read_small(path) if path.exists() else b""
-    lines = data.splitlines(keepends=True)
-    has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
-    of_run = any(_read(line, run, has_checks) for line in lines)  # a file of older lines names no run
-    found = _in_order(_read(line, run if of_run else "", has_checks) for line in lines)
+    data = read_data(path)
+    found = checked_lines(data, run)
     if damaged := [str(number) for number, line in enumerate(found, start=1) if line is None]:
-        warnings.warn(
-            f"{path}: line {', '.join(damaged)} is damaged, incomplete or not of this run, and left out", stacklevel=3
-        )
+        which = f"lines {', '.join(damaged)} are" if damaged[1:] else f"line {damaged[0]} is"
+        warnings.warn(f"{path}: {which} damaged, incomplete or not of this run, and left out", stacklevel=3)
     if len(data) < least:
         said = f"it has {len(data):,} bytes, and was written with {least:,}: the steps in the rest are not known"
         warnings.warn(f"{path} is cut: {said}", stacklevel=3)
     return [line for line in found if line is not None]
+
+
+def read_data(path: Path) -> bytes:
+    """The bytes of the file, none where there is none; a last line that lacks nothing but its end has it."""
+    data = read_small(path) if path.exists() else b""
+    return data + b"\n" * (data[-1:] not in (b"", b"\n"))
+
+
+def checked_lines(data: bytes, run: str) -> list[Line | None]:
+    """Every line, None in the place of one that is damaged or of another run."""
+    lines = data.splitlines(keepends=True)
+    has_checks = any(f'"{CHECK}"'.encode() in line for line in lines)
+    of_run = any(_read(line, run, has_checks) for line in lines)  # a file of older lines names no run
+    return _in_order(_read(line, run if of_run else "", has_checks) for line in lines)
 
 
 def _in_order(lines: Iterable[Line | None]) -> list[Line | None]:
@@ -66,7 +76,7 @@ def _read(line: bytes, run: str, has_check: bool) -> Line | None:
         values = json.loads(line)
         if has_check:
             del values[CHECK]
-        whole = line == checked_line(run, values).encode() if has_check else line.endswith(b"\n")
+        whole = not has_check or line == checked_line(run, values).encode()
         whole = whole and isinstance(values["step"], int)
     except (ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -6,6 +6,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from jaxformer.errors import FULL
+
 NAMES = 32
 """Files and folders of a checkpoint, at most."""
 DESCRIPTORS = 24
@@ -15,10 +17,11 @@ DESCRIPTORS = 24
 def check_room(folder: Path, size: int) -> None:
     """OSError where its disk has less than `size` bytes free, or can make too few files."""
     if size > (free := shutil.disk_usage(folder).free):
-        raise OSError(errno.ENOSPC, f"it takes {size:,} bytes, and {free:,} are free")
+        raise OSError(errno.ENOSPC, f"{FULL[0]}: it takes {size:,} bytes, and {free:,} are free")
     system = os.statvfs(folder)
     if system.f_files and system.f_favail < NAMES:
-        raise OSError(errno.ENOSPC, f"it takes up to {NAMES} files and folders, and {system.f_favail} are free")
+        said = f"it takes up to {NAMES} files and folders, and {system.f_favail} are free"
+        raise OSError(errno.ENOSPC, f"{FULL[0]}: {said}")
 
 
 def check_descriptors() -> None:

@@ -17,8 +17,8 @@ from jaxformer.config.configuration import plain
 from jaxformer.errors import UNREADABLE, CheckpointError, InputError
 from jaxformer.training.lock import LOCK, check_held, identity_of
 from jaxformer.training.manifest import CONFIG, EVALUATED, MANIFEST, WEIGHTS, Manifest
-from jaxformer.training.metrics import Line, checked_line, read_lines
-from jaxformer.validation.fields import read_small
+from jaxformer.training.metrics import Line, checked_line, checked_lines, read_data, read_lines
+from jaxformer.validation.fields import parsed, read_small
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 METRICS, CHECKPOINTS, TOKENIZER = "metrics.jsonl", "checkpoints", "tokenizer.json"
@@ -26,6 +26,8 @@ RUN = "run"
 """In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
 BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
 """What a run leaves that ended before its first checkpoint."""
+NOT_BEGUN = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
+"""What is said of such a run."""
 AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
 """What it leaves that has no manifest yet."""
 LEFTOVERS = (
@@ -47,6 +49,7 @@ class RunFolder:
         run = cls(path)
         try:
             if not run.is_begun:
+                run.check_settings()
                 if run.holds_model:
                     raise InputError(f"{path} holds a saved model and no run; name another folder with --out")
                 raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
@@ -63,8 +66,9 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run; InputError where there is none."""
+        """An existing run; InputError where there is none, CheckpointError where its settings are lost."""
         if not (path / CONFIG).is_file():
+            cls(path).check_settings()
             wrong = f"is not a run folder: it has no {CONFIG}" if path.exists() else "is not there; give a folder that is"
             raise InputError(f"{path} {wrong}")
         return cls(path)
@@ -90,6 +94,19 @@ class RunFolder:
         with suppress(CheckpointError, InputError):
             return identity_of(self.path, lambda: str(read_config(self.path).get(RUN, "")))
         return ""
+
+    @property
+    def has_lost_settings(self) -> bool:
+        """Whether more of a run, or of a saved model, is there than its settings, which its manifest names."""
+        with suppress(CheckpointError, InputError):
+            return not self.is_begun and not (self.path / CONFIG).exists() and CONFIG in self.manifest.entries
+        return False
+
+    def check_settings(self) -> None:
+        """CheckpointError where they are lost."""
+        if self.has_lost_settings:
+            lost = f"{self.path} has lost its {CONFIG}, which its {MANIFEST} names"
+            raise CheckpointError(f"{lost}; put it back, or name another folder")
 
     @property
     def holds_model(self) -> bool:
@@ -144,6 +161,13 @@ class RunFolder:
         """The trained weights."""
         return self.path / WEIGHTS
 
+    def check_trained(self) -> None:
+        """CheckpointError where there are no trained weights yet."""
+        if self.is_begun:
+            raise CheckpointError(f"{self.path} is {NOT_BEGUN}")
+        if not self.weights.exists():
+            raise CheckpointError(f"{self.path} has no {WEIGHTS} yet; finish the run with --resume")
+
     @property
     def tokenizer(self) -> Path:
         """The run's own tokenizer, where it has one."""
@@ -177,6 +201,11 @@ class RunFolder:
         least = self.manifest.least_length(METRICS)  # read first: a line comes before its entry
         return read_lines(self.path / METRICS, self.identity, least)
 
+    @property
+    def left_out(self) -> int:
+        """How many lines of metrics are left out, because they are damaged."""
+        return checked_lines(read_data(self.path / METRICS), self.identity).count(None)
+
     def line_of(self, step: int) -> Line | None:
         """The line of a step; None where it was not evaluated, or not to its end."""
         return next((line for line in self.metrics if line["step"] == step), None)
@@ -203,10 +232,10 @@ class RunFolder:
 def read_config(folder: Path) -> dict[str, Any]:
     """The config.json of a folder of any kind; CheckpointError where it cannot be read."""
     try:
-        config = json.loads(read_small(folder / CONFIG).decode("utf-8"))
+        config = parsed(read_small(folder / CONFIG).decode("utf-8"))
     except OSError as error:
         raise CheckpointError(f"{folder / CONFIG} {UNREADABLE}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{folder / CONFIG} is no JSON: {error}") from None
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")

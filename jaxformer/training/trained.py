@@ -27,8 +27,7 @@ def load_trained(path: Path) -> tuple[Model, Tokenizer | Task]:
     if words.vocab_size != config.vocab_size:
         found = f"its model has {config.vocab_size} symbols, its task or text {words.vocab_size}"
         raise CheckpointError(f"{path}/config.json does not describe a trained model: {found}")
-    if not run.weights.exists():
-        raise CheckpointError(f"{path} has no {run.weights.name} yet; finish the run with --resume")
+    run.check_trained()
     run.manifest.check(run.weights.name)
     return load_weights(run.weights, abstract(config)), words
 

@@ -27,6 +27,8 @@ DIVERGED = 2.0, 1.0
 LOSSES = "loss", "val_loss"
 """Of a line: the mean since the line before, and that of the evaluation."""
 ANEW = "start anew with another --out and a lower --optimizer.learning-rate"
+MOST_DECAY = 1.0
+"""Of the weight decay times the learning rate: a step takes that part of each weight away."""
 MOST_SHOWN = 6
 """Modules whose gradient is told."""
 
@@ -75,6 +77,11 @@ def remedy(run: RunFolder, first: float) -> str:
     """How a run goes on whose numbers are no longer finite: from the newest checkpoint that has sound losses, or anew. `first`
     is the loss of its first step."""
     sound = sound_until(run.metrics, first)
+    optimizer = run.config.get("recipe", {}).get("optimizer", {})
+    decay = optimizer.get("learning_rate", 0) * optimizer.get("weight_decay", 0)
+    if decay > MOST_DECAY:
+        said = f"the weight decay times the learning rate is {decay:.3g}, and at most {MOST_DECAY:g} makes sense"
+        return f"{said}; start anew with another --out, and a lower --optimizer.weight-decay or --optimizer.learning-rate"
     if good := [step for step in kept_states(run.checkpoints) if step <= sound]:
         return f"go on with --resume {good[-1]} --out {quoted(run.path)} and a lower --optimizer.learning-rate"
     return f"no checkpoint is kept from before the losses grew; {ANEW}"

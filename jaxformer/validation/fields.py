@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import json
 import math
 import os
 import stat
@@ -122,7 +123,21 @@ def read_small(path: Path) -> bytes:
     """A whole file that is never large; CheckpointError where it is, InputError for a pipe or a device."""
     if (size := check_file(path).stat().st_size) > MOST_BYTES:
         raise CheckpointError(f"{path} has {size:,} bytes, where {MOST_BYTES:,} are the most: it is damaged; put it back")
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder, where a file belongs; move it away")
     return path.read_bytes()
+
+
+def parsed(text: bytes | str) -> Any:
+    """What JSON holds; ValueError says in words of our own what Python does not read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            raise
+        raise ValueError("it holds a number of too many digits") from None
 
 
 def check_flag(name: str, value: object) -> None:

@@ -1,11 +1,13 @@
 """A signal at any moment ends a command with 130 or 143 and a word, and leaves nothing half-written."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -62,12 +64,20 @@ def begun(code: str, folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """Processes that tests start heed SIGHUP, though the tests themselves may run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_nothing_half_written_is_left(tmp_path, number, code):
     process = begun(WRITING, tmp_path / "run")
     process.send_signal(number)
     _, said = process.communicate(timeout=5)
-    assert (process.returncode, said) == (code, f"stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}\n")
+    assert (process.returncode, said) == (code, f"stopped by {signals.SIGNALS[number]}\n")
     assert not (tmp_path / "run").exists()
 
 
@@ -155,6 +165,21 @@ def test_held_work_does_not_go_on_while_it_is_rescued(monkeypatch):
         threading.Thread(target=signals._rescue, args=(work, 15), daemon=True).start()
         assert begun.wait(5)
     assert done
+
+
+def test_a_terminal_that_goes_away_sends_several_and_ends_no_work_at_once(monkeypatch, capfd):
+    def end(code: int, said: str) -> None:
+        raise SystemExit(code, said)
+
+    reading, writing = os.pipe()
+    os.write(writing, bytes([signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]))
+    for name, value in {"_held": [signals.Held(str)], "_received": [], "_rescue": lambda *_: None, "end": end}.items():
+        monkeypatch.setattr(signals, name, value)
+    os.close(writing)
+    with os.fdopen(reading), pytest.raises(SystemExit) as ended:
+        signals._watch(reading)
+    assert ended.value.args == (143, "ended at once by SIGTERM")
+    assert capfd.readouterr().err == "SIGHUP: the run is saved after this step, and ends; once more ends it at once\n"
 
 
 def test_a_library_leaves_signals_to_its_user():
