@@ -62,13 +62,14 @@ def turned(x, cos, sin):
 class Model(torch.nn.Module):
     """One attention, whose tables and mask are made outside of it."""
 
-    def __init__(self, side="before", by="modules"):
+    def __init__(self, side="before", by="modules", slower=1):
         super().__init__()
+        self.slower = slower
         self.first, self.attention = torch.nn.Linear(D, D), Attention(side, by)
 
     def forward(self, x, valid):
         angles = torch.arange(T, dtype=x.dtype)[None, :, None] * torch.from_numpy(RATES).to(x.dtype)
-        angles = angles.repeat_interleave(2, -1)
+        angles = angles.repeat_interleave(2, -1) / self.slower
         ahead = torch.arange(T) - torch.arange(T)[:, None]
         mask = ahead + T * (1 - valid[:, None, None]) <= 0
         added = torch.zeros(mask.shape, dtype=x.dtype).masked_fill(~mask, torch.finfo(x.dtype).min)
@@ -95,7 +96,7 @@ def port(bug, side="before"):
         places = jnp.broadcast_to(jnp.arange(T), (B, T))
         if bug.get("counted"):
             places = jnp.cumsum(valid, -1) - 1
-        angles = places[..., None] * RATES
+        angles = places[..., None] * bug.get("rates", RATES)
         weight = np.linspace(0.5, 2, H)
         gains = [p.get(f"attention.of_{name}.weight", weight) for name in ("queries", "keys")]
         sides = bug.get("sides", (side, side))
@@ -136,6 +137,8 @@ CASES = {
     ),
     "bfloat16": ({"tables": jnp.bfloat16}, {}, "jax rotary cosines and sines rounded to bfloat16"),
     "float16": ({"tables": jnp.float16}, {}, "jax rotary cosines and sines rounded to float16"),
+    "rates": ({"rates": np.asarray(jnp.asarray(RATES, jnp.bfloat16), float)}, {}, "jax rotary rates rounded to bfloat16"),
+    "undivided": ({}, {"slower": 8}, "torch rotary rates of base 2000 divided by 8; jax not divided"),
     "counted": ({"counted": True}, {}, "jax rotary positions that count the tokens seen alone"),
     "strict": ({"strict": True}, {}, "jax mask with one key fewer ahead, but in the first row"),
     "unmasked": ({"unmasked": True}, {}, "jax mask without its padding"),

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
-from jaxformer.parity.explain.alterations.of_children import its_input
+from jaxformer.parity.explain.alterations.of_children import its_input, path_of
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.of_norms import NORMALIZED
 from jaxformer.parity.explain.alterations.of_places import norms
-from jaxformer.parity.explain.alterations.operations import Altered, Compute, Operation, Place
+from jaxformer.parity.explain.alterations.operations import Altered, Compute, Listing, Operation, Place
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.rotary_tables import parts, put
 
@@ -47,7 +48,8 @@ class Turned(NamedTuple):
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """Both together first, and then one alone."""
+    """Both together first, and then one alone; or the one whose input is compared."""
+    yield from of_its_input(rerun)
     found = [*turned(rerun)]
     for side, own in SIDES.items():
         those = [each for each in found if each.side == side]
@@ -55,6 +57,29 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             if some:
                 names = " and ".join(dict.fromkeys(each.norm.name for each in some))
                 yield Alteration(f"{names} {own} the rotation", f"{side} it", partial(elsewhere, some))
+
+
+def of_its_input(rerun: Rerun) -> Iterator[Alteration]:
+    """What a norm is given, where jax has it rotated by then."""
+    site, listing = rerun.place.site, Listing()
+    if rerun.place.part != "inputs" or not (module := norms(rerun).get(str(site).removeprefix(f"{path_of(rerun)}."))):
+        return
+    x = torch.from_numpy(rerun.wanted)
+    with rerun.to_the_end():
+        rerun.array(together(replaced(module, "forward", its_input), listing))
+    runs = (run.output for each in listing.operations.values() for run in each.runs)
+    made = (each for output in runs for each in parts(output) if is_like(each, x) and is_rotated(each, x))
+    if found := [ordered for each in made if (ordered := in_order_of(x, each)) is not None]:
+        said = f"{last(site.path)} before the rotation", "behind it"
+        yield Alteration(*said, lambda: rerun.followed_by(lambda array: found[-1]))
+
+
+def in_order_of(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """What has vectors of the same lengths, in the same order of axes."""
+    for each in (output, output.transpose(1, -2)):
+        if each.shape == x.shape and torch.allclose(each.square().sum(-1), x.square().sum(-1), rtol=NEAR, atol=0):
+            return each
+    return None
 
 
 def turned(rerun: Rerun) -> Iterator[Turned]:

@@ -124,8 +124,8 @@ def named(rerun: Rerun) -> tuple[Kind, ...]:
     """Few, and those that everyone has a name for."""
     return (
         (of_masks.alterations_of(rerun), 1),
-        (of_rotations.alterations_of(rerun), 1),
         (of_turned_norms.alterations_of(rerun), 1),
+        (of_rotations.alterations_of(rerun), 1),
         (of_attention.alterations_of(rerun), 1),
     )
 
