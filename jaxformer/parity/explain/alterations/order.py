@@ -23,6 +23,7 @@ from jaxformer.parity.explain.alterations import (
     of_norms,
     of_operands,
     of_operations,
+    of_other_layers,
     of_packing,
     of_pads,
     of_pairs,
@@ -126,6 +127,7 @@ def named(rerun: Rerun) -> tuple[Kind, ...]:
         (of_masks.alterations_of(rerun), 1),
         (of_turned_norms.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
+        (of_other_layers.alterations_of(rerun), 1),
         (of_attention.alterations_of(rerun), 1),
     )
 
