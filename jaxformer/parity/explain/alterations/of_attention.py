@@ -30,6 +30,8 @@ WHERE = (
 )
 """Which arrays may have their heads otherwise."""
 MOST_CORES = 4
+CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
+"""From which a cap of scores is searched for."""
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
@@ -59,7 +61,11 @@ def of_weights(core: Core) -> Iterator[Alteration | Dial]:
     def scaled(c: float) -> Inside:
         return core.with_weights(lambda x, added, seen: weighing.softmax(torch.where(seen, c * x, x), added, seen))
 
+    def capped(c: float) -> Inside:
+        return core.with_weights(lambda x, added, seen: weighing.softmax(c * torch.tanh(x / c), added, seen))
+
     yield Dial(torch_says, "has {} times its scores", 1.0, scaled)
+    yield Dial(torch_says, "has its scores capped at {}: c tanh(scores / c)", 50.0, capped, seeds=CAPS)
     if bool((~kept & kept.any(-1, keepdim=True)).any()):
         yield by("masks behind the softmax", weighing.masked_behind)
         for says, way in (("has {} for masked scores", weighing.filled), ("has {} on masked scores", weighing.lowered)):

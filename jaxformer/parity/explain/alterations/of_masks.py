@@ -182,7 +182,9 @@ def windows(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         fewer = window(back, ahead - 1)
         yield "with one key fewer ahead", fewer
         yield "with one key fewer ahead, where there is another", fewer | (keep & ~fewer.any(-1, keepdim=True))
+        yield "with one key fewer ahead, but in the first row", fewer | (keep & (torch.arange(rows) == 0)[:, None])
         yield "without its causal part", window(back, length)
     if not keys.all():
-        yield "without its padding", window(back, ahead, torch.ones_like(keys))
+        yield "without its padding", ((apart <= back) & (apart >= -ahead)).expand_as(keep)
+        yield "without its padding, but in rows without keys", window(back, ahead, torch.ones_like(keys))
         yield "with its padding inverted", window(back, ahead, ~keys)

@@ -9,6 +9,7 @@ import torch
 
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Inside, together
+from jaxformer.parity.explain.alterations.masked_positions import by_masks
 from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place
 from jaxformer.parity.explain.alterations.other_ids import other_positions
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -27,6 +28,7 @@ BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
 WHOLE = 1e-6
 PARTS = (2, 4, 0.5, 0.25)
 """Of the units that torch rotates, as a port that rotates the whole of a head."""
+ROUNDED = (torch.bfloat16, torch.float16)
 STEPS = {"one position later": 1, "one position earlier": -1}
 
 
@@ -34,6 +36,7 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the tables, of the pairs, and of what is rotated."""
     if rotary := rotary_of(rerun):
         yield from tables(rotary)
+        yield from masked(rerun, rotary)
         if rotary.name == "sinusoidal":
             return
         yield from turns(rerun.operations, rotary)
@@ -47,6 +50,9 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
     plain = torch.allclose(rates, plain_rates(rotary.width, rotary.base), rtol=1e-5)
     name, placed = rotary.name, f"{rotary.name} positions as they are"
     said = f"{name} base {rotary.base:.6g}" if plain else f"{name} rates as they are"
+    if not plain and (by := rotary.divisor):
+        said = f"{name} rates of base {rotary.base:.6g} divided by {by:.6g}"
+        yield Alteration(said, "not divided", lambda: rotary.given(rotary.with_base(rotary.base)))
 
     def angles(positions: torch.Tensor) -> Inside:
         return rotary.given(rotary.with_angles(positions[..., None] * rates))
@@ -55,6 +61,7 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         if plain and base == rotary.base:
             continue
         yield Alteration(said, f"{name} base {base:g}", lambda base=base: rotary.given(rotary.with_base(base)))
+    yield from rounded(rotary)
     for says, other in () if plain else smoothings(rates, rotary.width):
         yield Alteration(
             said, f"{name} rates {says}", lambda other=other: rotary.given(rotary.with_angles(positions[..., None] * other))
@@ -76,6 +83,35 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         yield Alteration(placed, f"{name} positions {more:+d}", lambda more=more: angles(positions + more))
     yield Dial(placed, f"{name} positions times {{}}", 1.0, lambda c: angles(positions * c), sure=True)
     yield Dial(said, f"{name} base {{}}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
+
+
+def masked(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration]:
+    """Positions of the tokens that a mask lets be seen."""
+    positions, name = rotary.positions, rotary.name
+    for says, other in by_masks(rerun, positions.shape[-1]) if positions.ndim > 1 else ():
+        placed = other.reshape(len(other), *[1] * (positions.ndim - 2), -1)
+        tables = rotary.with_angles(placed[..., None] * rotary.rates)
+        yield Alteration(f"{name} positions as they are", f"{name} positions {says}", partial(rotary.given, tables))
+
+
+def rounded(rotary: Rotary) -> Iterator[Alteration]:
+    """Tables, or what they are made of, in a smaller type."""
+    cos, sin, rates, name = rotary.cos, rotary.sin, rotary.rates, rotary.name
+    angles = rotary.positions[..., None] * rates
+    for kind in ROUNDED:
+        others = {
+            "cosines and sines": (round_to(kind, cos), round_to(kind, sin)),
+            "rates": rotary.with_angles(rotary.positions[..., None] * round_to(kind, rates)),
+            "angles": rotary.with_angles(round_to(kind, angles)),
+        }
+        for what, tables in others.items():
+            says = f"{name} {what} as they are", f"{name} {what} rounded to {str(kind).removeprefix('torch.')}"
+            yield Alteration(*says, partial(rotary.given, tables))
+
+
+def round_to(kind: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    """In a smaller type, and back."""
+    return x.to(kind).to(x.dtype)
 
 
 def turns(operations: list[Operation], rotary: Rotary) -> Iterator[Alteration]:

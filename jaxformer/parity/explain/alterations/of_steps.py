@@ -41,6 +41,11 @@ def of_first_row(x: torch.Tensor) -> torch.Tensor:
     return x[:1].expand_as(x)
 
 
+def is_of_position(fault: Fault) -> bool:
+    """Whether it is about positions alone."""
+    return fault.position is not None and not fault.empty and not fault.hides
+
+
 FAULTS = (
     Fault("the position of a step is one too far", position=lambda at, _: at + 1),
     Fault("the position of a step is one too near", position=lambda at, _: at - 1),
@@ -89,6 +94,17 @@ FAULTS = (
 )
 
 
+RARE = (
+    *(Fault(f"{each.says}, in rotations alone", angles=each.position) for each in FAULTS if is_of_position(each)),
+    Fault("the keys of steps are not rotated", still=(1,)),
+    Fault("the queries of steps are not rotated", still=(0,)),
+    Fault("steps write values into the cache of keys", written=(1, 1)),
+    Fault("steps write keys into the cache of values", written=(0, 0)),
+    Fault("steps write keys and values into the caches of each other", written=(1, 0)),
+)
+"""Those that are tried where none of the others fits."""
+
+
 def more(prompt: int, steps: int) -> Iterator[Fault]:
     """Empty slots up to the end of a cache, of some length."""
     for n in range(1, MOST_EMPTY):
@@ -117,8 +133,9 @@ def explain_steps(
     copied = copy.deepcopy(model).eval().double()
     prompt = theirs[0].shape[1] if theirs[0].ndim == 3 else 0
     with torch_float64():
-        for fault in (*FAULTS, *more(prompt, len(theirs) - 1)):
-            if effort.is_spent or (found and fault.says.startswith("a step sees all")):
+        rare = (*RARE, *more(prompt, len(theirs) - 1))
+        for fault in (*FAULTS, *rare):
+            if effort.is_spent or (found and fault in rare):
                 break
             if (residual := residual_of(generate(copied), fault, ours, fed, effort)) <= TOLERANCE:
                 found.append(f"{fault.says} (residual {residual:.0e})")

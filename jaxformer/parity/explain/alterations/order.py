@@ -23,6 +23,7 @@ from jaxformer.parity.explain.alterations import (
     of_norms,
     of_operands,
     of_operations,
+    of_other_layers,
     of_packing,
     of_pads,
     of_pairs,
@@ -37,6 +38,7 @@ from jaxformer.parity.explain.alterations import (
     of_scales,
     of_siblings,
     of_tables,
+    of_turned_norms,
     of_twins,
     of_wiring,
 )
@@ -121,7 +123,13 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
 
 def named(rerun: Rerun) -> tuple[Kind, ...]:
     """Few, and those that everyone has a name for."""
-    return (of_masks.alterations_of(rerun), 1), (of_rotations.alterations_of(rerun), 1), (of_attention.alterations_of(rerun), 1)
+    return (
+        (of_masks.alterations_of(rerun), 1),
+        (of_turned_norms.alterations_of(rerun), 1),
+        (of_rotations.alterations_of(rerun), 1),
+        (of_other_layers.alterations_of(rerun), 1),
+        (of_attention.alterations_of(rerun), 1),
+    )
 
 
 def wiring(rerun: Rerun) -> Alterations:

@@ -57,8 +57,15 @@ class Rotary:
 
     @property
     def base(self) -> float:
-        """By the second rate, which torch may hold in float32."""
-        return float(f"{float(self.rates[1]) ** -len(self.rates):.6g}") if len(self.rates) > 1 else 1e4
+        """By the second rate and the first, which torch may hold in float32."""
+        first = float(self.rates[0]) or 1.0
+        return float(f"{(float(self.rates[1]) / first) ** -len(self.rates):.6g}") if len(self.rates) > 1 else 1e4
+
+    @property
+    def divisor(self) -> float:
+        """By what all plain rates are divided; 0 where they are others."""
+        by = float(f"{1 / float(self.rates[0] or 1.0):.6g}")
+        return by if torch.allclose(self.rates * by, plain_rates(self.width, self.base), rtol=NEAR, atol=0) else 0.0
 
     @property
     def pairs(self) -> str:
@@ -69,7 +76,7 @@ class Rotary:
         """Other tables, of angles `... T H/2`."""
         both = {"halves": torch.cat([angles, angles], -1), "neighbours": angles.repeat_interleave(2, -1)}
         full, size = both.get(layout or self.layout, angles), self.size if size is None else size
-        lead = self.cos.shape[:-1]
+        lead = torch.broadcast_shapes(self.cos.shape[:-1], angles.shape[:-1])
         return (full.cos() * size).expand(*lead, -1), (full.sin() * size).expand(*lead, -1)
 
     def with_base(self, base: float) -> Tables:

@@ -11,6 +11,15 @@ from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.capture.torch_softmax import fused_scores
 from jaxformer.parity.explain.alterations.operations import OPENED, opened
+from jaxformer.parity.explain.alterations.rotated_steps import (
+    COSINES,
+    PRODUCTS,
+    is_of_queries,
+    is_paired,
+    places_of,
+    rates_of,
+    turned_back,
+)
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import host
 
@@ -51,6 +60,12 @@ class Fault:
     """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
     cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
     """(what is held, what is new) -> what a step reads instead, of keys and of values."""
+    angles: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position in rotations alone."""
+    still: tuple[int, ...] = ()
+    """Which of queries (0) and keys (1) are not rotated."""
+    written: tuple[int, int] = (0, 1)
+    """What is new in the caches of keys and of values: keys (0) or values (1)."""
     ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
     """(ids of all steps, step) -> what the step is given."""
 
@@ -62,6 +77,7 @@ class Decoding(TorchFunctionMode):
         super().__init__()
         self.fault, self.step, self.prompt, self.count = fault, 0, 0, 0
         self.joined: list[torch.Tensor] = []
+        self.rates: torch.Tensor | None = None
 
     @property
     def total(self) -> int:
@@ -82,12 +98,23 @@ class Decoding(TorchFunctionMode):
             return self._fused(func, args, kwargs)
         if func in SOFTMAX and is_last(args, kwargs):
             return self._weights(args[0]) if self._acts(args[0]) else func(*args, **kwargs)
-        if func in JOINS and (self.fault.from_first or self.fault.cache) and self.step:
-            return self._joined(func, args, kwargs)
+        if self.step and (other := self._in_steps(func)):
+            return other(func, args, kwargs)
         if func is torch.Tensor.__getitem__ and self.fault.position and self.step:
             return func(args[0], self._placed(args[1]))
         output = func(*args, **kwargs)
         return self._positions(output) if self.fault.position and self.step else output
+
+    def _in_steps(self, func: Any) -> Callable[..., Any] | None:
+        """What a function does in a step, if the fault is one of it."""
+        fault = self.fault
+        if func in JOINS and (fault.from_first or fault.cache):
+            return self._joined
+        if func in JOINS and fault.written != (0, 1):
+            return self._written
+        if func in COSINES and (fault.angles or fault.still):
+            return self._angles
+        return self._product if func in PRODUCTS and fault.still and self.rates is not None else None
 
     def _acts(self, scores: torch.Tensor) -> bool:
         """Whether the fault is one of scores; the first of them tell how long the prompt is."""
@@ -96,6 +123,8 @@ class Decoding(TorchFunctionMode):
         return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty))
 
     def _fused(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        if self.step and self.rates is not None:
+            args = (self._still(0, args[0]), self._still(1, args[1]), *args[2:])
         scores = fused_scores(*args, **kwargs)
         if not self._acts(scores):
             return func(*args, **kwargs)
@@ -116,11 +145,57 @@ class Decoding(TorchFunctionMode):
             weights = weights.masked_fill(fault.without_values(seen), 0.0)
         return torch.where(row >= self.prompt, weights, scores.softmax(-1))
 
+    def _angles(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Cosines or sines, of other positions; it is noted what a position adds."""
+        places = places_of(args[0], self.total)
+        if places is None or not args[0].any():
+            return func(*args, **kwargs)
+        if self.fault.still:
+            rates = rates_of(args[0], self.total - 1)
+            self.rates = rates if is_paired(rates) else None
+            return func(*args, **kwargs)
+        assert self.fault.angles
+        other = torch.tensor([self.fault.angles(p, self.prompt) if p >= self.prompt else p for p in places.tolist()])
+        return func(args[0] * (other / places.clamp(min=1))[:, None], *args[1:], **kwargs)
+
+    def _still(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """Queries or keys, those of steps without their rotation."""
+        places = torch.arange(self.total - x.shape[-2], self.total)
+        if i not in self.fault.still or self.rates is None:
+            return x
+        return turned_back(x, self.rates, places * (places >= self.prompt))
+
+    def _product(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Of queries and keys, where it is that."""
+        assert self.rates is not None
+        q, k = args[:2]
+        if not is_of_queries(q, k, len(self.rates), self.total):
+            return func(*args, **kwargs)
+        return func(self._still(0, q), self._still(1, k.mT).mT, *args[2:], **kwargs)
+
+    def _grown(self, parts: Sequence[torch.Tensor], output: torch.Tensor) -> int | None:
+        """The axis along which a cache and what is new are put together; None where that is something else."""
+        first = parts[0].shape
+        grown = [i for i, size in enumerate(output.shape) if size != first[i]] if len(first) == output.ndim else []
+        is_cache = len(parts) == 2 and [(first[i], output.shape[i]) for i in grown] == [(self.total - 1, self.total)]
+        return grown[0] if is_cache else None
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A cache and what is new, keys first and then values: those for these, or the other way round."""
+        output = func(*args, **kwargs)
+        if (axis := self._grown(args[0], output)) is not None:
+            self.joined.append(output.narrow(axis, self.total - 1, 1))
+            if len(self.joined) % 2 == 0:
+                both = self.joined[-2:]
+                others = [both[i].clone() for i in self.fault.written]
+                for slot, other in zip(both, others, strict=True):
+                    slot.copy_(other)
+        return output
+
     def _joined(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         """A cache and what is new: the first two are the first layer's."""
         parts, output = args[0], func(*args, **kwargs)
-        grown = [i for i, size in enumerate(output.shape) if size != parts[0].shape[i]] if parts[0].ndim == output.ndim else []
-        if len(parts) != 2 or [(parts[0].shape[i], output.shape[i]) for i in grown] != [(self.total - 1, self.total)]:
+        if self._grown(parts, output) is None:
             return output
         number = len(self.joined)
         self.joined.append(parts[0])

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from jaxformer.parity.capture.torch_softmax import fused_scores
 from jaxformer.parity.numerics.float_masks import MASKED
@@ -57,15 +58,18 @@ def parts_of_mask(args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def fused_attention(weigh: Weigh, args: Any, kwargs: Any) -> torch.Tensor:
-    """torch's fused attention, but for how weights come of scores; a row without keys gives 0."""
+    """torch's fused attention, but for how weights come of scores; a row without keys gives what it does in torch."""
     scores, added, seen = parts_of_mask(args, kwargs)
-    v, weights = args[2], weigh(scores, added, seen).masked_fill(~seen.any(-1, keepdim=True), 0.0)
-    return weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    v, weights = args[2], weigh(scores, added, seen)
+    y = weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    rows = seen.any(-1, keepdim=True)
+    return y if rows.all() else torch.where(rows, y, functional.scaled_dot_product_attention(*args, **kwargs))
 
 
 def softmax(scores: torch.Tensor, added: torch.Tensor, seen: torch.Tensor, axis: int = -1) -> torch.Tensor:
-    """torch's, or over another axis."""
-    return (scores + added).masked_fill(~seen, -math.inf).softmax(axis)
+    """torch's, or over another axis; all keys count the same where none is seen."""
+    empty = ~seen.any(axis, keepdim=True)
+    return (scores + added).masked_fill(~seen, -math.inf).masked_fill(empty, 0.0).softmax(axis)
 
 
 def masked_behind(scores: torch.Tensor, added: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
