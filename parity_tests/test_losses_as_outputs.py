@@ -83,6 +83,26 @@ def report_of(theirs: Theirs, torch_options: dict[str, Any], jax_options: dict[s
 
 
 SMOOTH = {"label_smoothing": 0.1}
+WEIGHTS = np.linspace(0.5, 3.5, V)
+WEIGHTED = {"weight": torch.tensor(WEIGHTS), **SMOOTH}
+
+
+def weighted_loss(by: str, *, weights: Any = WEIGHTS) -> Callable[..., Any]:
+    """Of classes that do not count alike, smoothed by 0.1."""
+
+    def call(params: Any, x: Any, y: Any) -> Any:
+        share = jax.nn.softmax(x @ params["router.weight"].T + params["router.bias"], -1)
+        logits = (jnp.tanh(x) * share) @ params["head.weight"].T + params["head.bias"]
+        terms = jnp.where((y != IGNORED)[..., None], -jax.nn.log_softmax(logits) * weights, 0)
+        hot = jax.nn.one_hot(y, V)
+        each = (terms * (0.9 * hot + 0.1 / V)).sum(-1)
+        counted, shares = (y != IGNORED).sum(-1), (hot * weights).sum(-1)
+        means = {"weights": each.sum() / shares.sum(), "all": each.mean(), "valid": each.sum() / counted.sum()}
+        return means.get(by, (each.sum(-1) / shares.sum(-1)).mean())
+
+    return call
+
+
 CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "ignored targets counted": ({}, {"over": "all"}, "jax divides by all 12 targets, torch by the 9 that are not -100"),
     "rows first": ({}, {"over": "rows"}, "jax averages each of 3 rows first"),
@@ -94,6 +114,44 @@ CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a z-loss": ({}, {"z": 1e-3}, r"jax adds 0.001 = 1/1000 times the mean square of logsumexp \(z-loss\)"),
     "another balance": ({"balance": 0.01}, {"balance": 0.02}, "`balance .* jax with 0.1 for 0.05 there"),
 }
+
+
+ALL = "the sum of the weights of the 9 that are not -100"
+OF_WEIGHTS = {
+    "all": (WEIGHTED, f"jax divides by all 12 targets, torch by {ALL} (residual"),
+    "valid": (WEIGHTED, f"jax divides by the 9 targets that are not -100, torch by {ALL} (residual"),
+    "rows": (WEIGHTED, "jax averages each of 3 rows first (residual"),
+    "weights": ({**WEIGHTED, "reduction": "sum"}, f"jax divides by {ALL}, torch by nothing (residual"),
+}
+
+
+@pytest.mark.parametrize("by", usually(OF_WEIGHTS, "all", "weights"))
+def test_classes_that_do_not_count_alike(theirs, by):
+    torch_options, said = OF_WEIGHTS[by]
+    cause = report_of(theirs, torch_options, {}, call_jax=weighted_loss(by)).diverging[0].cause
+    assert said in cause, cause
+
+
+def test_weights_of_classes_that_jax_has_not(theirs):
+    cause = report_of(theirs, WEIGHTED, {}, call_jax=weighted_loss("valid", weights=np.ones(V))).diverging[0].cause
+    assert "jax weighs all classes alike (residual" in cause, cause
+
+
+def test_probabilities_as_targets_are_not_ids(theirs):
+    """torch divides by all places then, whatever the weights are."""
+
+    def call_torch(model: Theirs, x: Any, y: Any) -> Any:
+        wanted = torch.softmax(model(x)[0].detach().flatten(0, 1).flip(0), -1)
+        return functional.cross_entropy(model(x)[0].flatten(0, 1), wanted, weight=WEIGHTED["weight"])
+
+    def call_jax(params: Any, x: Any, y: Any) -> Any:
+        share = jax.nn.softmax(x @ params["router.weight"].T + params["router.bias"], -1)
+        logits = ((jnp.tanh(x) * share) @ params["head.weight"].T + params["head.bias"]).reshape(-1, V)
+        wanted = jax.lax.stop_gradient(jax.nn.softmax(logits[::-1]))
+        return -(wanted * WEIGHTS * jax.nn.log_softmax(logits)).sum() / B
+
+    cause = report_of(theirs, {}, {}, call_torch=call_torch, call_jax=call_jax).diverging[0].cause
+    assert "jax divides by 3 (residual" in cause, cause
 
 
 @pytest.mark.parametrize("case", usually(CAUSES, "a sum", "no smoothing", "a z-loss", "rows first"))

@@ -289,6 +289,13 @@ def test_one_bit_less_is_no_match():
         to_torch(wrong, found.family)
 
 
+def test_a_name_may_begin_as_that_of_a_stack_does():
+    weights = {f"experts.{i}.up.weight": noise(F, D, seed=i) for i in range(3)}
+    weights |= {"router.weight": noise(3, D, seed=3), "router.bias": noise(3, seed=4)}
+    stacked = np.stack([weights[f"experts.{i}.up.weight"] for i in range(3)])
+    there_and_back(weights, {"moe": {"w": stacked, "w_router": weights["router.weight"].T, "wb": weights["router.bias"]}})
+
+
 def test_a_layer_that_is_another_unmatches_all():
     model = excite(abstract(gpt_config()), seed=0)
     name = "stack.blocks.feed_forward.up.kernel"

@@ -241,7 +241,9 @@ def parts_of(name: str, join: Join | None) -> tuple[str, ...]:
 
 
 def as_family(rules: Mapping[str, Rule]) -> Family:
-    """Rules by JAX names as one family."""
+    """Rules by JAX names as one family. A stack of one tensor starts as the tensor is called: other names may start so too."""
     stacked = {name: rule.torch for name, rule in rules.items() if not isinstance(rule.torch, str)}
-    starts = dict.fromkeys((stack_start(name, stacked, set(rules) - set(stacked)) for name in stacked), "{layer}.")
+    others = rules.keys() - stacked.keys()
+    starts = dict.fromkeys((stack_start(name, stacked, others) for name in stacked), "{layer}.")
+    starts |= {name: "" for name in others if name.startswith(tuple(starts))}
     return Family("matched by values", starts, tuple(rules[name] for name in sorted(rules, key=len, reverse=True)))

@@ -44,10 +44,10 @@ def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, .
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one of two shapes has the other's axes cut into several."""
-    few, many = sorted((one, other), key=len)
-    bounds = set(itertools.accumulate(many, operator.mul))
-    return len(few) < len(many) and len(few) > 1 and set(itertools.accumulate(few, operator.mul)) <= bounds
+    """Whether one of two shapes has the other's axes cut into several: as many numbers, and each border of the one is a border
+    of the other."""
+    few, many = (list(itertools.accumulate(shape, operator.mul)) for shape in sorted((one, other), key=len))
+    return 1 < len(few) < len(many) and few[-1] == many[-1] and set(few) <= set(many)
 
 
 def to_jax_axes(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
