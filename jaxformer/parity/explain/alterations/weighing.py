@@ -67,9 +67,9 @@ def fused_attention(weigh: Weigh, args: Any, kwargs: Any) -> torch.Tensor:
 
 
 def softmax(scores: torch.Tensor, added: torch.Tensor, seen: torch.Tensor, axis: int = -1) -> torch.Tensor:
-    """torch's, or over another axis; all keys count the same where none is seen."""
-    empty = ~seen.any(axis, keepdim=True)
-    return (scores + added).masked_fill(~seen, -math.inf).masked_fill(empty, 0.0).softmax(axis)
+    """torch's, in which all keys count the same where none is seen; or over another axis."""
+    masked = (scores + added).masked_fill(~seen, -math.inf)
+    return (masked.masked_fill(~seen.any(-1, keepdim=True), 0.0) if axis == -1 else masked).softmax(axis)
 
 
 def masked_behind(scores: torch.Tensor, added: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
