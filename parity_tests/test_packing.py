@@ -142,7 +142,12 @@ MODULATED = {
 def test_parts_of_many_and_blocks(bug):
     theirs = excite(Modulated().eval(), seed=1)
     params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
-    how = {"call_jax": modulated(bug), "call_torch": lambda m, x, i: m(x, i.long()), "checks": ("forward", "local"), "tier": "A"}
+    how = {
+        "call_jax": modulated(bug),
+        "call_torch": lambda m, x, i: m(x, i.long()),
+        "checks": ("forward", "local"),
+        "tier": "A",
+    }
     report = compare(theirs, params, (noise(4, 12, seed=2), np.array([0, 4, 2, 1])), **how)
     assert (report.exit_code == 0) == (not bug), str(report)
     assert MODULATED[bug] in report.verdict, str(report)
