@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare
@@ -172,3 +173,34 @@ def test_a_right_loss_is_equal(theirs):
 def test_without_gradients_no_number_is_solved_for(theirs):
     cause = report_of(theirs, {}, {"z": 1e-3}, checks=("forward",)).diverging[0].cause
     assert cause == ""
+
+
+class TorchTwoHeads(torch.nn.Module):
+    """A model that gives its loss itself, and draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.drop = torch.nn.Linear(D, D), torch.nn.Linear(D, 1), torch.nn.Dropout(0.25)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.second(self.drop(h)).square().mean() + 0.5 * h.square().mean()
+
+
+class TwoHeads(nnx.Module):
+    def __init__(self, theirs: TorchTwoHeads):
+        self.first, self.second = nnx.Linear(D, D, rngs=nnx.Rngs(0)), nnx.Linear(D, 1, rngs=nnx.Rngs(0))
+        self.drop = nnx.Dropout(0.25, rngs=nnx.Rngs(0))
+        for mine, its in ((self.first, theirs.first), (self.second, theirs.second)):
+            mine.kernel[...], mine.bias[...] = jnp.asarray(its.weight.detach().T), jnp.asarray(its.bias.detach())
+
+    def __call__(self, x: Any) -> Any:
+        h = jnp.tanh(self.first(x))
+        return jnp.mean(self.second(self.drop(h)) ** 2) + jnp.mean(h**2) * 0.7
+
+
+def test_the_weight_of_a_part_of_a_loss_that_a_model_in_training_gives_itself():
+    theirs = excite(TorchTwoHeads(), seed=4)
+    report = compare(theirs, TwoHeads(theirs), (noise(6, D, seed=2),), mode="train", checks=("forward", "local"), tier="A")
+    (row,) = report.diverging
+    assert "; jax with 0.7 for 0.5 there" in row.cause, str(report)

@@ -69,3 +69,33 @@ def test_where_a_gradient_stops(bug, module, cause):
     report = compare(theirs, Gated(theirs, bug), (X,), mode="train", checks=("activation gradients",), tier="A")
     assert [each.jax for each in report.diverging] == [module], str(report)
     assert cause in report.diverging[0].cause, str(report)
+
+
+class TorchSqueezed(torch.nn.Module):
+    """Its branch is gated by what is detached before the gate's own layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.squeeze = torch.nn.Linear(D, D), torch.nn.Linear(D, D)
+
+    def forward(self, x):
+        y = self.inner(x)
+        return y * self.squeeze((3 * y).tanh().detach())
+
+
+class Squeezed(nnx.Module):
+    def __init__(self, theirs):
+        self.inner, self.squeeze = (nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in range(2))
+        for mine, its in ((self.inner, theirs.inner), (self.squeeze, theirs.squeeze)):
+            mine.kernel[...], mine.bias[...] = jnp.asarray(its.weight.detach().T), jnp.asarray(its.bias.detach())
+
+    def __call__(self, x):
+        y = self.inner(x)
+        return self.squeeze(jnp.tanh(3 * y)) * y
+
+
+def test_a_gradient_that_stops_in_torch_alone_before_a_layer():
+    theirs = excite(TorchSqueezed().eval(), seed=2)
+    report = compare(theirs, Squeezed(theirs), (X,), checks=("activation gradients",), tier="A")
+    (row,) = report.diverging
+    assert "; jax does not stop its gradient (" in row.cause, str(report)

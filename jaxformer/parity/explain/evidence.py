@@ -130,11 +130,19 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Ite
     several = [*dict.fromkeys(owners)]
     for each in several[:-1] if near else several:
         rerun = rerun_of(traced.reference, each, place, borders, mismatch.torch)
-        if rerun and place == ArrayKey(CALL, "output", 0) and traced.normal_run.weights is not None:
+        if rerun and is_whole(traced, place) and traced.normal_run.weights is not None:
             rerun.jax_gradients = traced.gradients
         if rerun:
             rerun.constants, rerun.compared = traced.constants, traced.compared
             yield rerun
+
+
+def is_whole(traced: Traced, place: ArrayKey) -> bool:
+    """Whether it is what the user's call gives, or the whole model does and the call hands on."""
+    calls = traced.reference.calls
+    if place.site not in (CALL, Site("", 0)) or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
+        return False
+    return np.array_equal(calls[place.site].output[0], calls[CALL].output[0], equal_nan=True)
 
 
 def several_differ(traced: Traced, mismatch: Mismatch) -> bool:

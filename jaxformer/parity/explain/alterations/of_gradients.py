@@ -11,6 +11,7 @@ from jaxformer.parity.explain.alterations.of_operations import instead, is_real
 from jaxformer.parity.explain.alterations.operations import Operation, of_reals
 from jaxformer.parity.numerics.float_masks import MASKED
 
+STOPPING = {"detach", "get_data"}
 SEEN = "which is seen where every key is masked"
 
 
@@ -20,6 +21,9 @@ def stops(operation: Operation) -> Iterator[Alteration]:
         for says, which in (("mean and variance", (0, 1)), ("variance", (1,)), ("mean", (0,))):
             stop = partial(STATISTICS[operation.name], which)
             yield instead(operation, f"stops the gradient of its {says}", lambda f, a, k, n, stop=stop: stop(*a, **k))
+    if operation.name in STOPPING:
+        yield instead(operation, "does not stop its gradient", lambda f, a, k, n: a[0])
+        return
     if not is_real(operation):
         return
     yield instead(operation, "stops its gradient", lambda f, a, k, n: f(*a, **k).detach())

@@ -55,8 +55,10 @@ class Backward:
         model, reference = self.model, self.reference
         assert reference.source is not None
         given = {place for place in self.borders if place.part == "inputs" and place.site != self.owner}
-        made = {ArrayKey(self.owner, "output", i) for i in range(len(reference.calls[self.owner].output))}
-        observer = _Inside(Cut(reference.calls, given | made, self.borders), self.owner, altered)
+        passing = {place for place in given if is_stopped(reference, place)}
+        makers = {self.owner, *(place.site for place in passing)}
+        made = {ArrayKey(site, "output", i) for site in makers for i in range(len(reference.calls[site].output))}
+        observer = _Inside(Cut(reference.calls, given | made, self.borders - passing), self.owner, altered)
         with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
             observer.enter(CALL, ())
             observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))
@@ -66,6 +68,14 @@ class Backward:
             leaves = [model.get_parameter(name) for name in self.place]
         found = torch.autograd.grad(observer.cut.total, leaves, allow_unused=True, materialize_grads=True)
         return host(found[0]) if one else flat(map(host, found))
+
+
+def is_stopped(reference: Reference, place: ArrayKey) -> bool:
+    """Whether torch sends nothing back from an input of real numbers: what jax sends there goes on."""
+    record = reference.calls[place.site]
+    if place.number >= len(record.inputs) or record.inputs[place.number].dtype.kind != "f":
+        return False
+    return place.number >= len(record.input_gradients) or record.input_gradients[place.number] is None
 
 
 def flat(arrays: Iterable[np.ndarray]) -> np.ndarray:
