@@ -1,7 +1,7 @@
 """Losses: one number, which many changes of torch's code can give. So a change has to give jax's gradients too."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
