@@ -20,10 +20,16 @@ JOINED = ("stack", "cat", "concat")
 def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
     """The plain ones first."""
     yield from backwards(operations)
-    for operation in operations:
+    steps = [each for each in operations if not is_of_layers(each)]
+    for operation in steps:
         yield from steps_before(operation)
-    for operation in operations:
+    for operation in steps:
         yield from begun_again(operation)
+
+
+def is_of_layers(operation: Operation) -> bool:
+    """Whether its runs are those of several modules, one behind the other: such are no steps, whose state is handed on."""
+    return len({run.module for run in operation.runs}) > 1
 
 
 def steps_before(operation: Operation) -> Iterator[Alteration]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
 
@@ -47,6 +47,8 @@ class Run:
     """Where the code stands that calls what the operation stands in."""
     number: int
     """Of all runs of all operations, which it is."""
+    module: int
+    """The id of torch's module whose code it is; 0 where it is none's."""
 
 
 @dataclass
@@ -126,8 +128,8 @@ def text_of(frame: Frame) -> tuple[str, str]:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "...", where
 
 
-def place_of() -> tuple[Place, Frame | None]:
-    """Of the operation that runs; and where the code around stands."""
+def place_of() -> tuple[Place, FrameType | None]:
+    """Of the operation that runs; and the code that runs there."""
     frame, found = sys._getframe(1), []
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -137,8 +139,24 @@ def place_of() -> tuple[Place, Frame | None]:
             if not frame.f_code.co_filename.startswith(LIBRARY):
                 break
         frame = frame.f_back
-    around = frame.f_back if frame is not None else None
-    return tuple(found), around and (around.f_code, around.f_lasti)
+    return tuple(found), frame
+
+
+def around(frame: FrameType | None) -> Frame | None:
+    """Where the code stands that calls this one."""
+    outer = frame and frame.f_back
+    return outer and (outer.f_code, outer.f_lasti)
+
+
+def module_of(frame: FrameType | None) -> int:
+    """The module whose code calls this one, or has it, by its id; 0 where none does."""
+    while frame is not None:
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, torch.nn.Module):
+            return id(first)
+        frame = frame.f_back
+    return 0
 
 
 def shown(place: Place) -> Frame:
@@ -181,11 +199,11 @@ class Listing(TorchFunctionMode):
         if func in OPENED:
             with opened(self):
                 return func(*args, **kwargs)
-        (place, around), held = place_of(), tuple(kept(each) for each in args)
+        (place, frame), held = place_of(), tuple(kept(each) for each in args)
         output = func(*args, **kwargs)
         if holds_tensors(output):
             found = self.operations.setdefault(place, Operation(place, func))
-            found.runs.append(Run(held, kwargs, kept(output), around, self.count))
+            found.runs.append(Run(held, kwargs, kept(output), around(frame), self.count, module_of(frame)))
             self.count += 1
         return output
 
