@@ -6,7 +6,6 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
-
 OTHER_ARRAYS = ("reads ", "the two exchanged")
 """How alterations begin that take another array: what is left out, or done with another number, is told so once more."""
 
