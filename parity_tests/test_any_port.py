@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import random
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -307,6 +309,26 @@ def test_random_numbers_of_the_host_are_told(draw, where):
     assert report.status == "different"
     says = f"jax gives another output each time: it draws random numbers with numpy or random (at {where}"
     assert says in report.stages[0].says
+    assert says in report.verdict
+
+
+def test_random_numbers_by_another_key_are_told():
+    def call_jax(params, x):
+        key = jax.random.key(time.perf_counter_ns() % 2**31)
+        return port(params, x) + jax.random.normal(key, (B, V))
+
+    report = report_of((PARAMS, call_jax), checks=("forward",))
+    says = "jax gives another output each time: it draws random numbers by another key (at parity_tests/test_any_port.py:"
+    assert says in report.verdict
+
+
+@pytest.mark.parametrize("torch_ends", [True, False])
+def test_code_that_ends_the_process_ends_the_comparison_alone(torch_ends):
+    twin, call_jax = (net(hidden=sys.exit), port) if torch_ends else (net(), lambda params, x: sys.exit(3))
+    report = report_of((PARAMS, call_jax), twin, checks=("forward",))
+    assert report.exit_code == 2
+    assert report.verdict.startswith("COULD NOT COMPARE: forward: the code of a model ends the process with sys.exit(")
+    assert "; take that out (at parity_tests/test_any_port.py:" in report.verdict
 
 
 @pytest.mark.parametrize("changes", [True, False])

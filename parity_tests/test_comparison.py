@@ -248,7 +248,8 @@ def test_a_model_of_flax_own_modules():
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         report = compare(TorchNet(), Net(nnx.Rngs(0)), (x,), rules=TWIN, checks=FORWARD)
     assert report.stages[0].status == "different", str(report)  # nothing was copied
-    assert report.verdict.startswith("DIFFERENT: norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual ")
+    assert report.verdict.startswith("DIFFERENT: weights: 4 of 6 tensors differ, first layers.0.bias (relL2 ")
+    assert "; beside that, with torch's weights, norm: torch epsilon 1e-05; jax epsilon 1e-06 (residual " in report.verdict
     assert len(report.diverging) == 1
     assert {module.jax for module in report.modules} == {"(call)", "", "layers.0", "layers.1", "norm"}
 

@@ -48,6 +48,12 @@ def stage(held: TorchState, tree: Any, rules: Family | None = None) -> Stage:
 
 WRONG: dict[str, tuple[str, str, Any, str]] = {
     "scaled": ("out", "kernel", lambda h: 1.5 * h["1"]["out"]["kernel"], "out.weight, in JAX h.1.out.kernel (relL2 5.0e-01)"),
+    "flipped": (
+        "out",
+        "kernel",
+        lambda h: h["1"]["out"]["kernel"][:, ::-1],
+        "JAX holds it backwards along axis 0, as a flipped kernel)",
+    ),
     "turned": ("out", "kernel", lambda h: h["1"]["out"]["kernel"].T, "(relL2 1.4e+00: JAX holds it transposed)"),
     "another's": (
         "key",

@@ -80,6 +80,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"torch_model": Theirs().bfloat16()},
         "the torch model holds bfloat16, first q.weight; give it in float32: model.float()",
     ),
+    "without values": (
+        {"torch_model": Theirs().to("meta")},
+        "the torch model holds meta tensors, which have no values, first q.weight; give it values: "
+        "model.to_empty(device='cpu'), then load_state_dict",
+    ),
     "half precision in JAX": (
         {"jax_model": {"q": jnp.ones((6, 6), jnp.bfloat16)}, "call_jax": lambda params, x: x},
         "the JAX model holds bfloat16, first q; give it in float32: it is compared in float64",
@@ -218,6 +223,12 @@ NOT_COMPARED = {
         {"call_torch": lambda model, x: model(x).detach()},
         "COULD NOT COMPARE: forward: no gradient comes from what call_torch gives: it is detached, or holds no floats; leave "
         "out the checks of gradients",
+    ),
+    "complex": (
+        Theirs,
+        {"call_torch": lambda model, x: torch.fft.fft(model(x))},
+        "COULD NOT COMPARE: forward: the output of call_torch is complex, and gradients are taken of real numbers; leave out "
+        "the checks of gradients, or give call_torch with torch.view_as_real and call_jax with the real and imaginary parts",
     ),
 }
 

@@ -196,10 +196,12 @@ def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> 
             inconclusive += result.inconclusive
             not_covered = [*without_effect, *inconclusive]
             report = replace(report, stages=[*report.stages, result.stage], not_covered=not_covered, **result.more)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         done = {stage.name for stage in report.stages}
         name = next((name for name in planned if name not in done), planned[-1])
         says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            says = f"the code of a model ends the process with sys.exit({error.code!r:.40}); take that out"
         at = f" (at {place})" if (place := line_of(error)) else ""
         failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
         report = replace(report, stages=[*report.stages, failed], traceback="".join(traceback.format_exception(error)))

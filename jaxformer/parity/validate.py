@@ -35,6 +35,12 @@ def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.n
     if not isinstance(torch_model, nn.Module):
         raise InputError(f"the torch model is {type_of(torch_model)}; give a torch.nn.Module")
     check_function("call_torch", call_torch, "a function of the model and its inputs")
+    for name, tensor in (*torch_model.named_parameters(), *torch_model.named_buffers()):
+        if tensor.is_meta:
+            raise InputError(
+                f"the torch model holds meta tensors, which have no values, first {name}; give it values: "
+                "model.to_empty(device='cpu'), then load_state_dict"
+            )
     for name, tensor in torch_model.named_parameters():
         if str(tensor.dtype) != "torch.float32":
             held = f"the torch model holds {str(tensor.dtype)[6:]}, first {name}"

@@ -8,6 +8,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.explain.alterations.altered import Found
 from jaxformer.parity.explain.explainers import cause_of_all, found_of, looks_of, served_by
 from jaxformer.parity.judge.other_shapes import code_of
+from jaxformer.parity.judge.unsteady import drawn, unsteady
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
@@ -40,11 +41,12 @@ class Blame:
             self._take_what_serves_most([site for site, other in codes.items() if other == code])
 
     def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
-        self.causes[site] = cause_of_all(self.traced, mismatches, near=near)
+        """What gives another array each time has no cause in torch's code."""
+        self.causes[site] = "" if unsteady(self.traced) else cause_of_all(self.traced, mismatches, near=near)
         if found := found_of(self.traced):
             self.found[site] = found
         if not self.causes[site]:
-            self.looks[site] = looks_of(self.traced, mismatches[0])
+            self.looks[site] = drawn(self.traced) or looks_of(self.traced, mismatches[0])
 
     def is_own(self, site: Site, code: Site) -> bool:
         """Whether the cause is in what is the tap's alone, and not in code that others go on with."""

@@ -5,11 +5,11 @@ import numpy as np
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxed, note, relaxed_tolerances
+from jaxformer.parity.judge.unsteady import drawn
 from jaxformer.parity.judge.words import count_diverging, first_diverging, not_accused
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.trace import Traced
-from jaxformer.parity.run.unsteady import why_unsteady
 
 NOTHING_FINITE = "torch's output holds no finite number; give other inputs, or other weights"
 
@@ -25,8 +25,8 @@ def forward(comparison: Comparison) -> Result:
     if not np.isfinite(theirs).any():
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
-        says = "; ".join((f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), *drawn(traced)))
-        return Result(Stage("forward", "different", says), inconclusive=closed(traced))
+        said = (f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
+        return Result(Stage("forward", "different", "; ".join(filter(None, said))), inconclusive=closed(traced))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))
@@ -61,11 +61,3 @@ def untraced(traced: Traced) -> list[str]:
 def closed(traced: Traced) -> list[str]:
     """Where calls are not seen."""
     return [f"calls inside of {each} are not compared by themselves" for each in traced.normal_run.unopened]
-
-
-def drawn(traced: Traced) -> list[str]:
-    """That the JAX model draws random numbers, or is no function of its inputs, where it is so."""
-    if why := why_unsteady(traced):
-        return [f"jax gives another output each time: {why}; take that out"]
-    places = [] if traced.untied else traced.normal_run.draws
-    return [f"jax draws random numbers (at {places[0]}), which torch has not: take them out"] if places else []

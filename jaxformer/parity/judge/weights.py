@@ -1,7 +1,8 @@
 """The check of weights: whether the JAX model holds torch's, bit for bit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, combinations
 
 import numpy as np
 from jaxtyping import PyTree
@@ -14,7 +15,7 @@ from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.match.one_sided import Side, told
 from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
 from jaxformer.parity.numerics.metrics import difference, same_bits
-from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.data import ON_TORCHS, Stage
 from jaxformer.parity.report.format import count
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.pytree import named_weights
@@ -51,7 +52,7 @@ def bitwise(comparison: Comparison) -> Stage:
     if wrong:
         parts = places(like, family)
         said = ", ".join(describe_difference(name, parts[name], ours[name], theirs, family, like) for name in wrong[:LISTED])
-        says = f"{len(wrong)} of {len(ours)} tensors differ, first {said}; torch's are used below"
+        says = f"{len(wrong)} of {len(ours)} tensors differ, first {said}; {ON_TORCHS}"
         return Stage("weights", "different", says)
     notes = [f"frozen {name} {say_rounded(most_off(ours[name], theirs[name]))}; torch's is used below" for name in rounded]
     return Stage("weights", "equal", "; ".join((f"{used} of {len(state.weights)} tensors used once, bitwise equal", *notes)))
@@ -83,6 +84,10 @@ def describe_difference(
         return f"{called} ({str(error).removeprefix(f'{name}: ')})"
     if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(theirs.T)):
         return f"{called} ({says}: JAX holds it transposed)"
+    if flipped := next(
+        (axes for axes in some_axes(theirs.ndim) if same_bits(np.ascontiguousarray(np.flip(theirs, axes)), mine)), ()
+    ):
+        return f"{called} ({says}: JAX holds it {backwards(flipped)})"
     same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
     if not (mine == mine.flat[0]).all() and (other := next(same, None)):
         what = f"it {in_words(find_layout(theirs, mine))}" if other == name else f"what torch has in {other}"
@@ -92,6 +97,15 @@ def describe_difference(
 
 def in_words(layout: Layout | None) -> str:
     """How the same numbers lie otherwise; a kernel that is flipped has all its axes in their order."""
-    backwards = layout.backwards if isinstance(layout, Axes) else ()
-    along = f"backwards along {'axis' if len(backwards) == 1 else 'axes'} {' and '.join(map(str, backwards))}"
-    return f"{along}, as a flipped kernel" if backwards else "with its axes in another order"
+    axes = layout.backwards if isinstance(layout, Axes) else ()
+    return backwards(axes) if axes else "with its axes in another order"
+
+
+def backwards(axes: tuple[int, ...]) -> str:
+    """In words."""
+    return f"backwards along {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}, as a flipped kernel"
+
+
+def some_axes(n: int) -> Iterator[tuple[int, ...]]:
+    """One of so many axes, then two, ..."""
+    return chain.from_iterable(combinations(range(n), many) for many in range(1, n + 1))

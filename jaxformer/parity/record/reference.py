@@ -187,7 +187,12 @@ def run_float64(
         cotangent = np.random.default_rng(0).standard_normal(output.shape)
         if not gradients:
             return host(output), cotangent, {}
-        if output.is_complex() or not output.requires_grad:
+        if output.is_complex():
+            raise ParityError(
+                "the output of call_torch is complex, and gradients are taken of real numbers; leave out the checks of "
+                "gradients, or give call_torch with torch.view_as_real and call_jax with the real and imaginary parts"
+            )
+        if not output.requires_grad:
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"

@@ -11,6 +11,8 @@ from jaxformer.parity.report.summarize import alike, say_alike
 Status = Literal["equal", "different", "failed", "n/a"]
 """'n/a': there is nothing that the check applies to."""
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
+ON_TORCHS = "torch's are used below"
+"""What the check of weights says where they differ: the rest runs on torch's."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,13 @@ class ReportData:
         return "equal" if found == {"equal"} else "different" if found <= {"equal", "different"} and found else "failed"
 
     @property
+    def other_weights(self) -> str:
+        """What is said of weights that differ, in front of the modules: these were compared on torch's; '' where none do."""
+        says = next((stage.says for stage in self.stages if stage.name == "weights" and stage.status == "different"), "")
+        wrong, used, _ = says.partition(f"; {ON_TORCHS}")
+        return f"weights: {wrong}; beside that, with torch's weights, " if used else ""
+
+    @property
     def exit_code(self) -> int:
         """0: equal. 1: different. 2: could not compare."""
         return EXIT_CODES[self.status]
@@ -176,6 +185,6 @@ class ReportData:
         if self.diverging and self.status == "different":
             first, others = self.diverging[0], len(self.diverging) - 1
             more = f", and {others} more" if others else ""
-            return f"DIFFERENT: {first.name}: {self.reason(first)}{more}"
+            return f"DIFFERENT: {self.other_weights}{first.name}: {self.reason(first)}{more}"
         first = next(stage for stage in self.stages if stage.status == self.status)
         return f"{'DIFFERENT' if self.status == 'different' else 'COULD NOT COMPARE'}: {first.name}: {first.says}"

@@ -36,9 +36,10 @@ def why_unsteady(traced: Traced) -> str:
             return ""
     if np.array_equal(*outputs, equal_nan=True):
         return ""
-    return (
-        f"it draws random numbers with numpy or random (at {places[0]})" if places else "it counts its calls, or reads a clock"
-    )
+    if places:
+        return f"it draws random numbers with numpy or random (at {places[0]})"
+    drawn = [] if traced.draws else traced.normal_run.draws
+    return f"it draws random numbers by another key (at {drawn[0]})" if drawn else "it counts its calls, or reads a clock"
 
 
 def _is_same(program: Any, other: Any) -> bool:

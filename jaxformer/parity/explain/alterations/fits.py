@@ -6,6 +6,9 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
+OTHER_ARRAYS = ("reads ", "the two exchanged")
+"""How alterations begin that take another array: what is left out, or done with another number, is told so once more."""
+
 
 class Fit(NamedTuple):
     """An alteration that gives jax's array."""
@@ -28,8 +31,10 @@ def is_new(says: str, found: list[Fit]) -> bool:
 
 
 def said(found: list[Fit]) -> str:
-    """The plainest, and in short what fits as well."""
+    """The plainest, and what fits as well, each with its own place."""
     first, *others = found
-    more = f", or the same: {'; or '.join(other.says.partition('; ')[2] for other in others)}" if others else ""
+    if not first.found.jax.startswith(OTHER_ARRAYS):
+        others = [other for other in others if not other.found.jax.startswith(OTHER_ARRAYS)]
+    more = f", or the same: {', or '.join(other.says for other in others)}" if others else ""
     rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
     return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"

@@ -1,0 +1,19 @@
+"""What is said of a JAX model that draws random numbers, or gives another output each time."""
+
+from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.run.unsteady import why_unsteady
+
+
+def unsteady(traced: Traced) -> str:
+    """That it gives another output each time, why and where; '' where it does not. Found out once."""
+    if "unsteady" not in traced.hints:
+        why = why_unsteady(traced)
+        traced.hints["unsteady"] = f"jax gives another output each time: {why}; take that out" if why else ""
+    return traced.hints["unsteady"]
+
+
+def drawn(traced: Traced) -> str:
+    """The same, or that it draws numbers that are the same each time."""
+    places = [] if traced.untied else traced.normal_run.draws
+    same = f"jax draws random numbers (at {places[0]}), which torch has not: take them out" if places else ""
+    return unsteady(traced) or same
