@@ -24,7 +24,6 @@ from jaxformer.validation.fields import check_choice
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-VOCABULARY, SOURCE_VOCABULARY = "--model.vocab-size", "--model.source-vocab-size"
 R = TypeVar("R", bound="DataclassInstance")
 
 KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
@@ -179,10 +178,10 @@ def plain_console() -> Console:
     return Console(file=standard_output(), highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def check_vocabulary(arguments: Sequence[str], size: int, *flags: str) -> None:
-    """InputError where one of these flags gives a vocabulary another size than its texts do."""
+def check_vocabulary(arguments: Sequence[str], size: int, *names: str) -> None:
+    """InputError where one of these flags of the model gives a vocabulary another size than its texts do."""
     spelled = [word.replace("_", "-") if word.startswith("--") else word for word in arguments]
-    for flag in flags:
+    for flag in (f"--model.{name}" for name in names):
         if (given := peek(spelled, flag)) not in (None, "None", str(size)):
             raise InputError(f"{flag} {given} is not the number of symbols, which is {size} here; leave it out")
 

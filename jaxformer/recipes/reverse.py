@@ -23,15 +23,7 @@ from jaxformer.errors import InputError, quoted
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, run_together
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import (
-    SOURCE_VOCABULARY,
-    VOCABULARY,
-    check_vocabulary,
-    plain_console,
-    read_recipe,
-    saved_files,
-    start_run,
-)
+from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
@@ -127,7 +119,7 @@ def main(arguments: list[str]) -> None:
     recipe = read_recipe(PRESETS, arguments, prog="jaxformer train reverse")
     use_cache(recipe.cache)
     task = TASKS[recipe.task]
-    check_vocabulary(arguments, task.vocab_size, VOCABULARY, SOURCE_VOCABULARY)
+    check_vocabulary(arguments, task.vocab_size, "vocab-size", "source-vocab-size")
     source_vocab_size = None if recipe.model.source_vocab_size is None else task.vocab_size
     model = replace(recipe.model, vocab_size=task.vocab_size, source_vocab_size=source_vocab_size)
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), recipe.task))))

@@ -26,7 +26,7 @@ from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
 from jaxformer.processes.group import from_first
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import VOCABULARY, check_vocabulary, plain_console, read_recipe, saved_files, start_run
+from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.training.averaging import write_weights
 from jaxformer.training.checkpoint import digest
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> None:
     use_cache(recipe.cache)
     text = read_corpus(recipe.data, recipe.unpacked)
     tokenizer = Tokenizer.characters(text)
-    check_vocabulary(arguments, tokenizer.vocab_size, VOCABULARY)
+    check_vocabulary(arguments, tokenizer.vocab_size, "vocab-size")
     splits = split(tokenizer.encode(text), recipe.model.context)
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"shakespeare-{recipe.preset}"))))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))

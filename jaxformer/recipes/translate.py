@@ -30,15 +30,7 @@ from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, is_first, run_together
 from jaxformer.pytree import count_parameters
-from jaxformer.recipes.prepare import (
-    SOURCE_VOCABULARY,
-    VOCABULARY,
-    check_vocabulary,
-    plain_console,
-    read_recipe,
-    saved_files,
-    start_run,
-)
+from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
@@ -174,7 +166,7 @@ def main(arguments: list[str]) -> None:
     splits = read_splits(recipe.data, recipe.validation, recipe.test, unpacked=recipe.unpacked)
     is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
     tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
-    check_vocabulary(arguments, tokenizer.vocab_size, SOURCE_VOCABULARY, *[VOCABULARY] * (recipe.tokenizer is not None))
+    check_vocabulary(arguments, tokenizer.vocab_size, "source-vocab-size", *["vocab-size"] * (recipe.tokenizer is not None))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
     console = plain_console()
