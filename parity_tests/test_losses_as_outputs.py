@@ -201,6 +201,8 @@ class TwoHeads(nnx.Module):
 
 def test_the_weight_of_a_part_of_a_loss_that_a_model_in_training_gives_itself():
     theirs = excite(TorchTwoHeads(), seed=4)
-    report = compare(theirs, TwoHeads(theirs), (noise(6, D, seed=2),), mode="train", checks=("forward", "local"), tier="A")
+    report = compare(
+        theirs, TwoHeads(theirs), (noise(6, D, seed=2),), mode="train", checks=("forward", "gradients", "local"), tier="A"
+    )
     (row,) = report.diverging
     assert "; jax with 0.7 for 0.5 there" in row.cause, str(report)

@@ -92,8 +92,8 @@ class Traced:
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """jax's own arrays that are no weights: whole numbers, and floats that are not trained."""
-        own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "") in "iuf"}
+        """jax's own arrays that are no weights, nor keys of random numbers: whole numbers, and floats that are not trained."""
+        own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "key") in "iuf"}
         return {name: np.asarray(leaf) for name, leaf in own.items() if not is_weight(leaf) or name in self.rules.constants}
 
     @cached_property
