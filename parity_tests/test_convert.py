@@ -16,7 +16,7 @@ import jaxformer as jf
 from jaxformer.cli.generate import Generate, write_text
 from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import save_weights
-from jaxformer.errors import CheckpointError, InputError, MissingPackageError
+from jaxformer.errors import CheckpointError, InputError, MissingPackageError, shown
 from jaxformer.folders.certificate import certify
 from jaxformer.folders.opened import open_path
 from jaxformer.folders.texts import read_ids, read_tokenizer
@@ -195,7 +195,8 @@ def test_a_gpt_writes_what_transformers_writes(gpt2, words, capsys):
     )[0, ids["input_ids"].shape[1] :]
     _, lines = run(capsys, "generate", gpt2, "--prompt", TEXTS[0], "--tokens", 20, "--temperature", 0)
     ends = torch.nonzero((wanted == 2) | (wanted >= len(words)))
-    assert "\n".join(lines) == TEXTS[0] + words.backend_tokenizer.decode(wanted[: ends[0] if len(ends) else None].tolist())
+    written = words.backend_tokenizer.decode(wanted[: ends[0] if len(ends) else None].tolist())
+    assert "\n".join(lines) == TEXTS[0] + shown(written)
 
 
 @pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
@@ -205,7 +206,7 @@ def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys
     wanted = model.generate(ids, max_new_tokens=64, num_beams=beams, do_sample=False, early_stopping=True)[0, 1:]
     _, lines = run(capsys, "translate", bart, TEXTS[1], "--beam", beams)
     stop = (wanted == 2).nonzero()[0]
-    assert lines == [" ".join(words.backend_tokenizer.decode(wanted[:stop].tolist()).split("\n")).strip()]
+    assert lines == [shown(" ".join(words.backend_tokenizer.decode(wanted[:stop].tolist()).split("\n")).strip())]
 
 
 def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_path, capsys):
