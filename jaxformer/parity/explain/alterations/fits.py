@@ -6,9 +6,6 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Found
 from jaxformer.parity.numerics.metrics import EXPLAINED
 
-OTHER_ARRAYS = ("reads ", "the two exchanged")
-"""How alterations begin that take another array: what is left out, or done with another number, is told so once more."""
-
 
 class Fit(NamedTuple):
     """An alteration that gives jax's array."""
@@ -30,11 +27,16 @@ def is_new(says: str, found: list[Fit]) -> bool:
     return not any(says.partition(";")[0] == other.says.partition(";")[0] for other in found)
 
 
+def takes_another(found: Found) -> bool:
+    """Whether another array is taken: what is left out, or done with another number, may be told so once more."""
+    return found.jax.startswith(("reads ", "the two exchanged")) or found.jax.endswith("in its place")
+
+
 def said(found: list[Fit]) -> str:
     """The plainest, and what fits as well, each with its own place."""
     first, *others = found
-    if not first.found.jax.startswith(OTHER_ARRAYS):
-        others = [other for other in others if not other.found.jax.startswith(OTHER_ARRAYS)]
+    if not takes_another(first.found):
+        others = [other for other in others if not takes_another(other.found)]
     more = f", or the same: {', or '.join(other.says for other in others)}" if others else ""
     rounded = "" if first.residual <= EXPLAINED else ", float32's rounding"
     return f"{first.says} (residual {first.residual:.0e}{rounded}){more}"
