@@ -123,7 +123,7 @@ PLANTED = {
             ),
         ),
         ["embed"],
-        "",  # the last one stays, so it is no shift by one
+        "jax looks up ids +1 from torch's, 10 at most",
     ),
 }
 

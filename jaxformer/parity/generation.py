@@ -50,7 +50,8 @@ def compare_generation(
     weights = {name: host(tensor).copy() for name, tensor in torch_model.named_parameters()}
     with torch.no_grad(), torch_float64():
         theirs = torch_generate(copy.deepcopy(torch_model).eval().double())
-        found = run_steps("torch", theirs, torch.from_numpy) if inspect.isgenerator(theirs) else _written("torch", theirs)
+        stepwise = inspect.isgenerator(theirs)
+        found: Any = run_steps("torch", theirs, torch.from_numpy) if stepwise else _written("torch", theirs)
 
     def judged() -> Stage:
         with jax_float64(tables):
