@@ -14,7 +14,7 @@ from jaxformer.parity.explain.alterations.of_children import path_of
 from jaxformer.parity.explain.alterations.of_modules import held
 from jaxformer.parity.explain.alterations.of_operations import MOST_AXES, RESHAPES, instead
 from jaxformer.parity.explain.alterations.operations import Operation
-from jaxformer.parity.explain.alterations.other_functions import merged, split_in, split_otherwise
+from jaxformer.parity.explain.alterations.other_functions import merged, split_in
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 PARTS = (2, 3, 4)
@@ -43,7 +43,8 @@ def orders(operation: Operation) -> Iterator[Alteration]:
             says = f"merges the axes in the order {', '.join(map(str, (0, *order)))}"
             yield instead(operation, says, partial(merged, (0, *order)))
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
-        yield instead(operation, f"splits axes {axis} and {axis + 1} the other way round", partial(split_otherwise, axis))
+        says = f"splits axes {axis} and {axis + 1} the other way round"
+        yield instead(operation, says, partial(split_in, axis, (axis + 1, axis)))
     for axes in split_axes(before.shape, after.shape):
         for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
             if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:

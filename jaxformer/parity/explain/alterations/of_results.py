@@ -30,10 +30,8 @@ def roundings(operation: Operation) -> Iterator[Alteration]:
 
 
 def additions(operation: Operation) -> Iterator[Alteration]:
-    """Something comes behind it, also where it is a part that is taken, or gets an axis."""
-    x = operation.output
-    moved = operation.name in ("getitem", "unsqueeze") and isinstance(x, torch.Tensor) and x.is_floating_point()
-    if (is_real(operation) or moved) and x.ndim > 1:
+    """Something comes behind it."""
+    if is_real(operation) and operation.output.ndim > 1:
         for name, function in ADDED.items():
             yield instead(operation, f"has {name} behind it", lambda f, a, k, n, function=function: function(f(*a, **k)))
 

@@ -37,7 +37,7 @@ def itself(seen: Seen) -> Any:
 
 
 def of_first_row(x: torch.Tensor) -> torch.Tensor:
-    """For every row."""
+    """The first row's, in the place of every row's."""
     return x[:1].expand_as(x)
 
 

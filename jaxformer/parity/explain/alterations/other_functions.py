@@ -190,13 +190,6 @@ def merged(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int
     return function(args[0].permute(order).contiguous(), *args[1:], **kwargs)
 
 
-def split_otherwise(axis: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """The first of two axes taken for the second."""
-    sizes = [*function(*args, **kwargs).shape]
-    sizes[axis], sizes[axis + 1] = sizes[axis + 1], sizes[axis]
-    return args[0].reshape(sizes).transpose(axis, axis + 1)
-
-
 def split_in(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
     """The axes from the first on, where they lie in another order in what is split."""
     y = function(*args, **kwargs)
