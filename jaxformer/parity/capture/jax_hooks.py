@@ -4,6 +4,7 @@ Inside `jit` the tracing is recorded; nested jits, scans and what is remateriali
 another transformation is recorded where it is a vmap over examples or layers, and else it is not.
 """
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from unittest import mock
 
 import jax
 from flax import linen, nnx
+from jax.extend.source_info_util import register_exclusion
 
 from jaxformer.parity.capture.batched_values import is_mapped, outside_of_vmaps
 from jaxformer.parity.capture.call_sites import Observer, Visits, is_public, public_methods
@@ -27,6 +29,7 @@ from jaxformer.pytree import dotted
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
+register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # JAX's errors show the user's own lines
 
 RUN_ONCE = {
     "xla_backend_optimization_level": 0,

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.capture.jax_hooks import run_once
+from jaxformer.parity.explain.explainers import attempt
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
@@ -60,10 +61,21 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
 
 
 def _why(name: str, comparison: Comparison) -> str:
-    """Why the output is too far off: it is so in float64, or digits are lost somewhere."""
+    """Why the output is too far off: it is so in float64, whole numbers overflow, or digits are lost somewhere."""
     if any(over(row.propagated, "activation") for row in comparison.rows):
         return "; it is different in float64 too"
-    return rounding_place(comparison.traced) if name == "float32" else ""
+    if name != "float32":
+        return ""
+    return attempt("whole numbers", overflow, comparison.reference) or rounding_place(comparison.traced)
+
+
+def overflow(reference: Reference) -> str:
+    """Which whole numbers do not fit in 32 bits; '' where they do, or torch's model is not at hand."""
+    if reference.source is None:
+        return ""
+    from jaxformer.parity.explain.alterations.of_overflow import whole_numbers_beyond  # torch is imported where it is needed
+
+    return whole_numbers_beyond(reference)
 
 
 def check_output32(reference: Reference, candidate: Candidate) -> float:

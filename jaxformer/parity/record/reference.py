@@ -2,6 +2,7 @@
 
 import copy
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from jaxformer.errors import JaxformerError, ParityError, type_of
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.capture.draws import Draw
-from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.capture.source_lines import definition_of, is_users, shown
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
@@ -44,7 +45,7 @@ HINTS = (
     (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
     (
         ["UnexpectedTracerError"],
-        "the model keeps an array of an earlier call: compute it in every call, or hold it in an nnx.Variable",
+        "the model kept it from an earlier call: compute it in every call, with numpy, or hold it in an nnx.Variable",
     ),
     (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
 )
@@ -240,6 +241,13 @@ def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
     return [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
+def first_line(text: str) -> str:
+    """Of an error; of an array that was kept from an earlier call, the line that made it."""
+    frames = re.findall(r"^(\S+):(\d+):\d+ \((.*)\)$", text, re.MULTILINE)
+    made = [f"an array that {function} made ({shown(file, int(line))})" for file, line, function in frames if is_users(file)]
+    return made[-1] if made else text.split("\n")[0]
+
+
 @contextmanager
 def saying(where: str) -> Iterator[None]:
     """Any error inside becomes a ParityError of one line that says where."""
@@ -248,7 +256,7 @@ def saying(where: str) -> Iterator[None]:
     except JaxformerError:
         raise
     except Exception as error:
-        line = str(error).strip().split("\n")[0]
+        line = first_line(str(error).strip())
         hint = next(
             (f"; {hint}" for known, hint in HINTS if all(each in f"{type(error).__name__} {error}" for each in known)), ""
         )

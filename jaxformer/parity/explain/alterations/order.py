@@ -24,6 +24,7 @@ from jaxformer.parity.explain.alterations import (
     of_operands,
     of_operations,
     of_other_layers,
+    of_overflow,
     of_packing,
     of_pads,
     of_pairs,
@@ -139,8 +140,9 @@ def wiring(rerun: Rerun) -> Alterations:
 
 
 def states(rerun: Rerun) -> Alterations:
-    """Of what modules hold, and of constants that are rounded."""
-    return itertools.chain(of_layers.alterations_of(rerun), of_ids.roundings(rerun.operations))
+    """Of what modules hold, of constants that are rounded, and of whole numbers that are too large."""
+    whole = (of_ids.roundings(rerun.operations), of_overflow.alterations_of(rerun.operations))
+    return itertools.chain(of_layers.alterations_of(rerun), *whole)
 
 
 def numbers(rerun: Rerun) -> Alterations:
