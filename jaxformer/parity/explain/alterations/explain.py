@@ -83,7 +83,7 @@ def first_found(
                     vague.append(fit._replace(says=known))
                 else:
                     (found if fit.residual <= EXPLAINED else rounded).append(fit)
-        if found or vague or effort.is_spent:
+        if found or vague or rounded or effort.is_spent:
             break
     best = sorted(found, key=lambda each: (-len(each.gives), *supposed(each.says, each.found.number)))
     best = [each._replace(says=also(each.says, each.found)) for each in best[:1] if vague] or best or vague[:1] or rounded[:1]

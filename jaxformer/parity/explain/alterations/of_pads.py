@@ -17,7 +17,10 @@ MODES = ("constant", "reflect", "replicate", "circular")
 CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 DILATIONS = range(1, 5)
 FURTHER = (1, 2, 3)
+MOST_PADS = 16
 NAMES = ("bias", "stride", "padding", "dilation", "groups")
+TRANSPOSED = {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3}
+TRANSPOSED_NAMES = ("bias", "stride", "padding", "output_padding", "groups", "dilation")
 
 
 def pads(operation: Operation) -> Iterator[Alteration]:
@@ -28,6 +31,12 @@ def pads(operation: Operation) -> Iterator[Alteration]:
     pairs = [sizes[i : i + 2] for i in range(0, len(sizes), 2)]
     others = {"on the other side": [each[::-1] for each in pairs], "for height and width exchanged": pairs[::-1]}
     others |= {f"on the other side of axis {-1 - i}": [*pairs[:i], each[::-1], *pairs[i + 1 :]] for i, each in enumerate(pairs)}
+    others |= {
+        f"{before} before and {total - before} behind": [(before, total - before)] * len(pairs)
+        for total in {sum(each) for each in pairs}
+        for before in range(total + 1 if total <= MOST_PADS else 0)
+        if all(sum(each) == total for each in pairs)
+    }
     for says, other in others.items():
         if other != pairs:
             yield instead(operation, f"pads {says}", with_argument(1, tuple(itertools.chain.from_iterable(other))))
@@ -38,15 +47,16 @@ def pads(operation: Operation) -> Iterator[Alteration]:
 
 
 def convolutions(operation: Operation) -> Iterator[Alteration]:
-    """Of a convolution: pads of another kind, windows that begin later, another dilation."""
+    """Of a convolution: pads of another kind, windows that begin elsewhere, another dilation."""
     if operation.name not in CONVOLUTIONS:
         return
     axes, how = CONVOLUTIONS[operation.name], settings(operation)
     if any(how["padding"]):
         for mode in MODES[1:]:
             yield instead(operation, f"pads by '{mode}'", partial(otherwise, (axes, "mode", mode)))
-    for step in range(1, max(how["stride"])):
-        yield instead(operation, f"begins {step} later in each direction", partial(otherwise, (axes, "later", step)))
+    for later, at in shifts(max(*(step - 1 for step in how["stride"]), *how["padding"]), axes):
+        says = begins(later, how["padding"][at[0]], where(at, axes))
+        yield instead(operation, says, partial(otherwise, (axes, "later", tuple(later * (i in at) for i in range(axes)))))
     for dilation in DILATIONS:
         if any(dilation != each for each in how["dilation"]) and any(size > 1 for size in operation.args[1].shape[2:]):
             says = f"has a dilation of {dilation}, and pads for it"
@@ -56,6 +66,24 @@ def convolutions(operation: Operation) -> Iterator[Alteration]:
         return
     if axes == 2 and (how["stride"][0] != how["stride"][1] or how["padding"][0] != how["padding"][1]):
         yield instead(operation, "has height and width exchanged", partial(otherwise, (axes, "turned", 0)))
+
+
+def shifts(most: int, axes: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """How much later windows begin, and along which of the axes: all of them, or one."""
+    for at in dict.fromkeys((tuple(range(axes)), *((i,) for i in range(axes)))):
+        yield from ((later, at) for size in range(1, most + 1) for later in (size, -size))
+
+
+def where(at: tuple[int, ...], axes: int) -> str:
+    """' along axis 2', of the array; '' where it is all of them."""
+    return "" if len(at) == axes else f" along axis {at[0] + 2}"
+
+
+def begins(later: int, pad: int, along: str) -> str:
+    """How windows that begin elsewhere are told: by their pads, if nothing is cut off."""
+    if abs(later) > pad:
+        return f"begins {abs(later)} {'later' if later > 0 else 'earlier'}{along or ' in each direction'}"
+    return f"pads {pad - later} before and {pad + later} behind{along}"
 
 
 def settings(operation: Operation) -> dict[str, Any]:
@@ -80,7 +108,8 @@ def otherwise(change: tuple[int, str, Any], function: Any, args: Any, kwargs: An
         x = functional.pad(x, [side for each in padding[::-1] for side in (each, each)], mode=value)
         return function(x, kernel, **(how | {"padding": 0}))
     if what == "later":
-        x = functional.pad(x, [side for each in padding[::-1] for side in (each - value, each + value)])
+        pairs = zip(padding[::-1], value[::-1], strict=True)
+        x = functional.pad(x, [side for pad, later in pairs for side in (pad - later, pad + later)])
         return function(x, kernel, **(how | {"padding": 0}))
     if what == "turned":
         how |= {key: tuple(how[key])[::-1] for key in ("stride", "padding") if isinstance(how.get(key), (tuple, list))}
@@ -89,6 +118,29 @@ def otherwise(change: tuple[int, str, Any], function: Any, args: Any, kwargs: An
     moved = [(value - old) * (size - 1) for old, size in zip(before, kernel.shape[2:], strict=True)]
     changed = tuple(pad + more // 2 for pad, more in zip(padding, moved, strict=True))
     return function(x, kernel, **(how | {"dilation": value, "padding": changed}))
+
+
+def transposed(operation: Operation) -> Iterator[Alteration]:
+    """Of a transposed convolution: another part of all that it could give."""
+    if operation.name not in TRANSPOSED:
+        return
+    axes = TRANSPOSED[operation.name]
+    for later, at in shifts(max(operation.args[1].shape[2:]) - 1, axes):
+        says = f"begins {abs(later)} {'later' if later > 0 else 'earlier'}{where(at, axes) or ' in each direction'}"
+        yield instead(operation, says, partial(another_part, tuple(later * (i in at) for i in range(axes))))
+
+
+def another_part(later: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same size of a transposed convolution without padding, begun so much later; 0 beyond its ends."""
+    x, kernel = args[:2]
+    how = dict(zip(TRANSPOSED_NAMES, args[2:], strict=False)) | kwargs
+    bias, wanted = how.get("bias"), function(*args, **kwargs).shape[2:]
+    whole = function(x, kernel, **(how | {"bias": None, "padding": 0, "output_padding": 0}))
+    sides: list[int] = []
+    for size, length, start, pad in zip(whole.shape[2:], wanted, later, spread(how.get("padding", 0), len(later)), strict=True):
+        sides = [-(pad + start), pad + start + length - size, *sides]
+    part = functional.pad(whole, sides)
+    return part if bias is None else part + bias.view(-1, *[1] * len(later))
 
 
 def transforms(operation: Operation) -> Iterator[Alteration]:
@@ -137,4 +189,4 @@ def begun_later(later: int, function: Any, args: Any, kwargs: Any, n: int) -> An
     return function(x.roll(-later, -1), *args[1:], **(kwargs | {"center": False}))
 
 
-KINDS = (pads, convolutions, transforms)
+KINDS = (pads, convolutions, transposed, transforms)
