@@ -199,3 +199,44 @@ def test_what_a_table_is_given_may_be_made_outside(bug, named):
     report = compare(excite(TorchNetOf(TorchCounted()).eval(), seed=1), ours, (X,), rules=RULES, tier="A", checks=CHECKS)
     assert {module.jax for module in report.diverging} == named, str(report)
     assert (report.status == "equal") == (not named)
+
+
+class Pooling(nnx.Module):
+    """Gives the mean too, which torch's call takes outside of its model."""
+
+    def __init__(self, stops: bool = False):
+        self.first = nnx.Linear(WIDTH, OUT, rngs=nnx.Rngs(0))
+        self.stops = stops
+
+    def __call__(self, x):
+        states = jnp.tanh(self.first(x))
+        pooled = states.mean(1)
+        return states, jax.lax.stop_gradient(pooled) if self.stops else pooled
+
+
+class TorchStates(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, x):
+        return torch.tanh(self.first(x))
+
+
+def torch_states_and_mean(model, x):
+    states = model(x)
+    return torch.cat([states, states.mean(1, keepdim=True)], 1)
+
+
+def states_and_mean(model, x):
+    states, pooled = model(x)
+    return jnp.concatenate([states, pooled[:, None]], 1)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_gradients_that_come_back_to_more_arrays_than_torchs(stops):
+    x = np.random.default_rng(1).standard_normal((2, LENGTH, WIDTH)).astype(np.float32)
+    theirs, ours = excite(TorchStates(), seed=1), jax.eval_shape(lambda: Pooling(stops))
+    how = {"rules": RULES, "tier": "A", "checks": CHECKS}
+    report = compare(theirs, ours, (x,), call_torch=torch_states_and_mean, call_jax=states_and_mean, **how)
+    assert (report.status == "different") == stops, str(report)

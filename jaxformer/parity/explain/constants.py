@@ -7,6 +7,8 @@ NEAR, MOST = 1e-9, 10**6
 """How near a number has to be, as a part of it; and the largest whole number."""
 PLAIN = 4
 """A number of so few letters says itself what it is."""
+ROUNDED = 2.0**-23
+"""A factor this near to 1 comes of a constant that one side rounds to float32."""
 
 
 def roots(x: float) -> Iterator[tuple[float, str]]:
@@ -26,7 +28,9 @@ def roots(x: float) -> Iterator[tuple[float, str]]:
 
 
 def say(x: float) -> str:
-    """'0.5', '4.89897949 = sqrt(24)'"""
+    """'0.5', '4.89897949 = sqrt(24)', '1.00000004 (a constant in float32)'"""
     plain = f"{x:.9g}"
+    if 0 < abs(x - 1) <= ROUNDED:
+        return f"{plain} (a constant in float32)"
     name = next((name for _, name in roots(x)), "") if len(plain) > PLAIN else ""
     return f"{plain} = {name}" if name else plain

@@ -46,7 +46,8 @@ def local(comparison: Comparison) -> Result:
         return Result(Stage("local", "n/a", "no module was compared by itself; the other checks judge the call"))
     relaxed = relaxed_tolerances(((row.name, row.local) for row in rows), "activation")
     shared = [row.name for row in rows if row.shared]
-    says = f"; {', '.join(shared)} divide the work otherwise than torch's modules, with the same result" if shared else ""
+    verb = "divides" if len(shared) == 1 else "divide"
+    says = f"; {', '.join(shared)} {verb} the work otherwise than torch's modules, with the same result" if shared else ""
     status = "different" if diverging else "equal"
     counted = "; ".join((count_diverging(diverging, rows), *not_accused(rows)))
     stage = Stage("local", status, f"{counted}{says}{note(relaxed)}")
