@@ -77,15 +77,25 @@ def output_of(operation: Operation, function: Any, args: Any, kwargs: Any, n: in
 
 
 def in_turn(operations: list[Operation]) -> Iterator[Alteration]:
-    """Of two, each of which goes on with the other's, the second one first."""
+    """Of two, the second of which goes on with what the first gives, the second one first: f(a b) for f(a) b, too."""
     for one, other in pairwise(operations):
-        first, second = (next(iter(each.args), None) for each in (one, other))
-        if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor) or first.shape != second.shape:
+        first, read = next(iter(one.args), None), [x for x in other.args[:2] if isinstance(x, torch.Tensor)]
+        if not isinstance(first, torch.Tensor) or not any(same(x, one.output) for x in read):
             continue
-        if torch.equal(second, one.output):
-            altered = {a.place: partial(done_by, b) for a, b in ((one, other), (other, one))}
+        if first.shape == one.output.shape == other.output.shape:
             says = f"computes {one.source}, then {other.source}", "the second first"
-            yield Alteration(*says, lambda altered=altered: Altered(altered))
+            altered = {one.place: lambda f, a, k, n: a[0], other.place: partial(followed_by, one)}
+            yield Alteration(*says, partial(Altered, altered))
+
+
+def same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Of two arrays."""
+    return x.shape == y.shape and torch.equal(x, y)
+
+
+def followed_by(one: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """What another operation makes of what is computed."""
+    return one.function(function(*args, **kwargs), *one.args[1:], **one.kwargs)
 
 
 def neither(operations: list[Operation]) -> Iterator[Alteration]:
@@ -131,11 +141,6 @@ def at_the_end(rerun: Rerun, left: Any, done: Any) -> Any:
 def done_with(operation: Operation, i: int, second: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     """What an operation makes of another array for its operand `i`."""
     return operation.function(*((first, second) if i == 0 else (second, first)), *operation.args[2:], **operation.kwargs)
-
-
-def done_by(operation: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """What another operation makes of the first argument."""
-    return operation.function(args[0], *operation.args[1:], **operation.kwargs)
 
 
 def epsilons(operations: list[Operation]) -> Iterator[Alteration | Dial]:

@@ -1,35 +1,34 @@
 """What may be otherwise in rotary positions: rates and positions of the tables, which units are pairs, what is rotated."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
 
 import torch
 
 from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, Inside, together
 from jaxformer.parity.explain.alterations.masked_positions import by_masks
-from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.other_ids import other_positions
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.rotary_tables import (
     LAYOUTS,
     Rotary,
     Tables,
-    begins,
-    is_rotation,
     plain_rates,
     rotary_of,
     smoothings,
 )
+from jaxformer.parity.explain.alterations.rotary_uses import STEPS, at_uses, products, relaid, uses
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
 WHOLE = 1e-6
 PARTS = (2, 4, 0.5, 0.25)
 """Of the units that torch rotates, as a port that rotates the whole of a head."""
 ROUNDED = (torch.bfloat16, torch.float16)
-STEPS = {"one position later": 1, "one position earlier": -1}
+FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
@@ -81,6 +80,8 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         yield Alteration(*says, lambda other=other: rotary.given(rotary.of_width(other)))
     for more in (1, -1) if name == "sinusoidal" else ():
         yield Alteration(placed, f"{name} positions {more:+d}", lambda more=more: angles(positions + more))
+    for says, factor in FACTORS.items():
+        yield Alteration(placed, f"{name} positions times {says}", lambda factor=factor: angles(positions * factor))
     yield Dial(placed, f"{name} positions times {{}}", 1.0, lambda c: angles(positions * c), sure=True)
     yield Dial(said, f"{name} base {{}}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
 
@@ -122,6 +123,9 @@ def turns(operations: list[Operation], rotary: Rotary) -> Iterator[Alteration]:
     said, turned = f"rotary pairs {now}", Altered({operation.place: other_pairs for operation in exchanges})
     if exchanges:
         yield Alteration(said, f"rotary pairs {other} where they are turned, {now} in the tables", lambda: turned)
+    if pairs := products(operations) if exchanges else []:
+        both = [(pair, relaid(pair, neighbours)) for pair in pairs]
+        yield Alteration(said, f"rotary pairs {other}", lambda: together(at_uses(both), turned))
     if rotary.layout in LAYOUTS:
         laid = rotary.laid_otherwise()
         says = f"rotary pairs {now} where they are turned, {other} in the tables"
@@ -186,99 +190,3 @@ def with_tables(rerun: Rerun, others: dict[Site, torch.Tensor], rotary: Rotary, 
     """Inside, children give something else, and the tables may be others."""
     altered = rerun.given_outputs(others)
     return together(altered, rotary.given(both)) if both else altered
-
-
-class Use(NamedTuple):
-    """A product with a table."""
-
-    operation: Operation
-    run: int
-    at: int
-    """Which of its factors is the table."""
-
-    @property
-    def table(self) -> torch.Tensor:
-        """As it is there."""
-        return self.operation.runs[self.run].args[self.at]
-
-
-def uses(operations: list[Operation]) -> Iterator[Alteration]:
-    """What is rotated, queries first and then keys or the other way round: each at other positions, or not at all."""
-    found = products(operations)
-    half = len(found) // 2
-    if len(found) not in (2, 4):
-        return
-    for those in (found[:half], found[half:]):
-        operation = those[0][0].operation
-        only = those[0][0].run if len(operation.runs) > 1 else None
-        name = Operation(operation.place, operation.function, operation.runs, only).source
-        for says, other in other_angles(those[0]).items():
-            yield Alteration(f"rotates in {name}", says, lambda those=those, other=other: at_uses(those, other))
-
-
-def products(operations: list[Operation]) -> list[tuple[Use, Use]]:
-    """Those with cosines and with sines, pair by pair in their order."""
-    every = [
-        (run.number, Use(operation, i, at))
-        for operation in operations
-        if operation.name == "mul"
-        for i, run in enumerate(operation.runs)
-        for at, x in enumerate(run.args)
-        if isinstance(x, torch.Tensor) and x.ndim > 2 and x.is_floating_point() and x.shape[-1] > 1
-    ]
-    in_order = [use for _, use in sorted(every, key=lambda each: each[0])]
-    found: list[tuple[Use, Use]] = []
-    taken: set[int] = set()
-    for i, one in enumerate(in_order):
-        for j in range(i + 1, min(i + 5, len(in_order))):
-            other = in_order[j]
-            if i in taken or j in taken or one.table.shape != other.table.shape:
-                continue
-            for cos, sin in ((one, other), (other, one)):
-                if is_rotation(cos.table, sin.table) and at_zero(cos.table, sin.table):
-                    found.append((cos, sin))
-                    taken |= {i, j}
-                    break
-    return found
-
-
-def at_zero(cos: torch.Tensor, sin: torch.Tensor) -> bool:
-    """Whether they begin as tables do, along whichever axis the positions are."""
-    axis = positions_axis(cos)
-    return axis is not None and begins(cos.movedim(axis, -2), sin.movedim(axis, -2))
-
-
-def positions_axis(table: torch.Tensor) -> int | None:
-    """Along which a table changes, but for its last."""
-    axes = (axis for axis in range(table.ndim - 2, -1, -1) if table.shape[axis] > 1)
-    return next((axis for axis in axes if not torch.equal(table.narrow(axis, 0, 1), table.narrow(axis, 1, 1))), None)
-
-
-def other_angles(use: tuple[Use, Use]) -> dict[str, Tables]:
-    """In words."""
-    cos, sin = (each.table for each in use)
-    axis = positions_axis(cos)
-    if axis is None:
-        return {}
-    angles, size = torch.atan2(sin, cos), (cos.square() + sin.square()).sqrt()
-    step = angles.narrow(axis, 1, 1) - angles.narrow(axis, 0, 1)
-    found = {"not rotated": (torch.ones_like(cos), torch.zeros_like(sin)), "rotated backwards": (cos, -sin)}
-    for says, n in STEPS.items():
-        later, edge = angles + n * step, "the last comes first" if n < 0 else "the first comes last"
-        found[f"rotated {says}"] = later.cos() * size, later.sin() * size
-        found[f"rotated {says}, where {edge}"] = cos.roll(-n, axis), sin.roll(-n, axis)
-    return found
-
-
-def at_uses(those: list[tuple[Use, Use]], other: Tables) -> Altered:
-    """Inside, these products are with other tables."""
-    found: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
-    for pair in those:
-        for use, table in zip(pair, other, strict=True):
-            found.setdefault(use.operation.place, {}).setdefault(use.run, {})[use.at] = table
-    return Altered({place: partial(with_factors, runs) for place, runs in found.items()})
-
-
-def with_factors(runs: dict[int, dict[int, torch.Tensor]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
-    """A product with other factors in some of its runs."""
-    return function(*(runs.get(n, {}).get(i, each) for i, each in enumerate(args)), **kwargs)

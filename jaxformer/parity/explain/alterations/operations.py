@@ -17,6 +17,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from jaxformer.parity.explain.alterations.packed_sequences import safe
+
 Frame = tuple[CodeType, int]
 """Code, and where in it."""
 Place = tuple[Frame, ...]
@@ -255,7 +257,7 @@ class Altered(TorchFunctionMode):
             with opened(self):
                 return func(*args, **kwargs)
         place, _ = place_of()
-        compute = self.altered.get(place)
+        compute, func = self.altered.get(place), safe(func)
         if compute is None:
             return func(*args, **kwargs)
         self.runs[place] += 1

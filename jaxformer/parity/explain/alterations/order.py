@@ -15,6 +15,7 @@ from jaxformer.parity.explain.alterations import (
     of_discretisation,
     of_draws,
     of_everywhere,
+    of_head_norms,
     of_ids,
     of_layers,
     of_layouts,
@@ -127,6 +128,7 @@ def named(rerun: Rerun) -> tuple[Kind, ...]:
     return (
         (of_masks.alterations_of(rerun), 1),
         (of_turned_norms.alterations_of(rerun), 1),
+        (of_head_norms.alterations_of(rerun), 1),
         (of_rotations.alterations_of(rerun), 1),
         (of_other_layers.alterations_of(rerun), 1),
         (of_attention.alterations_of(rerun), 1),
