@@ -1,10 +1,14 @@
 """Arrays that say by themselves why they differ: their types, ids that are shifted, axes in another order."""
 
+import itertools
+
 import numpy as np
 
 from jaxformer.parity.explain.evidence import Difference
 from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+MOST_AXES = 5
 
 
 def explain_cast(difference: Difference) -> str:
@@ -20,6 +24,18 @@ def explain_axes(difference: Difference) -> str:
     for order in orders_for(theirs.shape, ours.shape)[1:]:
         if (residual := distance(to_jax_axes(theirs, order, ours.shape), ours)) <= EXPLAINED:
             return f"jax gives torch's axes in the order {', '.join(map(str, order))} (residual {residual:.0e})"
+    return reshaped(ours, theirs)
+
+
+def reshaped(ours: np.ndarray, theirs: np.ndarray) -> str:
+    """Where jax has the same numbers, reshaped where axes have to be in another order: before torch's order, or behind it."""
+    if ours.shape != theirs.shape or ours.size < 2:
+        return ""
+    for order in itertools.permutations(range(theirs.ndim)) if theirs.ndim <= MOST_AXES else ():
+        back, shape = np.argsort(order), tuple(theirs.shape[axis] for axis in order)
+        for array in (theirs.reshape(shape).transpose(back), theirs.transpose(order).reshape(theirs.shape)):
+            if not np.array_equal(array, theirs) and (residual := distance(array, ours)) <= EXPLAINED:
+                return f"jax reshapes where axes change to the order {', '.join(map(str, order))} (residual {residual:.0e})"
     return ""
 
 

@@ -8,8 +8,10 @@ import torch
 
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
-from jaxformer.parity.explain.alterations.altered import Alteration
+from jaxformer.parity.explain.alterations.altered import Alteration, together
 from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
 from jaxformer.parity.explain.alterations.other_ids import other_ids
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -36,7 +38,34 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             if a != b and tensors[a].shape == tensors[b].shape:
                 said = f"{names[a]} as it is", f"{names[b]} in the place of {names[a]}"
                 yield Alteration(*said, lambda a=a, b=b: rerun.given_outputs({a: tensors[b]}))
+    yield from activated_later(rerun, tensors, names)
     yield from behind(rerun)
+
+
+def activated_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site, str]) -> Iterator[Alteration]:
+    """An activation comes behind the child that goes on with it, and not before."""
+    for site, tensor in tensors.items():
+        for each in rerun.every_operation:
+            read = rerun.inputs.get(site)
+            if is_activation(each) and read is not None and same(each.output, read):
+                later = each.function(tensor, *each.args[1:], **each.kwargs)
+                yield Alteration(
+                    f"computes {each.source}",
+                    f"does that behind {names[site]}",
+                    lambda each=each, site=site, later=later: together(
+                        each.inside(lambda f, a, k, n: a[0]), rerun.given_outputs({site: later})
+                    ),
+                )
+
+
+def is_activation(operation: Operation) -> bool:
+    """Whether it is one."""
+    return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
+
+
+def same(x: Any, y: torch.Tensor) -> bool:
+    """Of two arrays."""
+    return isinstance(x, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
 
 
 def left_out(rerun: Rerun) -> Iterator[Alteration]:

@@ -1,5 +1,6 @@
 """What may be otherwise in masks: those that a call is given, those that it makes, and none where there could be one."""
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -10,11 +11,13 @@ import torch
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_operations import instead
-from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.weighing import named_arguments
 from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
 
+LOW = -1e4
+"""Scores below this are hidden."""
 MOST_KEYS = 33
 """Of windows that are tried where torch has none."""
 FUSED = "scaled_dot_product_attention"
@@ -41,6 +44,24 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             yield instead(operation, "has its mask alone", lambda f, a, k, n: mask_alone(f(*a, **k)))
     for operation in rerun.operations:
         yield from within(operation)
+    yield from behind_softmax([each for each in rerun.operations if isinstance(each.output, torch.Tensor)])
+
+
+def behind_softmax(operations: list[Operation]) -> Iterator[Alteration]:
+    """Scores that are hidden before the softmax: weights that are 0 behind it, of all scores."""
+    for mask, softmax in itertools.product(operations, operations):
+        scores = next(iter(mask.args), None)
+        if softmax.name != "softmax" or not isinstance(scores, torch.Tensor) or scores.shape != softmax.output.shape:
+            continue
+        if not torch.equal(mask.output, softmax.args[0]) or not (hidden := (mask.output < LOW) & (scores > LOW)).any():
+            continue
+        altered = {mask.place: lambda f, a, k, n: a[0], softmax.place: partial(weights_without, hidden)}
+        yield Alteration(f"computes {mask.source}", "sets weights to 0 behind the softmax", partial(Altered, altered))
+
+
+def weights_without(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """The others are as they are."""
+    return function(*args, **kwargs).masked_fill(hidden, 0.0)
 
 
 def masks_instead(array: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -50,7 +50,7 @@ BESIDE = (0.99, 1.01)
 """How far a number is moved that may act in steps."""
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 VARIANCES = ("var", "std", "var_mean", "std_mean")
-MODES = ("nearest", "bilinear", "bicubic", "area")
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
 
 
 def alterations_of(operation: Operation) -> Iterator[Alteration | Dial]:
@@ -96,6 +96,8 @@ def others(operation: Operation) -> Iterator[Alteration | Dial]:
         yield instead(operation, says, lambda f, a, k, n: padded(f, a, k, "same"))
         for where in ("behind", "before"):
             yield instead(operation, f"pads {where} alone", lambda f, a, k, n, where=where: padded(f, a, k, where))
+    if name.startswith("max_pool"):
+        yield instead(operation, "pads with 0", lambda f, a, k, n: padded(f, a, k, "with 0"))
     for says, other in of_windows(name).items():
         yield instead(operation, says, lambda f, a, k, n, other=other: other(*a, **k))
     for other in REDUCTIONS - {name} if name in REDUCTIONS else ():

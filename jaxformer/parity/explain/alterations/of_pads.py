@@ -15,7 +15,7 @@ from jaxformer.parity.explain.alterations.other_functions import spread
 
 MODES = ("constant", "reflect", "replicate", "circular")
 CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
-DILATIONS = range(1, 5)
+DILATIONS = (1, 2, 3, 4, 8, 16, 32)
 FURTHER = (1, 2, 3)
 MOST_PADS = 16
 NAMES = ("bias", "stride", "padding", "dilation", "groups")
@@ -61,6 +61,9 @@ def convolutions(operation: Operation) -> Iterator[Alteration]:
         if any(dilation != each for each in how["dilation"]) and any(size > 1 for size in operation.args[1].shape[2:]):
             says = f"has a dilation of {dilation}, and pads for it"
             yield instead(operation, says, partial(otherwise, (axes, "dilation", dilation)))
+            if axes == 1:
+                says = f"has a dilation of {dilation}, and pads for it in front"
+                yield instead(operation, says, partial(otherwise, (axes, "causal dilation", dilation)))
     kernel = operation.args[1]
     if axes == 2 and kernel.shape[-1] != kernel.shape[-2]:
         return
@@ -115,6 +118,9 @@ def otherwise(change: tuple[int, str, Any], function: Any, args: Any, kwargs: An
         how |= {key: tuple(how[key])[::-1] for key in ("stride", "padding") if isinstance(how.get(key), (tuple, list))}
         return function(x, kernel, **how)
     before = spread(how.get("dilation", 1), axes)
+    if what == "causal dilation":
+        x = functional.pad(x, ((value - before[0]) * (kernel.shape[2] - 1), 0))
+        return function(x, kernel, **(how | {"dilation": value}))
     moved = [(value - old) * (size - 1) for old, size in zip(before, kernel.shape[2:], strict=True)]
     changed = tuple(pad + more // 2 for pad, more in zip(padding, moved, strict=True))
     return function(x, kernel, **(how | {"dilation": value, "padding": changed}))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.capture.call_records import replaced as replaced_in
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
@@ -189,7 +191,13 @@ def elsewhere(module: Any, total: Operation, at: int | None) -> Iterator[None]:
 def before(module: Any, other: Any) -> Iterator[None]:
     """Inside, a module is left out in its place, and comes before another one."""
     forward, following = module.forward, other.forward
-    with put_beside(module, other, lambda x, *args, **kwargs: following(forward(x), *args, **kwargs)):
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first, *others = arrays_in((args, kwargs))
+        args, kwargs = replaced_in((args, kwargs), [first, *others], [forward(first), *others])
+        return following(*args, **kwargs)
+
+    with put_beside(module, other, both):
         yield
 
 

@@ -46,7 +46,6 @@ from jaxformer.parity.explain.alterations import (
 )
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Operation
-from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 Alterations = Iterator[Alteration | Dial]
@@ -214,18 +213,13 @@ def kind_by_kind(rerun: Rerun) -> Alterations:
 
 def activations(operation: Operation) -> Alterations:
     """Another activation."""
-    return of_operations.others(operation) if is_activation(operation) else iter(())
-
-
-def is_activation(operation: Operation) -> bool:
-    """Whether it is one."""
-    return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
+    return of_operations.others(operation) if of_children.is_activation(operation) else iter(())
 
 
 def limits(rerun: Rerun) -> Alterations:
     """Of what activations give."""
     for operation in rerun.operations:
-        if is_activation(operation):
+        if of_children.is_activation(operation):
             yield from of_operations.of_kinds(operation, (of_results.limits,))
 
 

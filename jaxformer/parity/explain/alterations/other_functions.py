@@ -124,7 +124,7 @@ def channels_norm(x: Any, groups: int, *others: Any, **named: Any) -> Any:
 
 def padded(function: Function, args: Any, kwargs: Any, where: str) -> Any:
     """A convolution or pooling that pads as XLA's 'SAME' does, with what is odd behind; or as much as torch, but 'before' or
-    'behind' alone."""
+    'behind' alone, or 'with 0'."""
     name, x = function.__name__, args[0]
     n, conv = WINDOWED[name], name.startswith("conv")
     names = ("bias", "stride", "padding", "dilation", "groups") if conv else ("stride", "padding", "dilation")
@@ -136,9 +136,10 @@ def padded(function: Function, args: Any, kwargs: Any, where: str) -> Any:
         x.shape[2:], sizes, strides, steps, spread(how.get("padding", 0), n), strict=True
     ):
         total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
-        both = {"same": (total // 2, total - total // 2), "behind": (0, 2 * pad), "before": (2 * pad, 0)}[where]
+        same = total // 2, total - total // 2
+        both = {"same": same, "behind": (0, 2 * pad), "before": (2 * pad, 0), "with 0": (pad, pad)}[where]
         pads = [*both, *pads]
-    filled = functional.pad(x, pads, value=-torch.inf if name.startswith("max") else 0.0)
+    filled = functional.pad(x, pads, value=-torch.inf if name.startswith("max") and where != "with 0" else 0.0)
     return function(filled, args[1] if conv else sizes, **(how | {"padding": 0}))
 
 
