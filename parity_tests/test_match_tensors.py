@@ -210,3 +210,11 @@ def test_copies_of_other_names_go_to_the_nearest_names():
 def test_the_one_array_of_what_torch_ties_goes_by_its_first_name():
     held, tree = with_table(tok=2 * TABLE)
     assert stage(held, tree).says.startswith("1 of 11 tensors differ, first t.wte.weight, in JAX tok (relL2 1.0e+00)")
+
+
+@pytest.mark.parametrize("head", [TABLE, TABLE.T])
+def test_one_tensor_that_jax_holds_twice(head):
+    weights, tree = blocks()
+    found = stage(TorchState(weights | {"t.wte.weight": TABLE}), tree | {"tok": TABLE, "head": head})
+    assert found.status == "equal", found.says
+    assert "torch has one tensor, t.wte.weight, where JAX has 2" in found.says

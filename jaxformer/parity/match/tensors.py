@@ -70,6 +70,8 @@ def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
 
     constants.pair_by_place({name: leaf for name, leaf in left().items() if name in typed}, still, known.modules())
     constants.pair_left(left(), state.buffers, known.modules(), typed, short=bool(free))
+    found |= (firsts := _first_of_several(known, state, free, left()))
+    free = [name for name in free if name not in {rule.torch for rule in firsts.values()}]
     copies = {} if free else _copies(known, state, left())
     found |= {name: rule for name, (rule, _) in copies.items()}
     tied |= {str(rule.torch): first for rule, first in copies.values()}
@@ -188,6 +190,17 @@ def _untie(known: Assignment, state: TorchState) -> None:
         if any(it.size == known.array(mine).size for it in tied) and (first := tied.get(known.fingerprint(mine))):
             count[first] += 1
     known.torch |= {alias: state.weights[first] for alias, first in state.tied.items() if count[first] > 1}
+
+
+def _first_of_several(known: Assignment, state: TorchState, free: list[str], left: Mapping[str, np.ndarray]) -> dict[str, Rule]:
+    """Where several JAX tensors hold the values of one weight that torch has once: the rule of the first."""
+    firsts = {}
+    for name in free:
+        theirs = state.weights[name]
+        alike = [it for it in left if known.fingerprint(JaxPiece(it)) == known.fingerprint(TorchPiece(name))]
+        if len(alike) > 1 and (layout := find_layout(theirs, left[alike[0]])) is not None:
+            firsts[alike[0]] = Rule(alike[0], name, layout)
+    return firsts
 
 
 def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]) -> dict[str, tuple[Rule, str]]:

@@ -47,7 +47,10 @@ HINTS = (
         ["UnexpectedTracerError"],
         "the model kept it from an earlier call: compute it in every call, with numpy, or hold it in an nnx.Variable",
     ),
-    (["traced array"], "jax.grad cannot go through numpy: compute it with jnp, or leave out the checks of gradients"),
+    (
+        ["traced array"],
+        "jax.grad cannot go through numpy or Python's numbers: compute it with jnp, or leave out the checks of gradients",
+    ),
 )
 """What to do about an error of torch's or JAX's, by parts of its message."""
 

@@ -38,8 +38,18 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             if a != b and tensors[a].shape == tensors[b].shape:
                 said = f"{names[a]} as it is", f"{names[b]} in the place of {names[a]}"
                 yield Alteration(*said, lambda a=a, b=b: rerun.given_outputs({a: tensors[b]}))
+    yield from backwards(rerun, tensors)
     yield from activated_later(rerun, tensors, names)
     yield from behind(rerun)
+
+
+def backwards(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alteration]:
+    """Everything along the positions `B T ...` begins at the last one, as a loop that runs backwards."""
+    length = rerun.wanted.shape[1] if rerun.wanted.ndim > 2 else 0
+    along = {site: x.flip(1) for site, x in tensors.items() if x.ndim > 2 and x.shape[1] == length > 1}
+    if along:
+        says = "goes from the first position to the last", "from the last to the first"
+        yield Alteration(*says, lambda: together(rerun.given_outputs(along), rerun.followed_by(lambda x: x.flip(1))))
 
 
 def activated_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site, str]) -> Iterator[Alteration]:

@@ -114,8 +114,9 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
     """Where there is not."""
     those = (of_children.alterations_of, wiring, of_places.alterations_of, of_siblings.alterations_of)
     plain, known = kind_by_kind(rerun), itertools.chain.from_iterable(until_refused(each(rerun)) for each in those)
+    few = in_turns(*of_several(rerun))
     several = (
-        *(plain, states(rerun), known, plain, in_several(rerun), plain, known, plain),
+        *(plain, states(rerun), known, few, plain, few, plain, known, few, plain),
         *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
@@ -185,12 +186,14 @@ def in_operations(rerun: Rerun) -> Alterations:
 
 def in_several(rerun: Rerun) -> Alterations:
     """Of several operations, and of what one reads."""
-    yield from until_refused(of_layouts.patches(rerun))
-    for several in SEVERAL:
-        yield from until_refused(several(rerun.operations))
-    for reading in (of_pairs.alterations_of, of_reads.alterations_of, of_poolings.alterations_of):
-        yield from until_refused(reading(rerun))
-    yield from of_operands.alterations_of(rerun.operations)
+    return itertools.chain(*of_several(rerun))
+
+
+def of_several(rerun: Rerun) -> list[Alterations]:
+    """The same, kind by kind."""
+    readings = of_pairs.alterations_of, of_reads.alterations_of, of_poolings.alterations_of
+    kinds = of_layouts.patches(rerun), *(each(rerun.operations) for each in SEVERAL), *(each(rerun) for each in readings)
+    return [*map(until_refused, kinds), of_operands.alterations_of(rerun.operations)]
 
 
 def kind_by_kind(rerun: Rerun) -> Alterations:
