@@ -103,7 +103,7 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
     found = [
         (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
         for mismatch in traced.isolated.gradient_mismatches
-        if not (mismatch.child is not None and mismatch.place and gives_more(traced, mismatch.place.site))
+        if not gives_more(traced, mismatch.owner) and not (mismatch.child and gives_more(traced, mismatch.child))
     ]
     found += weight_gradients(traced, own_gradients(traced, traced.isolated.weights))
     for one, mismatch in without_consequences(traced, found, wrong):
@@ -115,6 +115,8 @@ def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
 def gives_more(traced: Traced, site: Site) -> bool:
     """Whether gradients come back to more arrays of jax's call than of torch's, as of one that pools too: what comes back to
     the others is then a part of torch's, and what is inside shows the whole."""
+    if site not in traced.pairs:
+        return False
     theirs = [array for array in traced.reference.calls[traced.pairs[site]].output if array.dtype.kind == "f"]
     return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
 

@@ -1,6 +1,7 @@
 """What may be otherwise in what a module's children give: exchanged, or left out."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
-from jaxformer.parity.explain.alterations.altered import Alteration, together
+from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.operations import Operation
 from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
@@ -39,7 +40,7 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
                 said = f"{names[a]} as it is", f"{names[b]} in the place of {names[a]}"
                 yield Alteration(*said, lambda a=a, b=b: rerun.given_outputs({a: tensors[b]}))
     yield from backwards(rerun, tensors)
-    yield from activated_later(rerun, tensors, names)
+    yield from done_later(rerun, tensors, names)
     yield from behind(rerun)
 
 
@@ -52,20 +53,26 @@ def backwards(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alter
         yield Alteration(*says, lambda: together(rerun.given_outputs(along), rerun.followed_by(lambda x: x.flip(1))))
 
 
-def activated_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site, str]) -> Iterator[Alteration]:
-    """An activation comes behind the child that goes on with it, and not before."""
+def done_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site, str]) -> Iterator[Alteration]:
+    """An activation, or a product with a gate, comes behind the child that goes on with it, and not before."""
     for site, tensor in tensors.items():
         for each in rerun.every_operation:
             read = rerun.inputs.get(site)
-            if is_activation(each) and read is not None and same(each.output, read):
-                later = each.function(tensor, *each.args[1:], **each.kwargs)
-                yield Alteration(
-                    f"computes {each.source}",
-                    f"does that behind {names[site]}",
-                    lambda each=each, site=site, later=later: together(
-                        each.inside(lambda f, a, k, n: a[0]), rerun.given_outputs({site: later})
-                    ),
-                )
+            for i, x in enumerate(each.args[:2]) if read is not None and same(each.output, read) else ():
+                gate = each.name == "mul" and isinstance(x, torch.Tensor) and x.shape == tensor.shape
+                if gate or (i == 0 and is_activation(each)):
+                    operands = [tensor if at == i else other for at, other in enumerate(each.args)]
+                    later = each.function(*operands, **each.kwargs)
+                    yield Alteration(
+                        f"computes {each.source}",
+                        f"does that behind {names[site]}",
+                        partial(moved_behind, rerun, each, i, {site: later}),
+                    )
+
+
+def moved_behind(rerun: Rerun, operation: Operation, i: int, later: dict[Site, Any]) -> Inside:
+    """Inside, an operation gives its operand `i`, and a child what the operation makes of the child's output."""
+    return together(operation.inside(lambda f, a, k, n: a[i]), rerun.given_outputs(later))
 
 
 def is_activation(operation: Operation) -> bool:

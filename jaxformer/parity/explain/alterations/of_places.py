@@ -20,6 +20,16 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 MOST_MODULES = 12
 """That may stand elsewhere."""
 MOST_LAYERS = 64
+ORDERS = {
+    "its first array for its second": (0, 0),
+    "its second array for its first": (1, 1),
+    "its first two arrays exchanged": (1, 0),
+    "its third array for its second": (0, 2, 2),
+    "its first array for its third": (0, 1, 0),
+    "its second array for its third": (0, 1, 1),
+    "its last two arrays exchanged": (0, 2, 1),
+}
+"""Which of its arrays a module may be given first."""
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
@@ -61,24 +71,23 @@ def with_weights(layers: list[Any], one: Any) -> Inside:
 
 
 def arguments(rerun: Rerun) -> Iterator[Alteration]:
-    """Of modules that are given two arrays: the first twice, the second twice, or exchanged, as queries and keys."""
-    modules = [(name, each) for name, each in rerun.module.named_modules() if name and len([*each.children()]) > 1]
+    """Of modules that are given several arrays, as queries, keys and values: one of them for another, or two exchanged."""
+    named = ((name, each) for name, each in rerun.module.named_modules() if name)
+    modules = [
+        (name, each) for name, each in named if len([*each.children()]) > 1 or isinstance(each, torch.nn.MultiheadAttention)
+    ]
     for name, module in modules[:MOST_MODULES]:
-        for says, order in (
-            ("its first array for its second", (0, 0)),
-            ("its second array for its first", (1, 1)),
-            ("its first two arrays exchanged", (1, 0)),
-        ):
+        for says, order in ORDERS.items():
             yield Alteration(f"gives {name} what it does", f"gives {name} {says}", partial(given, module, order))
 
 
 @contextmanager
-def given(module: Any, order: tuple[int, int]) -> Iterator[None]:
+def given(module: Any, order: tuple[int, ...]) -> Iterator[None]:
     """Inside, a module is given others of its own arrays for the first two."""
     forward = module.forward
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        return forward(*(args[i] for i in order), *args[2:], **kwargs)
+        return forward(*(args[i] for i in order), *args[len(order) :], **kwargs)
 
     with replaced(module, "forward", called):
         yield

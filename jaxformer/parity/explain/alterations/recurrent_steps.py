@@ -53,7 +53,7 @@ def lstm(
     """With the functions of its new cell, of its output and of its `gates` input, forget and output."""
     w, u, b, c = weights
     i, f, g, o = (x @ w.T + b + state[0] @ u.T + c).chunk(4, -1)
-    i, o = gates[0](i), gates[2](o)
+    i, o = gates[0](i) if gates[0] else 1 - gates[1](f), gates[2](o)
     cell = (gates[1](f) if gates[1] else 1 - i) * state[1] + i * new(g)
     return o * out(cell), cell
 
@@ -92,6 +92,7 @@ STEPS: dict[str, dict[str, Step]] = {
         "has no tanh in the cell gate": partial(lstm, new=as_it_is),
         "has a sigmoid in the cell gate": partial(lstm, new=torch.sigmoid),
         "has 1 less the input gate for the forget gate": partial(lstm, gates=(torch.sigmoid, None, torch.sigmoid)),
+        "has 1 less the forget gate for the input gate": partial(lstm, gates=(None, torch.sigmoid, torch.sigmoid)),
     },
     "gru": {
         "has the reset gate on the state, before its product with weight_hh": reset_first,

@@ -50,7 +50,7 @@ def products(operations: list[Operation]) -> list[tuple[Use, Use]]:
         if operation.name == "mul"
         for i, run in enumerate(operation.runs)
         for at, x in enumerate(run.args)
-        if isinstance(x, torch.Tensor) and x.ndim > 2 and x.is_floating_point() and x.shape[-1] > 1
+        if isinstance(x, torch.Tensor) and x.ndim > 1 and x.is_floating_point() and x.shape[-1] > 1
     ]
     in_order = [use for _, use in sorted(every, key=lambda each: each[0])]
     found: list[tuple[Use, Use]] = []
