@@ -64,11 +64,18 @@ def convolutions(operation: Operation) -> Iterator[Alteration]:
             if axes == 1:
                 says = f"has a dilation of {dilation}, and pads for it in front"
                 yield instead(operation, says, partial(otherwise, (axes, "causal dilation", dilation)))
+    yield instead(operation, "reads its input reshaped to channels last, where it has to be transposed", channels_reshaped)
     kernel = operation.args[1]
     if axes == 2 and kernel.shape[-1] != kernel.shape[-2]:
         return
     if axes == 2 and (how["stride"][0] != how["stride"][1] or how["padding"][0] != how["padding"][1]):
         yield instead(operation, "has height and width exchanged", partial(otherwise, (axes, "turned", 0)))
+
+
+def channels_reshaped(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same numbers in the same order, taken for `B ... C`."""
+    x = args[0]
+    return function(x.reshape(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1), *args[1:], **kwargs)
 
 
 def shifts(most: int, axes: int) -> Iterator[tuple[int, tuple[int, ...]]]:
