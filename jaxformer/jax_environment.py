@@ -5,7 +5,7 @@ import re
 import warnings
 from contextlib import suppress
 
-from jaxformer.errors import InputError, first_line
+from jaxformer.errors import InputError, first_line, message_of
 
 
 def check_jax() -> None:
@@ -26,7 +26,7 @@ def compute() -> None:
 def jax_fault(error: Exception) -> str:
     """What of the environment is behind an error: a variable that it names, or what keeps jax from computing; else ''."""
     given = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
-    named = [name for name in given if {name, name.lower()} & {*re.findall(r"\w+", str(error))}]
+    named = [name for name in given if {name, name.lower()} & {*re.findall(r"\w+", message_of(error))}]
     if not named:
         with suppress(Exception):
             compute()
