@@ -40,13 +40,28 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _first_line(printed.getvalue())
+        message = _about_dashes(_first_line(printed.getvalue()), arguments)
         raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
+        names = flag_names(kind if default is None else default)
+        if flag in names:
+            raise InputError(f"{flag} stands behind --, where nothing is a flag; put it before --")
+        near = difflib.get_close_matches(flag, names, 1)
         raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
     return value
+
+
+def _about_dashes(message: str, arguments: Sequence[str]) -> str:
+    """The message; where a value is missing because a word begins with a dash, what to write in its place."""
+    missing = re.match(r"Missing value for argument '(-*)(.*?)'", message)
+    if missing and missing[1]:
+        flag = "".join(missing.groups())
+        return f"{flag} has no value; give one, as {flag}=VALUE where it begins with -"
+    word = next((word for word in arguments if re.match(r"-[^-\d.]", word)), None)
+    if word is None or not (missing or (message.endswith(EMPTY) and "" not in arguments)):
+        return message
+    return f"{word} is read as a flag, and is none; write ./{word} where it is a path"
 
 
 @contextlib.contextmanager

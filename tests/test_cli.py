@@ -118,6 +118,21 @@ def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("generate -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("generate --tokens 3 -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("runs -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("runs ./-x", "-x holds no runs; give a folder that holds some, or a run"),
+        ("generate -- -x --tokens 3", "--tokens stands behind --, where nothing is a flag; put it before --"),
+        ("generate here --prompt -x", "--prompt has no value; give one, as --prompt=VALUE where it begins with -"),
+    ],
+)
+def test_a_word_that_begins_with_a_dash(refusal, arguments, said):
+    assert refusal(dispatch, arguments.split()) == said
+
+
 @pytest.mark.filterwarnings("ignore:.* has lost its manifest")
 def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
