@@ -76,6 +76,13 @@ def test_a_setting_that_changes_a_text_is_named(name, value, shown, tmp_path):
     assert told(tmp_path, GPT, {name: value}, GREEDY.chosen) == of_generation(f"{name} = {shown}")
 
 
+def test_a_bad_word_that_is_an_end_is_none(tmp_path):
+    """As in transformers: a text would have no end."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 3], "bad_words_ids": [[3], [4], [5, 6]]}))
+    with pytest.warns(UserWarning, match=r"bad_words_ids = \[\[5, 6\]\] of"):
+        assert read_ids(tmp_path).rules["suppressed"] == (4,)
+
+
 def test_without_the_file_those_of_config_json_count(tmp_path):
     said = told(tmp_path, {**PAIRS, "num_beams": 6, "d_model": 512}, None)
     assert said == "num_beams = 6 of its config.json: not read here, so texts may differ"

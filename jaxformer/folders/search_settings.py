@@ -30,10 +30,10 @@ def of_search(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in SEARCH.split() if name in config}
 
 
-def rules(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that forbid or force tokens, as fields of TokenRules."""
+def rules(found: Mapping[str, Any], ends: tuple[int, ...]) -> dict[str, Any]:
+    """Those that forbid or force tokens, as fields of TokenRules. No bad word is an end, as in transformers."""
     forced = [(place, found.get(f"forced_{name}_token_id")) for place, name in ((0, "bos"), (-1, "eos"))]
-    words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1]
+    words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1 and word[0] not in ends]
     return {
         "forced": tuple((place, token) for place, token in forced if isinstance(token, int)),
         "suppressed": tuple(sorted({*found.get("suppress_tokens", ()), *words})),

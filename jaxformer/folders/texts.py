@@ -42,7 +42,7 @@ def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
     end = found.get("eos_token_id", [])
     ends = tuple(end) if isinstance(end, list) else (end,)
     try:
-        given, left = rules(found), unread(settings if place == GENERATION else of_search(config), found, chosen)
+        given, left = rules(found, ends), unread(settings if place == GENERATION else of_search(config), found, chosen)
     except (TypeError, AttributeError, LookupError) as error:
         raise CheckpointError(f"{folder / GENERATION} holds a list where a number is wanted, or the reverse: {error}") from None
     if left:
