@@ -59,9 +59,17 @@ def type_of(value: object) -> str:
     return f"{'an' if name.startswith(('nd', *'aeioAEIO')) else 'a'} {name}"
 
 
+def message_of(error: BaseException) -> str:
+    """Its message. Code of the user's may write it, and may fail there, or end the process: then the name of its type."""
+    try:
+        return str(error)
+    except BaseException:
+        return type(error).__name__
+
+
 def first_line(error: BaseException) -> str:
     """The first line of its message."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return (message_of(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def printable(text: str) -> str:

@@ -16,11 +16,11 @@ from typing import Any, NoReturn, TypeVar
 
 from jaxformer.compilation_cache import stated
 from jaxformer.config.fixed_table import FixedTable
-from jaxformer.errors import InputError, JaxformerError, first_line, printable
+from jaxformer.errors import InputError, JaxformerError, first_line, message_of, printable
 from jaxformer.jax_environment import jax_fault
 from jaxformer.quiet_orbax import tell_unraisable
 from jaxformer.signals import stop_listening
-from jaxformer.streams import lead_nowhere
+from jaxformer.streams import lead_nowhere, reopen_errors
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
@@ -40,13 +40,28 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _first_line(printed.getvalue())
+        message = _about_dashes(_first_line(printed.getvalue()), arguments)
         raise InputError(message.removeprefix(f"Error parsing {kind.__name__}: ")) from None
     if unknown:
         flag = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(flag, flag_names(kind if default is None else default), 1)
+        names = flag_names(kind if default is None else default)
+        if flag in names:
+            raise InputError(f"{flag} stands behind --, where nothing is a flag; put it before --")
+        near = difflib.get_close_matches(flag, names, 1)
         raise InputError(f"unknown flag {flag}; " + (f"did you mean {near[0]}?" if near else f"see {prog} --help"))
     return value
+
+
+def _about_dashes(message: str, arguments: Sequence[str]) -> str:
+    """The message; where a value is missing because a word begins with a dash, what to write in its place."""
+    missing = re.match(r"Missing value for argument '(-*)(.*?)'", message)
+    if missing and missing[1]:
+        flag = "".join(missing.groups())
+        return f"{flag} has no value; give one, as {flag}=VALUE where it begins with -"
+    word = next((word for word in arguments if re.match(r"-[^-\d.]", word)), None)
+    if word is None or not (missing or (message.endswith(EMPTY) and "" not in arguments)):
+        return message
+    return f"{word} is read as a flag, and is none; write ./{word} where it is a path"
 
 
 @contextlib.contextmanager
@@ -146,6 +161,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     except SystemExit as stop:  # rich ends the process where nobody reads any more
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except Exception as error:
+        reopen_errors()
         refused = refusal(error)
         said, code = refused or ("", 2)
         if verbose or refused is None:
@@ -174,6 +190,7 @@ def _worded_once() -> Callable[..., str]:
 
 def _tell(line: str) -> None:
     """On stderr, where somebody reads it."""
+    reopen_errors()
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
 
@@ -183,14 +200,16 @@ def refusal(error: Exception) -> tuple[str, int] | None:
     match error:
         case JaxformerError():
             return printable(str(error)), getattr(error, "exit_code", 2)
-        case RuntimeError() if "RESOURCE_EXHAUSTED" in str(error):
-            return f"out of memory: {str(error).splitlines()[0]}; take a smaller batch or model", 2
+        case RuntimeError() if "RESOURCE_EXHAUSTED" in message_of(error):
+            return f"out of memory: {message_of(error).splitlines()[0]}; take a smaller batch or model", 2
         case Warning():  # where the user has Python raise them
-            return printable(f"{error} (a warning, which PYTHONWARNINGS or -W makes an error)"), 2
+            return printable(f"{message_of(error)} (a warning, which PYTHONWARNINGS or -W makes an error)"), 2
         case MemoryError():
             return f"out of memory: {first_line(error)}; take a smaller batch or model", 2
         case BrokenPipeError():
             return "", 141  # whoever reads has seen enough
+        case ValueError() if sys.stdout.closed:
+            return "standard output is closed, by code that ran here; take that out", 2
         case OSError():
             place = f"{error.filename}: " if error.filename else "standard output or a file: "
             return printable(f"{place}{error.strerror or error}"), 2

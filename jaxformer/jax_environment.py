@@ -5,7 +5,7 @@ import re
 import warnings
 from contextlib import suppress
 
-from jaxformer.errors import InputError, first_line
+from jaxformer.errors import InputError, first_line, message_of
 
 
 def check_jax() -> None:
@@ -24,9 +24,14 @@ def compute() -> None:
 
 
 def jax_fault(error: Exception) -> str:
-    """What of the environment is behind an error: a variable that it names, or what keeps jax from computing; else ''."""
+    """What of the environment is behind an error: a variable that it names or that asks for it, or what keeps jax from
+    computing; else ''."""
     given = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
-    named = [name for name in given if {name, name.lower()} & {*re.findall(r"\w+", str(error))}]
+    asked = "NANS" if "(nan)" in message_of(error) else "INFS"
+    if isinstance(error, FloatingPointError) and (value := given.get(f"JAX_DEBUG_{asked}")):
+        said = f"JAX_DEBUG_{asked}={value} stops JAX at the first {asked[:-1].lower()}: {first_line(error)}"
+        return f"{said}; unset it: a run skips such steps by itself, and says where they come from"
+    named = [name for name in given if {name, name.lower()} & {*re.findall(r"\w+", message_of(error))}]
     if not named:
         with suppress(Exception):
             compute()

@@ -17,6 +17,13 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode, encoding="utf-8"))
 
 
+def reopen_errors() -> None:
+    """Where code of the user's has closed that stream, its file is still open; else what is to be said would end in a crash."""
+    with suppress(OSError):
+        if sys.stderr.closed:
+            sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
+
+
 def standard_output() -> TextIO:
     """The one of now. Where it fails, work that is held is told, and comes to its end by itself; else OSError names it."""
     return cast(TextIO, _Output(sys.stdout))

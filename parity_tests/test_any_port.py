@@ -333,6 +333,19 @@ def test_code_that_ends_the_process_ends_the_comparison_alone(torch_ends):
     assert "; take that out (at parity_tests/test_any_port.py:" in report.verdict
 
 
+@pytest.mark.parametrize("is_pure", [True, False])
+def test_a_callback_that_ends_the_process_is_told_in_one_line(is_pure, capfd):
+    def call_jax(params, x):
+        if is_pure:
+            return port(params, x) + jax.pure_callback(sys.exit, jax.ShapeDtypeStruct((), x.dtype), 0)
+        jax.debug.callback(sys.exit, 0)
+        return port(params, x)
+
+    verdict = report_of((PARAMS, call_jax), checks=("forward",)).verdict
+    assert verdict.startswith("COULD NOT COMPARE: forward: jax in float64: JaxRuntimeError: a callback fails: SystemExit: ")
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("changes", [True, False])
 def test_code_that_counts_its_calls_is_told(changes):
     calls: list[int] = []

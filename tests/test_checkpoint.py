@@ -148,6 +148,36 @@ def test_a_description_that_is_not_whole_is_damage_for_all(saved):
 
 
 @ORBAX_IS_LOUD
+@pytest.mark.parametrize(
+    ("name", "harm", "says"),
+    [
+        ("_CHECKPOINT_METADATA", Path.unlink, "it has no _CHECKPOINT_METADATA"),
+        ("_CHECKPOINT_METADATA", lambda path: path.write_text("[1]"), "its description is damaged"),
+        ("state", shutil.rmtree, "it has no state"),
+        ("state/_METADATA", Path.unlink, "it has no state/_METADATA"),
+        ("state/manifest.ocdbt", Path.unlink, "it has no state/manifest.ocdbt"),
+        ("state/ocdbt.process_0", shutil.rmtree, "its arrays are damaged"),
+        (".", lambda path: shutil.rmtree(path) or path.touch(), "it is no folder"),
+        (".", lambda path: shutil.rmtree(path) or path.mkdir(), "it has no _CHECKPOINT_METADATA"),
+    ],
+)
+def test_what_is_wrong_is_said_in_our_own_words(name, harm, says, saved):
+    harm(saved / "6" / name)
+    assert checkpoint.verdict(saved, 6) == f"damaged: {says}"
+    with pytest.raises(CheckpointError) as caught:
+        load_state(saved, state(0), 6)
+    assert f"holds no whole checkpoint of step 6: {says}; put it back" in str(caught.value)
+
+
+@ORBAX_IS_LOUD
+def test_names_that_are_not_those_of_its_arrays(saved):
+    """They are in the description alone, which no digest covers."""
+    described = saved / "6/_CHECKPOINT_METADATA"
+    described.write_text(described.read_text().replace('"w"', '"v"', 1))
+    assert checkpoint.verdict(saved, 6) == "damaged: its description is damaged"
+
+
+@ORBAX_IS_LOUD
 def test_where_none_is_whole_it_says_what_to_do(saved):
     for step in (4, 6):
         (saved / f"{step}/_CHECKPOINT_METADATA").write_text("")

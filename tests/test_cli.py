@@ -118,6 +118,21 @@ def test_generate_refuses_what_is_not_a_run(refusal, tmp_path):
     assert refusal(dispatch, ["generate", str(tmp_path)]) == f"{tmp_path} is not a run folder: it has no config.json"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("generate -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("generate --tokens 3 -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("runs -x", "-x is read as a flag, and is none; write ./-x where it is a path"),
+        ("runs ./-x", "-x holds no runs; give a folder that holds some, or a run"),
+        ("generate -- -x --tokens 3", "--tokens stands behind --, where nothing is a flag; put it before --"),
+        ("generate here --prompt -x", "--prompt has no value; give one, as --prompt=VALUE where it begins with -"),
+    ],
+)
+def test_a_word_that_begins_with_a_dash(refusal, arguments, said):
+    assert refusal(dispatch, arguments.split()) == said
+
+
 @pytest.mark.filterwarnings("ignore:.* has lost its manifest")
 def test_spoiled_run_folders_are_refused(trained, refusal, tmp_path):
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
@@ -164,7 +179,7 @@ def test_a_run_folder_in_use_is_refused(refusal, trained, text_file):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "0"], ["--epochs", "1073741824"], ["--seed", "2147483648"]]
+    "arguments", [["--seeds", "0"], ["--seed", "-1"], ["--epochs", "0"], ["--epochs", "1000001"], ["--seed", "2147483648"]]
 )
 def test_qa_refuses(refusal, arguments):
     assert refusal(qa.main, arguments).startswith(f"{arguments[0].removeprefix('--')} = {arguments[1]} is out of range")
@@ -350,6 +365,18 @@ def test_a_setting_of_jax_that_an_error_names(monkeypatch, refusal):
 
     monkeypatch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "strict")
     assert refusal(main, []).startswith("jax does not work with JAX_NUMPY_DTYPE_PROMOTION=strict: float32 and int32")
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_a_setting_of_jax_that_asks_for_an_error(kind, monkeypatch, refusal):
+    """It is no bug of ours, and no traceback."""
+
+    def main(_: list[str]) -> None:
+        raise FloatingPointError(f"invalid value ({kind}) encountered in scan")
+
+    monkeypatch.setenv(name := f"JAX_DEBUG_{kind.upper()}S", "1")
+    said = f"{name}=1 stops JAX at the first {kind}: invalid value ({kind}) encountered in scan; unset it: "
+    assert refusal(main, []) == said + "a run skips such steps by itself, and says where they come from"
 
 
 def test_qa_answers():

@@ -4,13 +4,14 @@ import json
 import os
 import re
 import sys
+import types
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from jaxformer.cli.parity import explain
+from jaxformer.cli.parity import dump, explain
 from jaxformer.cli.parity.names import no_exit
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
 from jaxformer.flags import run
@@ -51,6 +52,64 @@ class Odd(BaseException):
 def test_a_users_model_never_ends_a_comparison_as_equal(error, says):
     with pytest.raises(InputError, match=re.escape(f"mine:model {says}")), no_exit("mine:model"):
         raise error
+
+
+class EndingError(Exception):
+    """Its message ends the process."""
+
+    def __str__(self):
+        sys.exit(0)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's."""
+    module = types.ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", module)
+    return module
+
+
+def raised(*_):
+    raise EndingError
+
+
+def test_an_error_whose_message_ends_the_process(mine, refusal):
+    mine.model, mine.pair = raised, lambda: type("Pair", (tuple,), {"__iter__": raised})((1, 2))
+    for name in ("model", "pair"):
+        assert refusal(dump.main, [f"mine:{name}", "out", "--vocab", "9"]).startswith(
+            f"mine:{name} fails: EndingError: EndingError (at "
+        )
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Warning, MemoryError, EndingError])
+def test_what_ends_a_command_is_told_whatever_its_message_does(error, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["command"])
+    with pytest.raises(SystemExit) as stop:
+        run(lambda _: raise_(type("Odd", (error,), {"__str__": EndingError.__str__})()))
+    assert stop.value.code == 2
+
+
+def raise_(error):
+    raise error
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_stream_that_the_users_code_has_closed(stream, monkeypatch, capfd):
+    """It is no traceback, and never exit code 1, which would be "different"."""
+    monkeypatch.setattr("sys.argv", ["command"])
+    opened = {name: os.fdopen(number, "w", 1, closefd=False) for name, number in (("stdout", 1), ("stderr", 2))}
+    for name, file in opened.items():
+        monkeypatch.setattr(sys, name, file)
+
+    def main(_):
+        getattr(sys, stream).close()
+        print("EQUAL")
+        raise InputError("no")
+
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    said = {"stdout": "standard output is closed, by code that ran here; take that out\n", "stderr": "no\n"}
+    assert (stop.value.code, capfd.readouterr().err) == (2, said[stream])
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "pipe"])

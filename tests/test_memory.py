@@ -23,7 +23,7 @@ TOO_BIG = {
     "shakespeare --batch 1000000000": "take a smaller --batch",
     "reverse --model.d-ff 2147483647 --model.n-layers 99": "take smaller --model sizes",
     "qa --seeds 1000000000": "take fewer --seeds or --epochs",
-    "qa --seeds 100000 --epochs 1073741823": "take fewer --seeds or --epochs",
+    "qa --seeds 1000000 --epochs 1000000": "take fewer --seeds or --epochs",
 }
 
 

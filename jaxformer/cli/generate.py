@@ -52,6 +52,18 @@ class Generate(CacheFlag):
         if self.prompt == "":
             raise InputError("prompt is empty; give at least one character")
 
+    @property
+    def given(self) -> list[str]:
+        """The names of SAMPLING that are not left as they are."""
+        return [name for name in SAMPLING if getattr(self, name) != getattr(Generate, name)]
+
+    @property
+    def chosen(self) -> dict[str, None]:
+        """The settings of a folder that its user decides: nothing is drawn at a temperature of 0."""
+        from jaxformer.folders.search_settings import DRAWING
+
+        return dict.fromkeys(["do_sample", *self.given, *(DRAWING if self.temperature == 0 else ())])
+
     def sampling(self, default_temperature: float) -> SamplingConfig:
         """How each token is chosen."""
         return SamplingConfig(
@@ -111,10 +123,10 @@ def write_text(flags: Generate, found: "Opened") -> str:
     if flags.prompt is None:
         raise InputError(f"{flags.folder} holds a model that needs a text to begin with; give it with --prompt")
     if isinstance(found.model, EncoderDecoder):
-        if unread := [f"--{name.replace('_', '-')}" for name in SAMPLING if getattr(flags, name) != getattr(Generate, name)]:
+        if unread := [f"--{name.replace('_', '-')}" for name in flags.given]:
             raise InputError(f"{flags.folder} writes the likeliest target, and reads no {', '.join(unread)}; leave them out")
         return translator_of(found).greedy([flags.prompt])[0]
-    tokenizer, ids = read_tokenizer(found), read_ids(found.place)
+    tokenizer, ids = read_tokenizer(found), read_ids(found.place, flags.chosen)
     prompt = tokenizer.encode(flags.prompt, special=True, name="prompt")[None]
     sampling = replace(flags.sampling(1.0), **ids.rules)
     key, ends = jax.random.key(flags.seed), ids.ends or None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -64,6 +64,12 @@ class Translate(CacheFlag):
         if self.attention is not None and (self.attention.suffix != ".png" or not self.attention.parent.is_dir()):
             raise InputError(f"--attention {self.attention} cannot be written; name a .png file in a folder that exists")
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What stands in place of a folder's settings, None where its user said so."""
+        given = {"num_beams": (self.beam, Translate.beam), "length_penalty": (self.length_penalty, Translate.length_penalty)}
+        return {name: here if here == default else None for name, (here, default) in given.items()} | {"early_stopping": True}
+
 
 def main(arguments: list[str]) -> None:
     """Print the translation of each source, in their order."""
@@ -80,7 +86,7 @@ def main(arguments: list[str]) -> None:
     mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
     if mesh is not None:
         in_order()
-    translator = open_translator(flags.folder, flags.too_long, flags.first)
+    translator = open_translator(flags.folder, flags.too_long, flags.first, flags.chosen)
     check_model(translator.model.config, mesh)
     with on_mesh(mesh):
         show(flags, replace(translator, model=put(translator.model)), beam)

@@ -4,11 +4,13 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jaxformer.data.tokenizers import Frame, Tokenizer
 from jaxformer.errors import CheckpointError, InputError, first_line
 from jaxformer.folders.opened import Opened, open_path
+from jaxformer.folders.search_settings import of_search, rules, unread
 from jaxformer.models import EncoderDecoder
 from jaxformer.training.runs import CONFIG, TOKENIZER
 from jaxformer.training.translator import TooLong, Translator, load_translator
@@ -16,11 +18,7 @@ from jaxformer.validation.fields import parsed, read_small
 
 GENERATION = "generation_config.json"
 """transformers' settings of a search; older folders have them in config.json."""
-UNREAD = (
-    *("begin_suppress_tokens", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty"),
-    *("exponential_decay_length_penalty", "forced_decoder_ids", "guidance_scale", "min_new_tokens", "sequence_bias"),
-)
-"""Settings that choose other tokens, and that are not known here."""
+NONE_CHOSEN: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,36 +32,32 @@ class Ids:
     """Fields of SamplingConfig and of BeamConfig."""
 
 
-def read_ids(folder: Path) -> Ids:
-    """What generation_config.json says, and config.json where that says nothing."""
-    found: dict[str, Any] = {}
-    for name in (CONFIG, GENERATION):
-        try:
-            more = parsed(read_small(folder / name)) if (folder / name).is_file() else {}
-            found |= {key: value for key, value in more.items() if value is not None}
-        except (OSError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{folder / name} cannot be read: {first_line(error)}") from None
-    if unread := [f"{name} = {found[name]!r:.40}" for name in UNREAD if found.get(name)]:
-        warnings.warn(f"{folder}: {', '.join(unread)} of its {GENERATION} is not read here: texts may differ", stacklevel=3)
+def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
+    """What generation_config.json says, and config.json where that says nothing; a warning names settings that are not read.
+
+    `chosen` has what the command takes in place of a setting, None where its user said so.
+    """
+    config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
+    found, place = config | settings, GENERATION if (folder / GENERATION).is_file() else CONFIG
     end = found.get("eos_token_id", [])
     ends = tuple(end) if isinstance(end, list) else (end,)
     try:
-        forbidden = rules(found)
+        given, left = rules(found, ends), unread(settings if place == GENERATION else of_search(config), found, chosen)
     except (TypeError, AttributeError, LookupError) as error:
         raise CheckpointError(f"{folder / GENERATION} holds a list where a number is wanted, or the reverse: {error}") from None
-    return Ids(found.get("decoder_start_token_id", found.get("bos_token_id")), ends, found.get("pad_token_id"), forbidden)
+    if left:
+        listed = ", ".join(f"{name} = {value!r:.40}" for name, value in left.items())
+        warnings.warn(f"{folder}: {listed} of its {place}: not read here, so texts may differ", stacklevel=3)
+    return Ids(found.get("decoder_start_token_id", found.get("bos_token_id")), ends, found.get("pad_token_id"), given)
 
 
-def rules(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of transformers' settings, those that forbid or force tokens."""
-    forced = [(place, found.get(f"forced_{name}_token_id")) for place, name in ((0, "bos"), (-1, "eos"))]
-    words = [word[0] for word in found.get("bad_words_ids", ()) if len(word) == 1]
-    return {
-        "forced": tuple((place, token) for place, token in forced if isinstance(token, int)),
-        "suppressed": tuple(sorted({*found.get("suppress_tokens", ()), *words})),
-        "no_repeat_ngram": found.get("no_repeat_ngram_size", 0),
-        "min_tokens": max(found.get("min_length", 0) - 1, 0) if found.get("is_encoder_decoder") else 0,  # counts the start
-    }
+def said_in(path: Path) -> dict[str, Any]:
+    """The settings of a file, without those that are null; none where it is not there."""
+    try:
+        said = parsed(read_small(path)) if path.is_file() else {}
+        return {key: value for key, value in said.items() if value is not None}
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {first_line(error)}") from None
 
 
 def read_tokenizer(found: Opened) -> Tokenizer:
@@ -83,19 +77,23 @@ def read_tokenizer(found: Opened) -> Tokenizer:
     return tokenizer
 
 
-def open_translator(path: Path, too_long: TooLong = "cut", first: str | None = None) -> Translator:
+def open_translator(
+    path: Path, too_long: TooLong = "cut", first: str | None = None, chosen: Mapping[str, Any] = NONE_CHOSEN
+) -> Translator:
     """What translates texts, of a run or of another folder; `first` is a token that every target begins with."""
     found = open_path(path)
     if found.words is not None:
         return load_translator(path, too_long)
-    return translator_of(found, too_long, first)
+    return translator_of(found, too_long, first, chosen)
 
 
-def translator_of(found: Opened, too_long: TooLong = "cut", first: str | None = None) -> Translator:
+def translator_of(
+    found: Opened, too_long: TooLong = "cut", first: str | None = None, chosen: Mapping[str, Any] = NONE_CHOSEN
+) -> Translator:
     """The same of a folder that no run left."""
     if not isinstance(found.model, EncoderDecoder):
         raise InputError(f"{found.place} holds a model that does not translate texts; use jaxformer generate")
-    tokenizer, ids = read_tokenizer(found), read_ids(found.place)
+    tokenizer, ids = read_tokenizer(found), read_ids(found.place, chosen)
     if ids.start is None or not ids.ends:
         raise InputError(f"{found.place}/{CONFIG} names no decoder_start_token_id or no eos_token_id; write them into it")
     given = dict(ids.rules)

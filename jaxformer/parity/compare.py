@@ -9,7 +9,8 @@ from typing import Any, get_args
 import numpy as np
 
 from jaxformer.convert.rules import Family
-from jaxformer.errors import JaxformerError, ParityError
+from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.parity.capture.callbacks import untold
 from jaxformer.parity.capture.pytree_modules import open_modules
 from jaxformer.parity.capture.random_draws import torch_draws
 from jaxformer.parity.capture.source_lines import line_of
@@ -185,6 +186,7 @@ def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> I
     yield from map(Result, others)
 
 
+@untold()
 def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> Report:
     """The report. The first check that cannot be run ends it, under the first name of `planned` that has no result."""
     report = Report(tier=tier, tolerance=TOLERANCES["activation"][0], environment=environment())
@@ -199,7 +201,7 @@ def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> 
     except (Exception, SystemExit) as error:
         done = {stage.name for stage in report.stages}
         name = next((name for name in planned if name not in done), planned[-1])
-        says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {error}"
+        says = str(error) if isinstance(error, JaxformerError) else f"{type(error).__name__}: {message_of(error)}"
         if isinstance(error, SystemExit):
             says = f"the code of a model ends the process with sys.exit({error.code!r:.40}); take that out"
         at = f" (at {place})" if (place := line_of(error)) else ""

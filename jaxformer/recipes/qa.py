@@ -22,13 +22,13 @@ from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import free_on_device, memories
 from jaxformer.training.step import train_state, train_step
-from jaxformer.validation.fields import LARGEST_SIZE, check_size
+from jaxformer.validation.fields import check_size
 
 WORDS = ("what", "is", "statquest", "awesome", "<EOS>")
 QUESTIONS = ("what is statquest <EOS>", "statquest is what <EOS>")
 ANSWER = "awesome <EOS>"
-MOST_EPOCHS = LARGEST_SIZE // len(QUESTIONS)
-"""Their steps are counted in int32."""
+MOST_EPOCHS = 1_000_000
+"""About a minute on one core: all of them are one program, which says nothing before its end."""
 
 
 def ids(text: str) -> np.ndarray:

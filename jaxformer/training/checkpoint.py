@@ -27,6 +27,7 @@ from jaxformer.quiet_orbax import end_of_fault, quiet_orbax
 from jaxformer.sharding.mesh import ONE_DEVICE, mesh_name
 from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
+from jaxformer.training.damage import damage, read_from
 from jaxformer.training.lock import check_held, own_path
 from jaxformer.training.room import check_descriptors, check_room
 from jaxformer.training.runs import RunFolder
@@ -37,6 +38,7 @@ KEPT = 2
 """Newest checkpoints that stay: the last, and one to fall back to."""
 ADDED = "health."
 """Leaves that older checkpoints have not: they begin anew."""
+DESCRIPTION = "description is"
 
 
 def orbax() -> Any:
@@ -160,16 +162,16 @@ def verdict(folder: Path, step: int) -> str:
 
 def _verdict(folder: Path, step: int) -> str:
     try:
-        meta = orbax().metadata(path := _path(folder, step))
-        described = meta.custom_metadata or {}
-        if meta.metadata is None or "sha256" not in described:
-            return "damaged: its description is damaged"
+        path = _path(folder, step)
+        arrays, described = _description(path)
         if "names" not in described:
             return "not checked"
+        if {*described["names"]} != {*arrays}:
+            raise damage(path, DESCRIPTION)
         check_belongs(folder, step, described)
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])  # whatever mesh it was written on
-        wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in meta.metadata.items()}
-        leaves = orbax().load(path, wanted)
+        wanted = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in arrays.items()}
+        leaves = _arrays(path, wanted)
         is_whole = digest_of({name: leaves[name] for name in described["names"]}) == described["sha256"]
         return "whole" if is_whole else "damaged: its sha256 differs"
     except Exception as error:
@@ -247,14 +249,12 @@ def check_belongs(folder: Path, step: int, described: Mapping[str, Any]) -> None
         raise CheckpointError(f"it is of another run, which has other settings than {folder.parent}")
 
 
-def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """The leaves, of those that it has, and what is said of them: each process reads its own parts."""
     wanted, path = named_leaves(like), _path(folder, step)
-    meta = orbax().metadata(path)
-    if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
-        raise CheckpointError("its description is damaged")
-    check_belongs(folder, step, meta.custom_metadata)
-    found = {name: _described(leaf) for name, leaf in meta.metadata.items()}
+    arrays, described = _description(path)
+    check_belongs(folder, step, described)
+    found = {name: _described(leaf) for name, leaf in arrays.items()}
     for name in [*wanted]:
         if name.startswith(ADDED) and name not in found:
             del wanted[name]
@@ -263,7 +263,21 @@ def _read(folder: Path, step: int, like: PyTree) -> tuple[dict[str, Any], dict[s
         if here != expected:
             remedy = "; set JAX_ENABLE_X64 as it was" if here.replace("64", "32") == expected.replace("64", "32") else ""
             raise CheckpointError(f"{name} is {here}, the model wants {expected}{remedy}")
-    return orbax().load(path, wanted), meta.custom_metadata
+    return _arrays(path, wanted), described
+
+
+def _description(path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Of one step: what arrays it has, and what was said of them when they were saved."""
+    with read_from(path, DESCRIPTION):
+        meta = orbax().metadata(path)
+    if meta.metadata is None or "sha256" not in (meta.custom_metadata or {}):
+        raise damage(path, DESCRIPTION)
+    return meta.metadata, meta.custom_metadata
+
+
+def _arrays(path: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    with read_from(path, "arrays are"):
+        return orbax().load(path, wanted)
 
 
 def _described(leaf: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jaxformer.errors import InputError, JaxformerError, first_line
+from jaxformer.errors import InputError, JaxformerError, first_line, message_of
 
 
 def load(name: str) -> Any:
@@ -41,16 +41,23 @@ def no_exit(name: str) -> Iterator[None]:
 
 def call(name: str) -> Any:
     """What the function of that name returns; InputError says where it failed."""
+    with blamed(name):
+        return load(name)()
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Any error of the user's code becomes an InputError that says where."""
     try:
         with no_exit(name):
-            return load(name)()
+            yield
     except JaxformerError:
         raise
     except Exception as error:
         from jaxformer.parity.capture.source_lines import line_of
 
         at = f" (at {place})" if (place := line_of(error)) else ""
-        raise InputError(f"{name} fails: {type(error).__name__}: {str(error).strip().split(chr(10))[0]}{at}") from error
+        raise InputError(f"{name} fails: {type(error).__name__}: {message_of(error).strip().split(chr(10))[0]}{at}") from error
 
 
 def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
@@ -62,7 +69,7 @@ def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
         raise InputError(f"{name} returns None; return the model, or a tuple: the model and a function that calls it")
     if not isinstance(found, tuple):
         return found, apply
-    with no_exit(name):
+    with blamed(name):
         given = [*found]
     if len(given) != 2 or not callable(given[1]):
         raise InputError(f"{name} returns a tuple of {len(given)}; return the model, or the model and a function that calls it")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxformer.errors import ParityError
+from jaxformer.errors import ParityError, message_of
 from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.explain.alterations.altered import Found
 from jaxformer.parity.explain.appearance import appearance
@@ -205,5 +205,6 @@ def attempt(name: str, explanation: Callable[..., str], *given: Any) -> str:
         except FAILURES:
             return ""
         except Exception as error:
-            warnings.warn(f"the search for {name} failed: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+            said = f"the search for {name} failed: {type(error).__name__}: {message_of(error)}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
             return ""

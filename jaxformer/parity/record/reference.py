@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jaxformer.errors import JaxformerError, ParityError, type_of
+from jaxformer.errors import JaxformerError, ParityError, message_of, type_of
 from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
+from jaxformer.parity.capture.callbacks import fault_in_callback
 from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.capture.source_lines import definition_of, is_users, shown
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
@@ -245,7 +246,9 @@ def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
 
 
 def first_line(text: str) -> str:
-    """Of an error; of an array that was kept from an earlier call, the line that made it."""
+    """Of an error; of one in a callback, its own, and of an array that was kept from an earlier call, the line that made it."""
+    if fault := fault_in_callback(text):
+        return fault
     frames = re.findall(r"^(\S+):(\d+):\d+ \((.*)\)$", text, re.MULTILINE)
     made = [f"an array that {function} made ({shown(file, int(line))})" for file, line, function in frames if is_users(file)]
     return made[-1] if made else text.split("\n")[0]
@@ -259,8 +262,7 @@ def saying(where: str) -> Iterator[None]:
     except JaxformerError:
         raise
     except Exception as error:
-        line = first_line(str(error).strip())
-        hint = next(
-            (f"; {hint}" for known, hint in HINTS if all(each in f"{type(error).__name__} {error}" for each in known)), ""
-        )
-        raise ParityError(f"{where}: {type(error).__name__}: {line.rstrip('.:') if hint else line}{hint}") from error
+        name, message = type(error).__name__, message_of(error)
+        line = first_line(message.strip())
+        hint = next((f"; {hint}" for known, hint in HINTS if all(each in f"{name} {message}" for each in known)), "")
+        raise ParityError(f"{where}: {name}: {line.rstrip('.:') if hint else line}{hint}") from error
