@@ -104,8 +104,6 @@ def others(operation: Operation) -> Iterator[Alteration | Dial]:
         yield instead(operation, f"{other} there", lambda f, a, k, n, other=other: getattr(torch, other)(*a, **k))
     for correction, says in ((0, "the biased one"), (1, "the unbiased one")) if name in VARIANCES else ():
         yield instead(operation, says, partial(corrected, correction))
-    if name == "weight_norm":
-        yield instead(operation, "does not divide by the norm", lambda f, a, k, n: a[0] * a[1])
     if name == "interpolate":
         yield from resizings(operation)
 

@@ -45,7 +45,7 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
 
 def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
     """Other rates, positions or signs."""
-    positions, rates, size = rotary.positions, rotary.rates, rotary.size
+    positions, rates = rotary.positions, rotary.rates
     plain = torch.allclose(rates, plain_rates(rotary.width, rotary.base), rtol=1e-5)
     name, placed = rotary.name, f"{rotary.name} positions as they are"
     said = f"{name} base {rotary.base:.6g}" if plain else f"{name} rates as they are"
@@ -65,13 +65,7 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
         yield Alteration(
             said, f"{name} rates {says}", lambda other=other: rotary.given(rotary.with_angles(positions[..., None] * other))
         )
-    none = rotary.with_angles(0 * positions[..., None] * rates, 1.0)
-    yield Alteration(f"{name} positions", "none", lambda: rotary.given(none))
-    yield Alteration("rotated forwards", "rotated backwards", lambda: rotary.given((rotary.cos, -rotary.sin)))
-    yield Alteration(f"{name} cosines and sines", "the two exchanged", lambda: rotary.given((rotary.sin, rotary.cos)))
-    if abs(size - 1) > WHOLE:
-        amplitude = rotary.with_angles(positions[..., None] * rates, 1.0)
-        yield Alteration(f"rotary amplitude {size:.6g}", "rotary amplitude 1", lambda: rotary.given(amplitude))
+    yield from other_tables(rotary)
     for says, other in other_positions(positions.long()):
         yield Alteration(placed, f"{name} positions {says}", lambda other=other: angles(other))
     for width in PARTS if name == "rotary" else ():
@@ -81,9 +75,21 @@ def tables(rotary: Rotary) -> Iterator[Alteration | Dial]:
     for more in (1, -1) if name == "sinusoidal" else ():
         yield Alteration(placed, f"{name} positions {more:+d}", lambda more=more: angles(positions + more))
     for says, factor in FACTORS.items():
-        yield Alteration(placed, f"{name} positions times {says}", lambda factor=factor: angles(positions * factor))
+        yield Alteration(placed, f"{name} positions times {says}", partial(angles, positions * factor))
     yield Dial(placed, f"{name} positions times {{}}", 1.0, lambda c: angles(positions * c), sure=True)
     yield Dial(said, f"{name} base {{}}", rotary.base, lambda base: rotary.given(rotary.with_base(base)), sure=True)
+
+
+def other_tables(rotary: Rotary) -> Iterator[Alteration]:
+    """Of the same angles, or of none."""
+    positions, rates, name = rotary.positions, rotary.rates, rotary.name
+    none = rotary.with_angles(0 * positions[..., None] * rates, 1.0)
+    yield Alteration(f"{name} positions", "none", lambda: rotary.given(none))
+    yield Alteration("rotated forwards", "rotated backwards", lambda: rotary.given((rotary.cos, -rotary.sin)))
+    yield Alteration(f"{name} cosines and sines", "the two exchanged", lambda: rotary.given((rotary.sin, rotary.cos)))
+    if abs(rotary.size - 1) > WHOLE:
+        amplitude = rotary.with_angles(positions[..., None] * rates, 1.0)
+        yield Alteration(f"rotary amplitude {rotary.size:.6g}", "rotary amplitude 1", lambda: rotary.given(amplitude))
 
 
 def masked(rerun: Rerun, rotary: Rotary) -> Iterator[Alteration]:

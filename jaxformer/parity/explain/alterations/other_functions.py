@@ -222,6 +222,7 @@ NORMS: dict[str, dict[str, Function]] = {
         "with its mean subtracted in the variance alone": partial(layer_norm, "kept"),
     },
     "rms_norm": {"with its mean subtracted": rms_as_layer_norm},
+    "weight_norm": {"does not divide by the norm": lambda v, g, axis=0: v * g},
     "batch_norm": {"by the statistics of the batch": of_batch},
     "group_norm": {
         "with groups of every nth channel": partial(group_norm, "strided"),
