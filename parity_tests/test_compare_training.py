@@ -93,12 +93,16 @@ def rate(step: Any) -> Any:
 
 
 def optimizer(
-    *, decay: float | None = 0.01, epsilon: float = 1e-8, root: float = 0.0, clipping: Any = clip, mean: bool = True
+    *, decay: float | None = 0.01, epsilon: float = 1e-8, root: float = 0.0, clipping: Any = clip, mean: bool = True, **how: Any
 ) -> Any:
     """torch's own, piece by piece."""
-    decayed = {} if decay is None else {"weight_decay": decay}
+    decayed = how if decay is None else {"weight_decay": decay, **how}
     inner = optax.chain(clipping(CLIP), optax.adamw(rate, eps=epsilon, eps_root=root, **decayed))
     return optax.MultiSteps(inner, PARTS, use_grad_mean=mean)
+
+
+def matrices(parameters: Any) -> Any:
+    return jax.tree.map(lambda array: array.ndim > 1, parameters)
 
 
 def coupled() -> Any:
@@ -172,6 +176,8 @@ TRAPS = {
     ),
     "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
     "coupled decay": (coupled(), "optimizer", "torch weight decay decoupled; jax weight decay coupled (residual "),
+    "matrices alone": (optimizer(mask=matrices), "optimizer", "torch weights decayed all; jax weights decayed matrices alone"),
+    "Nesterov's momentum": (optimizer(nesterov=True), "optimizer", "torch momentum Adam's; jax momentum Nesterov's (residual "),
     "gradients summed": (optimizer(mean=False), "train", "max/rms"),
 }
 

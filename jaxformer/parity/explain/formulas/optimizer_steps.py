@@ -58,7 +58,8 @@ def explain_step(
     """
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each in gradients]
     past, weights = [flat(each, kept) for each in gradients], flat(before, kept)
-    choices = step_choices(settings, norms, flat(settings.decays, kept))
+    matrices = flat({name: float(own.ndim > 1) for name, own in kept.items()}, kept)
+    choices = step_choices(settings, norms, flat(settings.decays, kept), matrices)
     found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
     return apart(choices, *found) if found else ""
 
@@ -68,16 +69,21 @@ def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarra
     return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
-def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray) -> Choices:
-    """torch's own settings first; `norms` are those of the gradients, `decays` what each weight decays by."""
+def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray, matrices: np.ndarray) -> Choices:
+    """torch's own settings first; `norms` are those of the gradients, `decays` what each weight decays by. `matrices` is 1 for
+    weights of more than one axis, and 0 for others."""
     found: Choices = {}
     if settings.epsilon is not None:
         found["epsilon"] = {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)}
         found["epsilon's place"] = {"outside the root": False, "in the root": True}
+        found["momentum"] = {"Adam's": False, "Nesterov's": True}
     if any(settings.decays.values()):
         ways = ["decoupled", "coupled"] if settings.decoupled else ["coupled", "decoupled"]
         found["weight decay"] = {way: way for way in [*ways, "left out"]}
-        found["weights decayed"] = {"some": decays, "all": decays.max()} if np.ptp(decays) else {"all": decays}
+        all_of = decays.max()
+        found["weights decayed"] = {"some": decays, "all": all_of} if np.ptp(decays) else {"all": decays}
+        if not np.array_equal(decays, all_of * matrices):
+            found["weights decayed"]["matrices alone"] = all_of * matrices
     if settings.clip_norm is not None:
         found["gradients clipped by"] = {
             name: [min(1.0, settings.clip_norm / (norm + more)) for norm in norms]
@@ -87,13 +93,17 @@ def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray)
 
 
 def step(gradients: Sequence[np.ndarray], betas: tuple[float, float], weights: np.ndarray, **chosen: Any) -> np.ndarray:
-    """The move, in learning rates: Adam's (Kingma and Ba 2015, algorithm 1), or that of plain descent."""
+    """The move, in learning rates: Adam's (Kingma and Ba 2015, algorithm 1), Nadam's (Dozat 2016, algorithm 8, with one
+    momentum), or that of plain descent."""
     way, factors = chosen.get("weight decay"), chosen.get("gradients clipped by", [1.0] * len(gradients))
     decay = weights * chosen.get("weights decayed", 0.0)
     clipped = [g * factor + (decay if way == "coupled" else 0.0) for g, factor in zip(gradients, factors, strict=True)]
     down = clipped[-1]
     if "epsilon" in chosen:
         mean, square = (averaged([g**power for g in clipped], beta) for power, beta in zip((1, 2), betas, strict=True))
+        if chosen["momentum"]:
+            beta, steps = betas[0], len(clipped)
+            mean = (beta * (1 - beta**steps) * mean / (1 - beta ** (steps + 1))) + (1 - beta) * down / (1 - beta**steps)
         epsilon = chosen["epsilon"]
         down = mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
     return -down - (decay if way == "decoupled" else 0.0)
