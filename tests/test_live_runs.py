@@ -63,6 +63,24 @@ def test_lines_that_are_taken_away_stay_missed(run):
         assert [line["step"] for line in run.metrics] == [2]
 
 
+def test_a_run_that_is_evaluated_more_often_from_some_step_on_has_lost_no_line(run, capsys):
+    config = run.config | {"recipe": {"evaluate_every": 1000}}
+    run.write_config(config)
+    save_state(run.checkpoints, 16, STATE)  # it was stopped here, and resumed with another flag
+    run.write_config(config | {"recipe": {"evaluate_every": 5}})
+    save_state(run.checkpoints, 17, STATE)
+    assert dispatch(["runs", str(run.path)]) == 0
+    for step in (20, 25):
+        run.log({"step": step, "loss": 1.0})
+    save_state(run.checkpoints, 25, STATE)
+    assert dispatch(["runs", str(run.path)]) == 0
+    run.forget_after(20)
+    assert dispatch(["runs", str(run.path)]) == 0, "a line of the step itself is made up for"
+    run.forget_after(17)
+    assert dispatch(["runs", str(run.path)]) == 1
+    assert "metrics.jsonl ends at step 0, and there is a checkpoint of step 25: lines are lost" in capsys.readouterr().out
+
+
 def test_what_is_somebodys_own_stays(run):
     ours, theirs = (
         ("weights.safetensors.0123abcd.unfinished", "checkpoints/tmp0123abcd"),

@@ -57,7 +57,7 @@ def may_be_run(path: Path) -> bool:
 def judged(path: Path) -> tuple[str, list[Line]]:
     """What is said of a run's or a model's files, and a run's metrics."""
     from jaxformer.folders.opened import check_saved  # imports jax
-    from jaxformer.training.checkpoint import kept_states
+    from jaxformer.training.checkpoint import kept_states, lost_lines
 
     run, lines = RunFolder(path), []
     try:
@@ -69,7 +69,7 @@ def judged(path: Path) -> tuple[str, list[Line]]:
             lines = run.metrics
             run.check_kept()
             run.manifest.check(WEIGHTS)
-            if lost := run.lost_lines(max(kept_states(run.checkpoints), default=0)):
+            if lost := lost_lines(run, max(kept_states(run.checkpoints), default=0)):
                 raise CheckpointError(lost)
             if run.is_begun:
                 return NOT_BEGUN, lines

@@ -139,9 +139,10 @@ def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | No
 def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
     """Forget what the run will do again, say what is not as before, and write down what the recipe changes."""
     from jaxformer.training.averaging import forget_weights_after
+    from jaxformer.training.checkpoint import lost_lines
     from jaxformer.training.environment import differences, environment
 
-    if said := folder.lost_lines(step):
+    if said := lost_lines(folder, step):
         warnings.warn(said, stacklevel=3)
     folder.begin_manifest()
     folder.forget_after(step)

@@ -5,6 +5,7 @@ Only the JAX side has runs: the twin has none.
 
 import errno
 import hashlib
+import math
 import os
 import shutil
 import warnings
@@ -29,7 +30,7 @@ from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
 from jaxformer.training.lock import check_held, own_path
 from jaxformer.training.room import check_descriptors, check_room
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import METRICS, RunFolder
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
@@ -81,16 +82,17 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
-    own = own_path(folder.parent) / folder.name
+    own, run = own_path(folder.parent) / folder.name, RunFolder(folder.parent)
     try:
-        identity = RunFolder(folder.parent).identity
-        check_held(folder.parent)
+        identity = run.identity
+        check_held(run.path)
         own.mkdir(exist_ok=True)
         check_room(own, n_bytes(state))
         TemporaryDirectory(dir=own).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, own)), _checkpointer(own) as checkpointer:
             leaves = named_leaves(state)
             described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": identity}
+            described["evaluated"] = run.evaluated_before(step)
             if mesh_name() != ONE_DEVICE:
                 described["mesh"] = mesh_name()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
@@ -175,6 +177,20 @@ def _verdict(folder: Path, step: int) -> str:
     except Exception as error:
         fault = why_unread(error)
         return f"not checked: {fault}" if fault.startswith(UNREADABLE) else f"damaged: {fault}"
+
+
+def lost_lines(run: RunFolder, step: int) -> str:
+    """What is said where the metrics lack a line that they had when the state of this step was saved, as where an older copy
+    was laid over the run; or ''. Older states do not say what there was."""
+    try:
+        with quiet_orbax():
+            described = orbax().metadata(_path(run.checkpoints, step)).custom_metadata or {}
+    except Exception:  # its verdict says what is wrong
+        return ""
+    if (end := run.evaluated_before(math.inf)) >= described.get("evaluated", 0):
+        return ""
+    said = f"{run.path / METRICS} ends at step {end:,}, and there is a checkpoint of step {step:,}"
+    return f"{said}: lines are lost, or an older copy was laid over the run"
 
 
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +209,10 @@ class RunFolder:
         """The line of a step; None where it was not evaluated, or not to its end."""
         return next((line for line in self.metrics if line["step"] == step), None)
 
-    def lost_lines(self, step: int) -> str:
-        """What is said where evaluations before this step have no line, as where an older copy was laid over the run; or ''."""
-        every = self.config.get("recipe", {}).get("evaluate_every", 0)
-        steps = [0, *(int(line["step"]) for line in self.metrics)]
-        usual = max(every, *(after - before for before, after in pairwise([0, *steps[-2:]])))  # --evaluate-every may change
-        if not every or (step - 1) // every * every <= steps[-1] or step - steps[-1] <= usual:
-            return ""
-        said = f"{self.path / METRICS} ends at step {steps[-1]:,}, and there is a checkpoint of step {step:,}"
-        return f"{said}: lines are lost, or an older copy was laid over the run"
+    def evaluated_before(self, step: int | float) -> int:
+        """The last step before this one that has a line; 0 where none has."""
+        lines = checked_lines(read_data(self.path / METRICS), self.identity)
+        return max((int(line["step"]) for line in lines if line and line["step"] < step), default=0)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
