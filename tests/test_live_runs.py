@@ -12,9 +12,9 @@ from jaxformer.cli import runs as command
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import CheckpointError
 from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import kept_states, save_state, verdict
+from jaxformer.training.checkpoint import save_state, verdict
 from jaxformer.training.lock import only_writer
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.training.runs import RUN, RunFolder, kept_states
 
 STATE = {"w": np.zeros(3, np.float32)}
 

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from jaxformer.sharding.placement import on_host
 from jaxformer.signals import cleaned_up
 from jaxformer.training.lock import check_held, own_path
 from jaxformer.training.room import check_descriptors, check_room
-from jaxformer.training.runs import METRICS, RunFolder
+from jaxformer.training.runs import DAMAGED, LATER, METRICS, RunFolder, kept_states
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
@@ -112,16 +112,6 @@ def _remove_unfinished(folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def kept_states(folder: Path) -> list[int]:
-    """The steps whose states are there, whole or not, in order."""
-    return steps_named(path.name for path in folder.glob("*"))
-
-
-def steps_named(names: Iterable[str]) -> list[int]:
-    """The steps that are names as they are written here, in order: "020" and Arabic digits are none."""
-    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
-
-
 def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
     """The newest state that is whole, or that of `step`, in the structure of `like`; CheckpointError where there is none.
 
@@ -130,7 +120,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
     """
     steps = from_first(lambda: kept_states(folder))
     if not steps:
-        raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
+        raise CheckpointError(f"{folder} holds no checkpoint")
     if step is not None:
         return _load_step(folder, like, step, steps)
     faults: dict[int, str] = {}
@@ -145,7 +135,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
             faults[step] = fault
             continue
         for damaged, fault in faults.items():
-            _set_aside(folder / str(damaged), "damaged")
+            _set_aside(folder / str(damaged), DAMAGED)
             warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
         return _from_its_mesh(folder, step, *found)
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
@@ -205,7 +195,7 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
         said = f"{folder} holds no whole checkpoint of step {step}: {fault}"
         raise CheckpointError(f"{said}; put it back, or give --resume without a step: it takes the newest whole one")
     for later in steps[steps.index(step) + 1 :]:
-        _set_aside(folder / str(later), "later")
+        _set_aside(folder / str(later), LATER)
         warnings.warn(f"{folder}: step {later} is set aside: the run goes on from step {step}", stacklevel=3)
     return _from_its_mesh(folder, step, *found)
 

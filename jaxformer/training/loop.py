@@ -22,12 +22,12 @@ from jaxformer.processes.group import count, exchange, from_first, is_first, tim
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
 from jaxformer.signals import Held, held
-from jaxformer.training.checkpoint import kept_states, save_state
+from jaxformer.training.checkpoint import save_state
 from jaxformer.training.health import MOST_IN_A_ROW
 from jaxformer.training.lock import check_held
 from jaxformer.training.metrics import Goal, is_last
 from jaxformer.training.pace import Pace, clock
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RunFolder, kept_states
 from jaxformer.training.step import TrainState
 from jaxformer.training.trouble import (
     Examine,
