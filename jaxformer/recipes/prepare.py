@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
+PLACES = ("data", "validation", "test", "tokenizer")
+KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", *PLACES)
 CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
-"""Flags that may change when a run is resumed; every other one decides what is learned. Texts may lie elsewhere by then: what
-they hold is checked. Those of KEPT are written down."""
+"""Flags that may change when a run is resumed; every other one decides what is learned. What PLACES name may lie elsewhere
+by then: what it holds is checked. Those of KEPT are written down."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""
 
