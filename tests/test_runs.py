@@ -257,6 +257,25 @@ def test_a_folder_that_cannot_be_made(tmp_path, text_file):
         RunFolder.create(tmp_path / "file/run", {})
 
 
+@pytest.mark.parametrize("inside", ["checkpoints/400", "evaluated", "checkpoints/inner/most"])
+def test_a_run_inside_another_is_refused(copy, text_file, tmp_path, monkeypatch, inside):
+    """The outer one would take it for a checkpoint of its own, and set it aside."""
+    said = rf"{inside} lies in {copy}, which is a run; name a folder outside of it with --out$"
+    before = files(copy)
+    (tmp_path / "link").symlink_to(copy)
+    for out in (copy, tmp_path / "link"):
+        with pytest.raises(InputError, match=said):
+            shakespeare.main(flags(data=text_file, out=out / inside))
+    monkeypatch.chdir(copy)
+    with pytest.raises(InputError, match=f"^runs lies in {copy}, which is a run"):
+        shakespeare.main(flags(data=text_file))
+    (copy / "config.json").unlink()
+    with pytest.raises(InputError, match=said):
+        shakespeare.main(flags(data=text_file, out=copy / inside))
+    assert files(copy) == {name: held for name, held in before.items() if name != "config.json"}
+    assert not (copy / inside).exists()
+
+
 def test_free_folder(tmp_path):
     assert free_folder(tmp_path, "x").name == "x-0"
     (tmp_path / "x-0").mkdir()
@@ -315,6 +334,14 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     code, lines = listed(copy, capsys)
     assert (code, len(lines)) == (1, 1)
     assert "manifest.json is damaged" in lines[0]
+
+
+def test_a_checkpoint_that_is_a_link_to_nothing_is_listed(copy, capsys):
+    (copy / "checkpoints/7").symlink_to("gone")
+    code, (_, *lines) = listed(copy, capsys)
+    assert code == 1
+    assert [line.split()[:2] for line in lines] == [["step", "4"], ["step", "6"], ["step", "7"]]
+    assert "  damaged: " in lines[2]
 
 
 def test_an_older_copy_that_is_laid_over_a_run_is_told(whole, copy, capsys):

@@ -99,7 +99,7 @@ def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, st
         if found != "whole":
             time.sleep(LEAVING)
             found = verdict(run.checkpoints, step)
-        if folder.exists():
+        if os.path.lexists(folder):
             yield step, loss, size_of(folder), found
 
 

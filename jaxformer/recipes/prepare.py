@@ -18,7 +18,7 @@ from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
 from jaxformer.streams import standard_output
 from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder, kept_states
+from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder, kept_states, refuse_inside_a_run
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     if "--resume" not in arguments:
         name = peek(arguments, "--preset") or first
         check_choice("--preset", name, presets)
+        refuse_inside_a_run(Path(peek(arguments, "--out") or "runs"))
         return parse(kind, arguments, prog=prog, default=presets[name])
     folder = peek(arguments, "--out")
     if folder is None:

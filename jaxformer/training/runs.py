@@ -4,6 +4,7 @@ Only the JAX side has runs: the twin has none.
 """
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -122,6 +123,13 @@ class RunFolder:
         """Whether `save` wrote the folder."""
         with suppress(CheckpointError, InputError):
             return "class" in read_config(self.path)
+        return False
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it has the settings of a recipe, or has lost them."""
+        with suppress(CheckpointError, InputError):
+            return self.has_lost_settings or "recipe" in read_config(self.path)
         return False
 
     @property
@@ -274,6 +282,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
     return config
+
+
+def refuse_inside_a_run(folder: Path) -> None:
+    """InputError where a folder lies in that of a run, which would take it for its own."""
+    with suppress(OSError):  # such a folder cannot be written, which is told in its turn
+        for around in Path(os.path.realpath(folder)).parents:
+            if RunFolder(around).is_run:
+                raise InputError(f"{folder} lies in {around}, which is a run; name a folder outside of it with --out")
 
 
 def free_folder(parent: Path, name: str) -> Path:
