@@ -399,7 +399,7 @@ LOST = {
     "nothing": ([], "holds no checkpoint any more; put it back"),
     "set aside": (
         ["4.later", "6.damaged"],
-        "holds no checkpoint but 4.later, 6.damaged, set aside; give one that is whole its step as its name",
+        "holds no checkpoint but 4.later, 6.damaged, set aside; rename one that is whole to its step",
     ),
 }
 

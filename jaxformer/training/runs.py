@@ -150,7 +150,7 @@ class RunFolder:
         elif self.is_begun or kept_states(self.checkpoints):
             return
         elif aside := self._states_aside:
-            wrong = f"holds no checkpoint but {', '.join(aside)}, set aside; give one that is whole its step as its name"
+            wrong = f"holds no checkpoint but {', '.join(aside)}, set aside; rename one that is whole to its step"
         else:
             wrong = f"{'holds no checkpoint any more' if self.checkpoints.exists() else 'is missing'}; put it back"
         raise CheckpointError(f"{self.checkpoints} {wrong}, or start a new run with --out")
