@@ -116,7 +116,7 @@ def _watch(pipe: int) -> None:
         _received.append(number)
         if _received[1:] or not _held:
             end(128 + number, f"ended at once by {SIGNALS[number]}" if _received[1:] else f"stopped by {SIGNALS[number]}")
-        _say(f"{SIGNALS[number]}: the run is saved after this step, and ends; once more ends it at once")
+        _say(f"{SIGNALS[number]}: the run ends after this step, saved if it can be; once more ends it at once")
         threading.Thread(target=_rescue, args=(_held[-1], number), daemon=True).start()
 
 

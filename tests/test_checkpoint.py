@@ -23,8 +23,8 @@ from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract, build
 from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import digest, kept_states, load_state, save_state
-from jaxformer.training.runs import RUN
+from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.runs import RUN, kept_states
 from tests.room import room_for
 from tests.tiny import tiny_config
 
@@ -273,7 +273,7 @@ def test_another_model_is_refused(saved, like, said):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no checkpoint; start the run without --resume"):
+    with pytest.raises(CheckpointError, match=r"holds no checkpoint$"):
         load_state(tmp_path / "nothing", state(0))
     assert not (tmp_path / "nothing").exists()
 

@@ -354,6 +354,14 @@ def test_an_environment_in_which_jax_does_not_start(trained, monkeypatch, variab
     assert error.endswith("; change or unset it\n")
 
 
+def test_a_picture_needs_no_backend_of_the_environment(text_file, tmp_path, monkeypatch):
+    """As in a Jupyter shell, whose backend is not there."""
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    arguments = flags(data=text_file, out=tmp_path / "run", steps=1)
+    code, said, error = outcome(sys.executable, "-m", "jaxformer", "train", "shakespeare", *arguments)
+    assert (code, "loss.png" in said, "Traceback" in error) == (0, True, False), error
+
+
 def test_a_warning_that_the_user_makes_an_error(refusal):
     said = refusal(lambda _: warnings.warn("a line is damaged", stacklevel=2), [])
     assert said == "a line is damaged (a warning, which PYTHONWARNINGS or -W makes an error)"

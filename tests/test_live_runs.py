@@ -12,9 +12,9 @@ from jaxformer.cli import runs as command
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import CheckpointError
 from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import kept_states, save_state, verdict
+from jaxformer.training.checkpoint import save_state, verdict
 from jaxformer.training.lock import only_writer
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.training.runs import RUN, RunFolder, kept_states
 
 STATE = {"w": np.zeros(3, np.float32)}
 
@@ -61,6 +61,24 @@ def test_lines_that_are_taken_away_stay_missed(run):
     run.log({"step": 2, "loss": 0.5})
     with pytest.warns(match="is cut: it has"):
         assert [line["step"] for line in run.metrics] == [2]
+
+
+def test_a_run_that_is_evaluated_more_often_from_some_step_on_has_lost_no_line(run, capsys):
+    config = run.config | {"recipe": {"evaluate_every": 1000}}
+    run.write_config(config)
+    save_state(run.checkpoints, 16, STATE)  # it was stopped here, and resumed with another flag
+    run.write_config(config | {"recipe": {"evaluate_every": 5}})
+    save_state(run.checkpoints, 17, STATE)
+    assert dispatch(["runs", str(run.path)]) == 0
+    for step in (20, 25):
+        run.log({"step": step, "loss": 1.0})
+    save_state(run.checkpoints, 25, STATE)
+    assert dispatch(["runs", str(run.path)]) == 0
+    run.forget_after(20)
+    assert dispatch(["runs", str(run.path)]) == 0, "a line of the step itself is made up for"
+    run.forget_after(17)
+    assert dispatch(["runs", str(run.path)]) == 1
+    assert "metrics.jsonl ends at step 0, and there is a checkpoint of step 25: lines are lost" in capsys.readouterr().out
 
 
 def test_what_is_somebodys_own_stays(run):

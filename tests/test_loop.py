@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from jaxformer.errors import CheckpointError, NonFiniteError
+from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, StoppedError, fit
 from jaxformer.training.pace import clock
 from jaxformer.training.runs import RunFolder
@@ -131,6 +132,21 @@ def test_a_signal_saves_at_a_step_that_was_not_due(run):
     with pytest.raises(StoppedError, match="stopped at step 1, saved"):
         loop(run, during=lambda step: os.kill(os.getpid(), signal.SIGTERM))
     assert saved(run) == [0, 1]
+
+
+def test_a_signal_to_a_run_that_cannot_be_saved_is_answered_all_the_same(run):
+    """As where its folder was moved."""
+
+    def moved(step: int) -> None:
+        if step == 1:
+            run.path.rename(run.path.with_name("moved"))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    said = rf"^stopped at step 1, and not saved: {run.path} was moved or removed while it was written; nothing more is written"
+    with only_writer(run.path), pytest.raises(StoppedError, match=said) as stop:
+        loop(run, during=moved)
+    assert stop.value.exit_code == 143
+    assert saved(RunFolder(run.path.with_name("moved"))) == [0]
 
 
 def test_clock():

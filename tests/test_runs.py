@@ -26,9 +26,9 @@ from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
 from jaxformer.training import environment, plots
 from jaxformer.training.averaging import write_weights
-from jaxformer.training.checkpoint import digest, kept_states
+from jaxformer.training.checkpoint import digest
 from jaxformer.training.loop import StoppedError
-from jaxformer.training.runs import RunFolder, free_folder
+from jaxformer.training.runs import NOT_BEGUN, RunFolder, free_folder, kept_states
 from jaxformer.training.trained import load_trained
 from tests.tiny import flags, quick_key, quick_recipe, tiny_config
 
@@ -257,6 +257,25 @@ def test_a_folder_that_cannot_be_made(tmp_path, text_file):
         RunFolder.create(tmp_path / "file/run", {})
 
 
+@pytest.mark.parametrize("inside", ["checkpoints/400", "evaluated", "checkpoints/inner/most"])
+def test_a_run_inside_another_is_refused(copy, text_file, tmp_path, monkeypatch, inside):
+    """The outer one would take it for a checkpoint of its own, and set it aside."""
+    said = rf"{inside} lies in {copy}, which is a run; name a folder outside of it with --out$"
+    before = files(copy)
+    (tmp_path / "link").symlink_to(copy)
+    for out in (copy, tmp_path / "link"):
+        with pytest.raises(InputError, match=said):
+            shakespeare.main(flags(data=text_file, out=out / inside))
+    monkeypatch.chdir(copy)
+    with pytest.raises(InputError, match=f"^runs lies in {copy}, which is a run"):
+        shakespeare.main(flags(data=text_file))
+    (copy / "config.json").unlink()
+    with pytest.raises(InputError, match=said):
+        shakespeare.main(flags(data=text_file, out=copy / inside))
+    assert files(copy) == {name: held for name, held in before.items() if name != "config.json"}
+    assert not (copy / inside).exists()
+
+
 def test_free_folder(tmp_path):
     assert free_folder(tmp_path, "x").name == "x-0"
     (tmp_path / "x-0").mkdir()
@@ -317,6 +336,14 @@ def test_the_runs_of_a_folder_are_listed_with_their_checkpoints(copy, capsys):
     assert "manifest.json is damaged" in lines[0]
 
 
+def test_a_checkpoint_that_is_a_link_to_nothing_is_listed(copy, capsys):
+    (copy / "checkpoints/7").symlink_to("gone")
+    code, (_, *lines) = listed(copy, capsys)
+    assert code == 1
+    assert [line.split()[:2] for line in lines] == [["step", "4"], ["step", "6"], ["step", "7"]]
+    assert "  damaged: " in lines[2]
+
+
 def test_an_older_copy_that_is_laid_over_a_run_is_told(whole, copy, capsys):
     shakespeare.main(["--resume", "--out", str(copy), "--steps", "12"])
     assert listed(copy, capsys)[0] == 0
@@ -366,6 +393,33 @@ def test_a_run_without_a_folder_of_checkpoints_is_listed_as_damaged(copy, capsys
     assert listed(copy, capsys) == (1, [f"{copy}: damaged: {copy}/checkpoints is missing; {remedy}"])
     (copy / "checkpoints").touch()
     assert listed(copy, capsys) == (1, [f"{copy}: damaged: {copy}/checkpoints is not a folder; {remedy}"])
+
+
+LOST = {
+    "nothing": ([], "holds no checkpoint any more; put it back"),
+    "set aside": (
+        ["4.later", "6.damaged"],
+        "holds no checkpoint but 4.later, 6.damaged, set aside; rename one that is whole to its step",
+    ),
+}
+
+
+@pytest.mark.parametrize(("aside", "lost"), LOST.values(), ids=LOST)
+def test_a_run_that_has_lost_every_checkpoint_is_told_in_every_way(whole, copy, text_file, capsys, aside, lost):
+    remove_checkpoints(copy)
+    for name in aside:
+        shutil.copytree(whole / "checkpoints" / name[0], copy / "checkpoints" / name)
+    said = f"{copy}/checkpoints {lost}, or start a new run with --out"
+    assert listed(copy, capsys) == (1, [f"{copy}: damaged: {said}"])
+    (copy / "weights.safetensors").unlink()
+    for arguments in (flags(data=text_file, out=copy), ["--resume", "--out", str(copy), "--steps", "9"]):
+        with pytest.raises(CheckpointError, match=f"^{re.escape(said)}$"):
+            shakespeare.main(arguments)
+    with pytest.raises(CheckpointError, match=f"^{re.escape(said)}$"):
+        load_trained(copy)
+    shutil.copytree(whole / "checkpoints/4", copy / "checkpoints/4")
+    shakespeare.main(["--resume", "--out", str(copy)])
+    assert final(copy) == final(whole)
 
 
 def test_a_saved_model_is_no_run(text_file, tmp_path, capsys):
@@ -510,6 +564,31 @@ def test_a_run_that_is_not_begun_says_what_begins_it(text_file, tmp_path, capsys
             refused()
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_stray_files_keep_no_run_from_beginning(whole, text_file, tmp_path, capsys, resumes):
+    out, strays = tmp_path / "run", [".DS_Store", "checkpoints/.nfs0001", "checkpoints/notes/7"]
+    for name in strays:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    RunFolder(out).write_config(json.loads((whole / "config.json").read_text()))
+    assert listed(out, capsys) == (0, [f"{out}: {NOT_BEGUN}"])
+    shakespeare.main(["--resume", "--out", str(out)] if resumes else flags(data=text_file, out=out))
+    assert final(out) == final(whole)
+    assert all((out / name).exists() for name in strays)
+
+
+def test_a_run_that_was_killed_before_its_settings_is_begun_by_the_same_command(text_file, tmp_path, capsys):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "run.lock").write_text("process 1 on vm")
+    said = "not begun: it has no config.json yet; the same command begins it"
+    assert listed(out, capsys) == (0, [f"{out}: {said}"])
+    with pytest.raises(CheckpointError, match=f"^{out} is {said}$"):
+        shakespeare.main(["--resume", "--out", str(out)])
+    shakespeare.main(flags(data=text_file, out=out, steps=1))
+    assert kept_states(out / "checkpoints") == [0, 1]
+
+
 def test_a_run_that_has_lost_its_settings_is_told_in_every_way(copy, text_file, capsys):
     (copy / "config.json").unlink()
     lost = f"{copy} has lost its config.json, which its manifest.json names; put it back, or name another folder"
@@ -520,14 +599,13 @@ def test_a_run_that_has_lost_its_settings_is_told_in_every_way(copy, text_file, 
 
 
 def test_lines_of_metrics_that_are_left_out_are_counted(copy, capsys):
-    remove_checkpoints(copy)
     metrics = copy / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"step": 3', '"step": 4'))
-    with pytest.warns(UserWarning, match="line 1 is damaged"):
-        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 1 line of metrics left out"])
-    metrics.write_text(metrics.read_text().replace('"step": 6', '"step": 7'))
-    with pytest.warns(UserWarning, match="lines 1, 2 are damaged"):
-        assert listed(copy, capsys) == (0, [f"{copy}: files whole, 2 lines of metrics left out"])
+    for damaged, said in (("line 1 is", "1 line"), ("lines 1, 3 are", "2 lines")):
+        with pytest.warns(UserWarning, match=f"{damaged} damaged"):
+            code, (first, *_) = listed(copy, capsys)
+        assert (code, first) == (0, f"{copy}: files whole, {said} of metrics left out")
+        metrics.write_text(metrics.read_text() + "{\n")
 
 
 @pytest.mark.parametrize(

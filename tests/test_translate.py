@@ -295,6 +295,31 @@ def test_the_tokenizer_of_another_run(folder, tmp_path, refusal):
         assert (run / name).read_bytes() == (folder / name).read_bytes()
 
 
+def test_a_tokenizer_may_lie_elsewhere_when_a_run_goes_on(folder, data, tmp_path, refusal, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given, run = tmp_path / "given.json", tmp_path / "run"
+    shutil.copy(folder / "tokenizer.json", given)
+    Tokenizer.train_bpe(["ein anderer Text"], 300).save(tmp_path / "other.json")
+    translate.main(flags(data, out="run", steps=2, tokenizer="given.json"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    resumed = ["--resume", "--out", "../run", "--steps"]
+    (run / "tokenizer.json").unlink()
+    translate.main([*resumed, "4"])
+    assert (run / "tokenizer.json").read_bytes() == given.read_bytes()
+    (run / "tokenizer.json").unlink()
+    given.rename("moved.json")
+    said = refusal(translate.main, [*resumed, "6"])
+    assert said == f"{given} is not there; give a copy of the tokenizer that ../run began with: --tokenizer FILE"
+    other = ["--tokenizer", str(tmp_path / "other.json")]
+    wrong = f"--tokenizer is not what ../run began with: the sha256 of {other[1]} differs; give a copy of that one"
+    assert refusal(translate.main, [*resumed, "6", *other]) == wrong
+    translate.main([*resumed, "6", "--tokenizer", "moved.json"])
+    assert (run / "weights.safetensors").read_bytes() == (folder / "weights.safetensors").read_bytes()
+    assert refusal(translate.main, [*resumed, "8", *other]) == wrong, "though the run has its own"
+    assert RunFolder.open(run).config["recipe"]["tokenizer"] == str(tmp_path / "elsewhere/moved.json")
+
+
 def test_a_tokenizer_of_another_size(folder):
     model = load_translator(folder).model
     with pytest.raises(InputError, match=r"the tokenizer has 259 tokens, the model 300: it is not the one"):

@@ -110,12 +110,13 @@ def pairs(folder: Path, settings: dict[str, Any]) -> Training:
 def sentences(folder: Path, settings: dict[str, Any]) -> Training:
     """An encoder-decoder on sentence pairs, of several shapes."""
     from jaxformer.data.parallel import read_splits
+    from jaxformer.recipes.tokenizer import read_tokenizer
 
     recipe = translate.PRESETS[settings["preset"]]
     if settings["short"]:
         recipe = replace(recipe, batch=256, shapes=2, model=replace(recipe.model, vocab_size=300))
     splits = read_splits(recipe.data if settings["data"] is None else (settings["data"],))
-    tokenizer = translate.read_tokenizer(recipe, splits.train)
+    tokenizer = read_tokenizer(recipe, splits.train)
     recipe = replace(recipe, model=replace(sized(recipe.model, settings, ids=False), vocab_size=tokenizer.vocab_size))
     buckets, held_out = translate.make_buckets(recipe, tokenizer, splits)
     n_batches = 1 if settings["short"] else settings.get("n_batches", SENTENCE_BATCHES)

@@ -1,5 +1,7 @@
 """The `jaxformer` command. What it needs is imported after it listens to signals, and a command when it is called."""
 
+import os
+
 from jaxformer import __version__
 from jaxformer.signals import listen
 from jaxformer.streams import open_closed_streams
@@ -30,6 +32,7 @@ def main(*command: str) -> None:
     """The console script; `command` stands before the arguments."""
     open_closed_streams()
     listen()
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files; one of Jupyter's may be named, and not be there
     from jaxformer.flags import run
 
     run(lambda arguments: checked([*command, *arguments]))

@@ -13,7 +13,7 @@ from jaxformer.errors import UNREADABLE, CheckpointError, InputError, JaxformerE
 from jaxformer.flags import parse
 from jaxformer.jax_environment import check_jax
 from jaxformer.training.metrics import Line
-from jaxformer.training.runs import CONFIG, NOT_BEGUN, WEIGHTS, RunFolder
+from jaxformer.training.runs import CONFIG, NO_SETTINGS, NOT_BEGUN, WEIGHTS, RunFolder, kept_states
 
 LEAVING = 0.2
 """Seconds in which a checkpoint that a live run removes is gone; one that is not, and is not whole, is damaged."""
@@ -47,9 +47,9 @@ def main(arguments: list[str]) -> int:
 
 
 def may_be_run(path: Path) -> bool:
-    """Whether a folder has settings, or has lost them, as far as this process may look."""
+    """Whether a folder has settings, has lost them, or has none yet, as far as this process may look."""
     try:
-        return (path / CONFIG).is_file() or RunFolder(path).has_lost_settings
+        return (path / CONFIG).is_file() or RunFolder(path).has_lost_settings or RunFolder(path).is_locked_alone
     except OSError:
         return True
 
@@ -57,19 +57,22 @@ def may_be_run(path: Path) -> bool:
 def judged(path: Path) -> tuple[str, list[Line]]:
     """What is said of a run's or a model's files, and a run's metrics."""
     from jaxformer.folders.opened import check_saved  # imports jax
-    from jaxformer.training.checkpoint import kept_states
+    from jaxformer.training.checkpoint import lost_lines
 
     run, lines = RunFolder(path), []
+    if run.is_locked_alone:
+        return NO_SETTINGS, lines
     try:
         run.check_settings()
         if run.holds_model:
             check_saved(path, WEIGHTS)
         else:
-            check_checkpoints(run)
-            lines = run.metrics
+            trains, lines = "recipe" in run.config, run.metrics
             run.check_kept()
             run.manifest.check(WEIGHTS)
-            if lost := run.lost_lines(max(kept_states(run.checkpoints), default=0)):
+            if trains:
+                run.check_states()
+            if lost := lost_lines(run, max(kept_states(run.checkpoints), default=0)):
                 raise CheckpointError(lost)
             if run.is_begun:
                 return NOT_BEGUN, lines
@@ -84,17 +87,10 @@ def judged(path: Path) -> tuple[str, list[Line]]:
     return f"files whole{left_out}", lines
 
 
-def check_checkpoints(run: RunFolder) -> None:
-    """CheckpointError where a run has no folder of checkpoints, or no configuration."""
-    if "recipe" in run.config and not run.checkpoints.is_dir() and (run.checkpoints.exists() or not run.is_begun):
-        wrong = "is not a folder" if run.checkpoints.exists() else "is missing"
-        raise CheckpointError(f"{run.checkpoints} {wrong}; put it back, or start a new run with --out")
-
-
 def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:
     """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict. Whether it is of the
     run, nobody can say where the settings are lost."""
-    from jaxformer.training.checkpoint import kept_states, verdict
+    from jaxformer.training.checkpoint import verdict
 
     for step in () if run.has_lost_settings else kept_states(run.checkpoints):
         before = [line for line in lines if line["step"] <= step]
@@ -103,7 +99,7 @@ def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, st
         if found != "whole":
             time.sleep(LEAVING)
             found = verdict(run.checkpoints, step)
-        if folder.exists():
+        if os.path.lexists(folder):
             yield step, loss, size_of(folder), found
 
 

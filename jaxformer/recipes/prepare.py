@@ -18,7 +18,7 @@ from jaxformer.flags import parse, peek
 from jaxformer.processes.group import check_alike, from_first, is_first
 from jaxformer.streams import standard_output
 from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder
+from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder, kept_states, refuse_inside_a_run
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="DataclassInstance")
 
-KEPT = ("unpacked", "mesh", "data", "validation", "test", "steps", "sample", "show", "evaluate_every", "save_every")
+PLACES = ("data", "validation", "test", "tokenizer")
+KEPT = ("unpacked", "mesh", "steps", "sample", "show", "evaluate_every", "save_every", *PLACES)
 CHANGEABLE = ("out", "resume", "checkpoint", "cache", *KEPT)
-"""Flags that may change when a run is resumed; every other one decides what is learned. Texts may lie elsewhere by then: what
-they hold is checked. Those of KEPT are written down."""
+"""Flags that may change when a run is resumed; every other one decides what is learned. What PLACES name may lie elsewhere
+by then: what it holds is checked. Those of KEPT are written down."""
 RENAMED_PRESETS = {"seed": "tiny"}
 """Older names of presets, as the config.json of a run has them -> their names now."""
 
@@ -41,6 +42,7 @@ def read_recipe(presets: Mapping[str, R], arguments: Sequence[str], *, prog: str
     if "--resume" not in arguments:
         name = peek(arguments, "--preset") or first
         check_choice("--preset", name, presets)
+        refuse_inside_a_run(Path(peek(arguments, "--out") or "runs"))
         return parse(kind, arguments, prog=prog, default=presets[name])
     folder = peek(arguments, "--out")
     if folder is None:
@@ -92,7 +94,7 @@ def start_run(
     is `unfinished`.
     """
     from jaxformer.training.averaging import forget_lost_weights, write_weights
-    from jaxformer.training.checkpoint import kept_states, load_state, orbax
+    from jaxformer.training.checkpoint import load_state, orbax
     from jaxformer.training.environment import environment
 
     orbax()  # missing, it would be missed at the first checkpoint
@@ -107,14 +109,13 @@ def start_run(
     if is_first():
         forget_lost_weights(folder)
         folder.check_kept()
+        folder.check_states()
         folder.remove_leftovers()
-    config = folder.config
-    if any(config.get(name, value) != value for name, value in facts.items()):
-        raise InputError(f"--data is not what {recipe.out} began with; give the same texts")
+    _check_facts(folder, facts)
     has_weights = from_first(lambda: folder.weights.exists())
     check = partial(_check_goes_on, recipe, folder, goal=goal, is_whole=has_weights and not unfinished)
     check(recipe.checkpoint or 0)  # before later ones are set aside
-    if recipe.checkpoint is not None or from_first(lambda: bool(kept_states(folder.checkpoints)) or not folder.is_begun):
+    if from_first(lambda: bool(kept_states(folder.checkpoints))):
         state = load_state(folder.checkpoints, state, recipe.checkpoint)
     check(int(state.step))
     if is_first():
@@ -122,6 +123,13 @@ def start_run(
     if recipe.checkpoint is not None or (int(state.step) and not has_weights):
         write_weights(folder, folder.weights, state.model)  # what is there is of a later step, or was removed
     return folder, state
+
+
+def _check_facts(folder: RunFolder, facts: Mapping[str, str]) -> None:
+    """InputError where the data are not those that the run began with."""
+    config = folder.config
+    if any(config.get(name, value) != value for name, value in facts.items()):
+        raise InputError(f"--data is not what {folder.path} began with; give the same texts")
 
 
 def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | None, is_whole: bool) -> None:
@@ -139,9 +147,10 @@ def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | No
 def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
     """Forget what the run will do again, say what is not as before, and write down what the recipe changes."""
     from jaxformer.training.averaging import forget_weights_after
+    from jaxformer.training.checkpoint import lost_lines
     from jaxformer.training.environment import differences, environment
 
-    if said := folder.lost_lines(step):
+    if said := lost_lines(folder, step):
         warnings.warn(said, stacklevel=3)
     folder.begin_manifest()
     folder.forget_after(step)

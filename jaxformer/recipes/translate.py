@@ -26,12 +26,14 @@ from jaxformer.data.corpora import UNPACKED, located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError, quoted
+from jaxformer.flags import peek
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, is_first, run_together
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
 from jaxformer.recipes.test_set import table_of, translate_test_set
+from jaxformer.recipes.tokenizer import tokenizer_of
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import put, put_batch
 from jaxformer.training.averaging import (
@@ -54,7 +56,6 @@ from jaxformer.training.plots import plot_losses
 from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import make_shaped_train_steps
-from jaxformer.training.trained import load_tokenizer
 from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
 
@@ -101,6 +102,7 @@ class Translate(Recipe):
         super().__post_init__()
         for name in ("data", "validation", "test"):
             object.__setattr__(self, name, tuple(map(located, getattr(self, name))))
+        object.__setattr__(self, "tokenizer", self.tokenizer and self.tokenizer.absolute())
         for name in ("unpacked", "parts", "shapes", "longest", "averaged"):
             check_size(name, getattr(self, name))
         check_size("show", self.show, least=0)
@@ -164,8 +166,7 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     out = recipe.out or Path(from_first(lambda: str(free_folder(Path("runs"), f"translate-{recipe.preset}"))))
     splits = read_splits(recipe.data, recipe.validation, recipe.test, unpacked=recipe.unpacked)
-    is_kept = recipe.resume and RunFolder.open(out).tokenizer.exists()
-    tokenizer = load_tokenizer(RunFolder.open(out)) if is_kept else read_tokenizer(recipe, splits.train)
+    tokenizer = tokenizer_of(recipe, out, splits.train, is_given=peek(arguments, "--tokenizer") is not None)
     check_vocabulary(arguments, tokenizer.vocab_size, "source-vocab-size", *["vocab-size"] * (recipe.tokenizer is not None))
     recipe = replace(recipe, out=out, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
 
@@ -179,13 +180,6 @@ def main(arguments: list[str]) -> None:
         translate_test_set(folder, Translator(model, tokenizer), tested, console, show=recipe.show)
     console.print(f"{clock(time.perf_counter() - start)} · {saved_files(folder)}")
     console.print(f"next: jaxformer translate {quoted(out)} -- {shlex.quote(splits.test.sources[0])}")
-
-
-def read_tokenizer(recipe: Translate, pairs: Parallel) -> Tokenizer:
-    """The tokenizer of --tokenizer, or one that is trained on both languages."""
-    if recipe.tokenizer is None:
-        return Tokenizer.train_bpe([*pairs.sources, *pairs.targets], recipe.model.vocab_size)
-    return (Tokenizer.wordpiece if recipe.tokenizer.suffix == ".txt" else Tokenizer.load)(recipe.tokenizer)
 
 
 def facts_of(tokenizer: Tokenizer, pairs: Buckets, splits: Splits) -> dict[str, str]:

@@ -16,8 +16,7 @@ from jaxformer.convert.safetensors_io import load_weights, save_weights
 from jaxformer.errors import CheckpointError
 from jaxformer.processes.group import is_first
 from jaxformer.sharding.placement import on_host
-from jaxformer.training.checkpoint import steps_named
-from jaxformer.training.runs import EVALUATED, RunFolder
+from jaxformer.training.runs import EVALUATED, RunFolder, steps_named
 
 SUFFIX = ".safetensors"
 

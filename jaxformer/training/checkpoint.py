@@ -5,10 +5,11 @@ Only the JAX side has runs: the twin has none.
 
 import errno
 import hashlib
+import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from jaxformer.signals import cleaned_up
 from jaxformer.training.damage import damage, read_from
 from jaxformer.training.lock import check_held, own_path
 from jaxformer.training.room import check_descriptors, check_room
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import DAMAGED, LATER, METRICS, RunFolder, kept_states
 from jaxformer.validation.fields import check_file
 from jaxformer.whole_files import to_disk
 
@@ -83,16 +84,17 @@ def save_state(folder: Path, step: int, state: PyTree) -> None:
 
 def _save(folder: Path, step: int, state: PyTree) -> str:
     """Why the state was not written; empty where it was."""
-    own = own_path(folder.parent) / folder.name
+    own, run = own_path(folder.parent) / folder.name, RunFolder(folder.parent)
     try:
-        identity = RunFolder(folder.parent).identity
-        check_held(folder.parent)
+        identity = run.identity
+        check_held(run.path)
         own.mkdir(exist_ok=True)
         check_room(own, n_bytes(state))
         TemporaryDirectory(dir=own).cleanup()  # where none can be made, threads of orbax's wait for one five minutes long
         with cleaned_up(partial(_remove_unfinished, own)), _checkpointer(own) as checkpointer:
             leaves = named_leaves(state)
             described = {"sha256": digest(state), "names": [*leaves], "step": step, "run": identity}
+            described["evaluated"] = run.evaluated_before(step)
             if mesh_name() != ONE_DEVICE:
                 described["mesh"] = mesh_name()
             saved = checkpointer.save(step, leaves, custom_metadata=described, overwrite=True)
@@ -112,16 +114,6 @@ def _remove_unfinished(folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def kept_states(folder: Path) -> list[int]:
-    """The steps whose states are there, whole or not, in order."""
-    return steps_named(path.name for path in folder.glob("*"))
-
-
-def steps_named(names: Iterable[str]) -> list[int]:
-    """The steps that are names as they are written here, in order: "020" and Arabic digits are none."""
-    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
-
-
 def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
     """The newest state that is whole, or that of `step`, in the structure of `like`; CheckpointError where there is none.
 
@@ -130,7 +122,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
     """
     steps = from_first(lambda: kept_states(folder))
     if not steps:
-        raise CheckpointError(f"{folder} holds no checkpoint; start the run without --resume in another --out")
+        raise CheckpointError(f"{folder} holds no checkpoint")
     if step is not None:
         return _load_step(folder, like, step, steps)
     faults: dict[int, str] = {}
@@ -145,7 +137,7 @@ def load_state(folder: Path, like: PyTree, step: int | None = None) -> PyTree:
             faults[step] = fault
             continue
         for damaged, fault in faults.items():
-            _set_aside(folder / str(damaged), "damaged")
+            _set_aside(folder / str(damaged), DAMAGED)
             warnings.warn(f"{folder}: step {damaged}: {fault}; set aside, going on from step {step}", stacklevel=2)
         return _from_its_mesh(folder, step, *found)
     listed = "; ".join(f"step {step}: {fault}" for step, fault in faults.items())
@@ -179,6 +171,20 @@ def _verdict(folder: Path, step: int) -> str:
         return f"not checked: {fault}" if fault.startswith(UNREADABLE) else f"damaged: {fault}"
 
 
+def lost_lines(run: RunFolder, step: int) -> str:
+    """What is said where the metrics lack a line that they had when the state of this step was saved, as where an older copy
+    was laid over the run; or ''. Older states do not say what there was."""
+    try:
+        with quiet_orbax():
+            described = orbax().metadata(_path(run.checkpoints, step)).custom_metadata or {}
+    except Exception:  # its verdict says what is wrong
+        return ""
+    if (end := run.evaluated_before(math.inf)) >= described.get("evaluated", 0):
+        return ""
+    said = f"{run.path / METRICS} ends at step {end:,}, and there is a checkpoint of step {step:,}"
+    return f"{said}: lines are lost, or an older copy was laid over the run"
+
+
 def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTree:
     """The state of that step and no other."""
     if step not in steps:
@@ -191,7 +197,7 @@ def _load_step(folder: Path, like: PyTree, step: int, steps: list[int]) -> PyTre
         said = f"{folder} holds no whole checkpoint of step {step}: {fault}"
         raise CheckpointError(f"{said}; put it back, or give --resume without a step: it takes the newest whole one")
     for later in steps[steps.index(step) + 1 :]:
-        _set_aside(folder / str(later), "later")
+        _set_aside(folder / str(later), LATER)
         warnings.warn(f"{folder}: step {later} is set aside: the run goes on from step {step}", stacklevel=3)
     return _from_its_mesh(folder, step, *found)
 

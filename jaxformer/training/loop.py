@@ -22,12 +22,12 @@ from jaxformer.processes.group import count, exchange, from_first, is_first, tim
 from jaxformer.pytree import named_leaves
 from jaxformer.sharding.mesh import current
 from jaxformer.signals import Held, held
-from jaxformer.training.checkpoint import kept_states, save_state
+from jaxformer.training.checkpoint import save_state
 from jaxformer.training.health import MOST_IN_A_ROW
 from jaxformer.training.lock import check_held
 from jaxformer.training.metrics import Goal, is_last
 from jaxformer.training.pace import Pace, clock
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RunFolder, kept_states
 from jaxformer.training.step import TrainState
 from jaxformer.training.trouble import (
     Examine,
@@ -100,7 +100,10 @@ def fit(
         first = float(course.health.first_loss) if course.health.taken else math.inf
         raise NonFiniteError(f"{error}; {from_first(lambda: remedy(run, first))}") from None
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{with_room(error)}") from None
+        said = f"{error}{with_room(error)}"
+        if course.code:
+            raise StoppedError(f"{course.why}stopped at step {course.step}, and not saved: {said}", course.code) from None
+        raise CheckpointError(said) from None
     return course.state
 
 
@@ -110,26 +113,26 @@ def _take_course(course: "_Course", plan: Plan, train_steps: Callable[[TrainStat
         saves = _Saves(course.run, stop.gate, beside)
         task = progress.add_task("", total=plan.steps, completed=course.step, loss=math.nan, speed=0.0, left="")
         done = course.begin()
-        code, why = asked(stop)
-        while not (done or code):
+        course.code, course.why = asked(stop)
+        while not (done or course.code):
             due = plan.next_stop(course.step)
             n = from_first(lambda due=due: min(course.pace.size, due - course.step))
             with timed("step", course.step + 1):
                 course.took(n, *train_steps(course.state, jnp.int32(n)))
             progress.update(task, completed=course.step, **course.shown())
-            code, why = asked(stop)
-            if code or course.step == due:
+            course.code, course.why = asked(stop)
+            if course.code or course.step == due:
                 check_finite(course.step, named_leaves(all_finite(course.state)))
-            if plan.evaluates(course.step) and not code:
+            if plan.evaluates(course.step) and not course.code:
                 done = course.evaluate()
-                code, why = asked(stop)
-            if code or done or course.is_to_save():
+                course.code, course.why = asked(stop)
+            if course.code or done or course.is_to_save():
                 with timed(CHECKPOINT, course.step):
                     saves.save(course.step, course.state)
                 course.pace.restart()
         saves.wait()
-        if code:
-            raise StoppedError(why + course.stopped(course.step), code)
+        if course.code:
+            raise StoppedError(course.why + course.stopped(course.step), course.code)
 
 
 def asked(stop: Held) -> tuple[int, str]:
@@ -182,6 +185,7 @@ class _Course:
         self.step, self.pace, self.loss = int(state.step), Pace(), math.nan
         self.health = self.evaluated = jax.device_get(state.health)
         self.total, self.applied, self.asked = 0.0, 0, 0.0
+        self.code, self.why = 0, ""
 
     def begin(self) -> bool:
         """A new run is saved at once: what keeps it from being saved is known before it has cost anything. A run that was

@@ -4,12 +4,12 @@ Only the JAX side has runs: the twin has none.
 """
 
 import json
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,16 @@ from jaxformer.validation.fields import parsed, read_small
 from jaxformer.whole_files import UNFINISHED, remove, to_disk, written_whole
 
 METRICS, CHECKPOINTS, TOKENIZER = "metrics.jsonl", "checkpoints", "tokenizer.json"
+DAMAGED, LATER = "damaged", "later"
+"""Behind the step of a checkpoint that was set aside."""
 RUN = "run"
 """In a config.json: a sha256 of the settings and data that the run began with. Its checkpoints and metrics are bound to it."""
-BEGUN = {CONFIG, MANIFEST, LOCK, TOKENIZER, CHECKPOINTS}
-"""What a run leaves that ended before its first checkpoint."""
 NOT_BEGUN = "not begun: it has no checkpoint yet; the same command, or --resume, begins it"
 """What is said of such a run."""
+NO_SETTINGS = f"not begun: it has no {CONFIG} yet; the same command begins it"
+"""And of one that ended before that."""
 AT_ONCE = LOCK, f"{CONFIG}*{UNFINISHED}", f"{MANIFEST}*{UNFINISHED}"
-"""What it leaves that has no manifest yet."""
+"""What a run leaves that ended before it had a manifest."""
 LEFTOVERS = (
     *(f"{place}*.{'[0-9a-f]' * 8}{UNFINISHED}" for place in ("", f"{EVALUATED}/")),
     *(f"{CHECKPOINTS}/{name}" for name in ("*.orbax-checkpoint-tmp", f"tmp{'?' * 8}")),
@@ -48,10 +50,11 @@ class RunFolder:
         """A new run; InputError where the folder holds a run already, or other files."""
         run = cls(path)
         try:
+            run.check_settings()
+            if run.holds_model:
+                raise InputError(f"{path} holds a saved model and no run; name another folder with --out")
             if not run.is_begun:
-                run.check_settings()
-                if run.holds_model:
-                    raise InputError(f"{path} holds a saved model and no run; name another folder with --out")
+                run.check_states()
                 raise InputError(f"{path} already holds a run; continue it with --resume, or name another folder with --out")
             if path.is_dir() and run._has_other_files:
                 raise InputError(f"{path} holds other files; name an empty or a new folder with --out")
@@ -69,6 +72,8 @@ class RunFolder:
         """An existing run; InputError where there is none, CheckpointError where its settings are lost."""
         if not (path / CONFIG).is_file():
             cls(path).check_settings()
+            if cls(path).is_locked_alone:
+                raise CheckpointError(f"{path} is {NO_SETTINGS}")
             wrong = f"is not a run folder: it has no {CONFIG}" if path.exists() else "is not there; give a folder that is"
             raise InputError(f"{path} {wrong}")
         return cls(path)
@@ -96,6 +101,11 @@ class RunFolder:
         return ""
 
     @property
+    def is_locked_alone(self) -> bool:
+        """Whether a run ended here before it wrote its settings."""
+        return self.is_begun and (self.path / LOCK).is_file() and not ((self.path / CONFIG).exists() or self._has_other_files)
+
+    @property
     def has_lost_settings(self) -> bool:
         """Whether more of a run, or of a saved model, is there than its settings, which its manifest names."""
         with suppress(CheckpointError, InputError):
@@ -116,17 +126,43 @@ class RunFolder:
         return False
 
     @property
+    def is_run(self) -> bool:
+        """Whether it has the settings of a recipe, or has lost them."""
+        with suppress(CheckpointError, InputError):
+            return self.has_lost_settings or "recipe" in read_config(self.path)
+        return False
+
+    @property
     def is_begun(self) -> bool:
-        """Whether there is nothing yet to continue: no checkpoint, no metrics, no weights."""
-        kept = set(self.checkpoints.iterdir()) if self.checkpoints.is_dir() else set()
-        return not any((self.path / name).exists() for name in (METRICS, WEIGHTS)) and kept <= self._leftovers
+        """Whether there is nothing yet to continue: no checkpoint, none that was set aside, no metrics, no weights."""
+        kept = kept_states(self.checkpoints) or self._states_aside
+        return not kept and not any((self.path / name).exists() for name in (METRICS, WEIGHTS))
+
+    @property
+    def _states_aside(self) -> list[str]:
+        """The names of those that were set aside."""
+        return sorted(path.name for why in (DAMAGED, LATER) for path in self.checkpoints.glob(f"[0-9]*.{why}*"))
+
+    def check_states(self) -> None:
+        """CheckpointError where the run took steps, and has lost every checkpoint."""
+        if self.checkpoints.exists() and not self.checkpoints.is_dir():
+            wrong = "is not a folder; put it back"
+        elif self.is_begun or kept_states(self.checkpoints):
+            return
+        elif aside := self._states_aside:
+            wrong = f"holds no checkpoint but {', '.join(aside)}, set aside; rename one that is whole to its step"
+        else:
+            wrong = f"{'holds no checkpoint any more' if self.checkpoints.exists() else 'is missing'}; put it back"
+        raise CheckpointError(f"{self.checkpoints} {wrong}, or start a new run with --out")
 
     @property
     def _has_other_files(self) -> bool:
-        """Whether there is what no run leaves that ends before its first checkpoint. A manifest tells whose the files are."""
-        left = {path.name for pattern in AT_ONCE for path in self.path.glob(pattern)}
+        """Whether there is what no run leaves that ends before its manifest. With one the folder is a run's, whatever somebody
+        has put there since."""
         with suppress(CheckpointError):
-            left = BEGUN | {path.name for path in self._leftovers} if self.manifest.entries else left
+            if CONFIG in self.manifest.entries:
+                return False
+        left = {path.name for pattern in AT_ONCE for path in self.path.glob(pattern)}
         return not {path.name for path in self.path.iterdir()} <= left
 
     @property
@@ -166,6 +202,7 @@ class RunFolder:
         if self.is_begun:
             raise CheckpointError(f"{self.path} is {NOT_BEGUN}")
         if not self.weights.exists():
+            self.check_states()
             raise CheckpointError(f"{self.path} has no {WEIGHTS} yet; finish the run with --resume")
 
     @property
@@ -210,15 +247,10 @@ class RunFolder:
         """The line of a step; None where it was not evaluated, or not to its end."""
         return next((line for line in self.metrics if line["step"] == step), None)
 
-    def lost_lines(self, step: int) -> str:
-        """What is said where evaluations before this step have no line, as where an older copy was laid over the run; or ''."""
-        every = self.config.get("recipe", {}).get("evaluate_every", 0)
-        steps = [0, *(int(line["step"]) for line in self.metrics)]
-        usual = max(every, *(after - before for before, after in pairwise([0, *steps[-2:]])))  # --evaluate-every may change
-        if not every or (step - 1) // every * every <= steps[-1] or step - steps[-1] <= usual:
-            return ""
-        said = f"{self.path / METRICS} ends at step {steps[-1]:,}, and there is a checkpoint of step {step:,}"
-        return f"{said}: lines are lost, or an older copy was laid over the run"
+    def evaluated_before(self, step: int | float) -> int:
+        """The last step before this one that has a line; 0 where none has."""
+        lines = checked_lines(read_data(self.path / METRICS), self.identity)
+        return max((int(line["step"]) for line in lines if line and line["step"] < step), default=0)
 
     def forget_after(self, step: int) -> None:
         """Drop the metrics of steps that a resumed run will take again."""
@@ -227,6 +259,16 @@ class RunFolder:
         with written_whole(self.path / METRICS) as unfinished:
             unfinished.write_text(kept, encoding="utf-8")
         self.manifest.enter_length(self.path / METRICS, len(kept.encode()))
+
+
+def kept_states(folder: Path) -> list[int]:
+    """The steps whose states are there, whole or not, in order."""
+    return steps_named(path.name for path in folder.glob("*"))
+
+
+def steps_named(names: Iterable[str]) -> list[int]:
+    """The steps that are names as they are written here, in order: "020" and Arabic digits are none."""
+    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -240,6 +282,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{folder / CONFIG} holds no configuration, but {config!r:.50}")
     return config
+
+
+def refuse_inside_a_run(folder: Path) -> None:
+    """InputError where a folder lies in that of a run, which would take it for its own."""
+    with suppress(OSError):  # such a folder cannot be written, which is told in its turn
+        for around in Path(os.path.realpath(folder)).parents:
+            if RunFolder(around).is_run:
+                raise InputError(f"{folder} lies in {around}, which is a run; name a folder outside of it with --out")
 
 
 def free_folder(parent: Path, name: str) -> Path:

@@ -14,10 +14,9 @@ from jaxtyping import PyTree
 
 from jaxformer.errors import NonFiniteError, quoted
 from jaxformer.pytree import named_leaves
-from jaxformer.training.checkpoint import kept_states
 from jaxformer.training.health import MOST_IN_A_ROW, SPIKE, Health
 from jaxformer.training.metrics import Line
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RunFolder, kept_states
 from jaxformer.training.step import TrainState
 
 Examine = Callable[[PyTree, int], tuple[Any, Mapping[str, float]]]

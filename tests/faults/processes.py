@@ -28,7 +28,7 @@ from jaxformer.training import checkpoint
 from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.runs import RunFolder
+from jaxformer.training.runs import RunFolder, kept_states
 from jaxformer.training.step import make_train_steps, train_state
 
 def main(arguments):
@@ -40,7 +40,7 @@ def main(arguments):
     with only_writer(out):
         run = RunFolder(out)
         run.remove_leftovers()
-        if checkpoint.kept_states(run.checkpoints):
+        if kept_states(run.checkpoints):
             state = checkpoint.load_state(run.checkpoints, state)
             run.forget_after(int(state.step))
         else:

@@ -114,7 +114,7 @@ def test_without_the_lock_both_write(tmp_path):
     assert len(processes.writers(2, tmp_path, unlocked)) == 2
 
 
-SAVED_ALREADY = "if checkpoint.kept_states(run.checkpoints):"
+SAVED_ALREADY = "if kept_states(run.checkpoints):"
 FORKED = partial(forked_toy, save_every=3)
 LOADED = "state = checkpoint.load_state(run.checkpoints, state)"
 

@@ -113,7 +113,7 @@ def test_a_run_that_evaluates_is_saved_by_another_thread(tmp_path):
     assert time.monotonic() - start < 5
     assert process.returncode == 143
     first, last = said.splitlines()
-    assert first == "SIGTERM: the run is saved after this step, and ends; once more ends it at once"
+    assert first == "SIGTERM: the run ends after this step, saved if it can be; once more ends it at once"
     assert last == f"stopped at step 4, saved; continue with --resume --out {tmp_path / 'run'}"
     state = load_state(tmp_path / "run/checkpoints", TrainState(jnp.int32(0), {"w": jnp.ones(2)}, ()))
     assert (int(state.step), state.model["w"].tolist()) == (4, [8.0, 8.0])
@@ -179,7 +179,7 @@ def test_a_terminal_that_goes_away_sends_several_and_ends_no_work_at_once(monkey
     with os.fdopen(reading), pytest.raises(SystemExit) as ended:
         signals._watch(reading)
     assert ended.value.args == (143, "ended at once by SIGTERM")
-    assert capfd.readouterr().err == "SIGHUP: the run is saved after this step, and ends; once more ends it at once\n"
+    assert capfd.readouterr().err == "SIGHUP: the run ends after this step, saved if it can be; once more ends it at once\n"
 
 
 def test_a_library_leaves_signals_to_its_user():
