@@ -133,7 +133,7 @@ def modulated(bug):
 MODULATED = {
     "": "",
     "parts": "jax takes its parts 0 and 3 for one another",
-    "blocks": "jax splits axes 1 to 3 as if they were 3, 1, 2",
+    "blocks": "jax reshapes where axes change to the order 0, 2, 3, 1",
     "clipped": "jax reads rows +1, clipped to those that there are",
 }
 
