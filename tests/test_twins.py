@@ -22,6 +22,7 @@ NO_TWIN = {
     "training/bleu.py": "runs are trained on one side",
     "training/checkpoint.py": "runs are trained on one side",
     "training/chunked_loss.py": "torch holds all logits",
+    "training/damage.py": "runs are trained on one side",
     "training/environment.py": "runs are trained on one side",
     "training/health.py": "runs are trained on one side",
     "training/lock.py": "runs are trained on one side",
