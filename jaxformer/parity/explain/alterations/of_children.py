@@ -11,7 +11,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_modules import replaced
-from jaxformer.parity.explain.alterations.operations import Operation
+from jaxformer.parity.explain.alterations.operations import Operation, same
 from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
 from jaxformer.parity.explain.alterations.other_ids import other_ids
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -78,11 +78,6 @@ def moved_behind(rerun: Rerun, operation: Operation, i: int, later: dict[Site, A
 def is_activation(operation: Operation) -> bool:
     """Whether it is one."""
     return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
-
-
-def same(x: Any, y: torch.Tensor) -> bool:
-    """Of two arrays."""
-    return isinstance(x, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
 
 
 def left_out(rerun: Rerun) -> Iterator[Alteration]:

@@ -3,7 +3,7 @@ that values go through too."""
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,19 @@ from jaxformer.parity.explain.alterations.of_children import its_input
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.of_turned_norms import Norm, of_modules
 from jaxformer.parity.explain.alterations.rerun import Rerun
+
+NEAR = 1e-9
+
+
+class Over(NamedTuple):
+    """What is normalised together."""
+
+    width: int | None = None
+    """Units of the last axis; None: all of them."""
+    axes: tuple[int, ...] = (-1,)
+
+
+WHOLE = Over()
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
@@ -22,54 +35,49 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     for norms in kinds.values():
         names = " and ".join(norm.name for norm in norms)
         if len(norms) > 1:
-            yield Alteration(f"{names} as they are", f"{names} left out", partial(all_as, norms, its_input))
+            yield Alteration(f"{names} as they are", f"{names} left out", partial(left_out, norms))
         yield from over_others(rerun, norms, names)
         for norm in norms:
             yield from of_others(rerun, norm)
 
 
-def all_as(norms: list[Norm], forward: Any) -> Inside:
-    """Inside, all of them do something else."""
-    return together(*(replaced(norm.made, "forward", forward) for norm in norms))
+def left_out(norms: list[Norm]) -> Inside:
+    """Inside, each gives what it is given."""
+    return together(*(replaced(norm.made, "forward", its_input) for norm in norms))
 
 
 def over_others(rerun: Rerun, norms: list[Norm], names: str) -> Iterator[Alteration]:
     """Over parts of what they normalise, as over each head of the whole width; or over two axes, as over all heads."""
-    if not all(is_norm(norm, norm.x.shape[-1:]) for norm in norms):
+    if not all(same_numbers(formula(norm, WHOLE, norm.x), norm.y) for norm in norms):
         return
+    said = f"{names} over {norms[0].x.shape[-1]} units"
     widths = {run.output.shape[-1] for each in rerun.listed for run in each.runs if isinstance(run.output, torch.Tensor)}
     for width in sorted(widths):
         if all(1 < width < norm.x.shape[-1] and norm.x.shape[-1] % width == 0 for norm in norms):
-            yield normed(norms, names, f"over {width} units each, as of one head", (width,))
-    for axis in (-2, 1) if all(norm.x.ndim > 3 for norm in norms) else ():
-        yield normed(norms, names, f"over its last axis and axis {axis % norms[0].x.ndim} together, as of all heads", axis)
+            yield Alteration(said, f"over {width} units each, as of one head", partial(all_over, norms, Over(width)))
+    for axis in (1, 2) if all(norm.x.ndim == 4 for norm in norms) else ():
+        says = f"over its last axis and axis {axis} together, as of all heads"
+        yield Alteration(said, says, partial(all_over, norms, Over(axes=(axis, -1))))
 
 
-def normed(norms: list[Norm], names: str, says: str, over: tuple[int] | int) -> Alteration:
-    """All of them, over something else."""
-    those = [replaced_by(norm, over) for norm in norms]
-    return Alteration(f"{names} over {norms[0].x.shape[-1]} units", says, lambda: together(*(each() for each in those)))
+def all_over(norms: list[Norm], over: Over) -> Inside:
+    """Inside, all of them normalise something else."""
+    return together(*(replaced(norm.made, "forward", partial(formula, norm, over)) for norm in norms))
 
 
-def replaced_by(norm: Norm, over: tuple[int] | int) -> Any:
-    """Inside, the norm goes over parts of that width, or over another axis too."""
-    return lambda: replaced(norm.made, "forward", partial(formula, norm, over))
-
-
-def formula(norm: Norm, over: tuple[int, ...] | int, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Of its weights: RMSNorm's, or LayerNorm's, over the last axis in parts, or over it and another one."""
-    axes: Any = -1 if isinstance(over, tuple) else (-1, over)
-    parts = x.unflatten(-1, (-1, *over)) if isinstance(over, tuple) else x
+def formula(norm: Norm, over: Over, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """RMSNorm's or LayerNorm's, with the module's weights."""
+    parts = x.unflatten(-1, (-1, over.width)) if over.width else x
     if subtracts_mean(norm):
-        parts = parts - parts.mean(axes, keepdim=True)
-    y = (parts / (parts.square().mean(axes, keepdim=True) + epsilon(norm)).sqrt()).reshape(x.shape)
+        parts = parts - parts.mean(over.axes, keepdim=True)
+    y = (parts / (parts.square().mean(over.axes, keepdim=True) + epsilon(norm)).sqrt()).reshape(x.shape)
     weight, bias = (getattr(norm.made, name, None) for name in ("weight", "bias"))
     return y * (1 if weight is None else weight) + (0 if bias is None else bias)
 
 
 def subtracts_mean(norm: Norm) -> bool:
     """Whether one more is nothing to it."""
-    return torch.allclose(norm.forward(norm.x + 1), norm.y, rtol=1e-9, atol=1e-9)
+    return same_numbers(norm.forward(norm.x + 1), norm.y)
 
 
 def epsilon(norm: Norm) -> float:
@@ -78,9 +86,9 @@ def epsilon(norm: Norm) -> float:
     return next((held[name] for name in ("eps", "epsilon", "variance_epsilon") if isinstance(held.get(name), float)), 0.0)
 
 
-def is_norm(norm: Norm, width: tuple[int, ...]) -> bool:
-    """Whether the formula gives what the module does."""
-    return torch.allclose(formula(norm, width, norm.x), norm.y, rtol=1e-9, atol=1e-9)
+def same_numbers(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """But for rounding."""
+    return torch.allclose(x, y, rtol=NEAR, atol=NEAR)
 
 
 def of_others(rerun: Rerun, norm: Norm) -> Iterator[Alteration]:

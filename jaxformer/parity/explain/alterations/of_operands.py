@@ -15,7 +15,7 @@ from jaxformer.parity.explain.alterations.of_operations import (
     with_argument,
     with_operand,
 )
-from jaxformer.parity.explain.alterations.operations import Altered, Operation, is_inside
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, is_inside, same
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""
@@ -79,11 +79,6 @@ def may_be_read(operation: Operation, x: torch.Tensor, other: torch.Tensor) -> b
     if other.dtype != x.dtype or other.ndim != x.ndim or same(other, x):
         return False
     return other.shape == x.shape or (operation.name in REDUCTIONS and other.shape[:-1] == x.shape[:-1])
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Of two arrays."""
-    return one.shape == other.shape and torch.equal(one, other)
 
 
 def before_sums(operations: list[Operation]) -> Iterator[Alteration]:

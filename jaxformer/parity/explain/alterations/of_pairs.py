@@ -9,7 +9,7 @@ import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial, together
 from jaxformer.parity.explain.alterations.of_operations import JOINING, instead, is_real, operand
-from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, same
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
 MOST_OPERATIONS = 12
@@ -88,11 +88,6 @@ def in_turn(operations: list[Operation]) -> Iterator[Alteration]:
             yield Alteration(*says, partial(Altered, altered))
 
 
-def same(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Of two arrays."""
-    return x.shape == y.shape and torch.equal(x, y)
-
-
 def followed_by(one: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """What another operation makes of what is computed."""
     return one.function(function(*args, **kwargs), *one.args[1:], **one.kwargs)
@@ -109,8 +104,7 @@ def neither(operations: list[Operation]) -> Iterator[Alteration]:
 
 def goes_on(one: Operation, other: Operation) -> bool:
     """Whether an operation begins with what another one gave."""
-    x = next(iter(other.args), None)
-    return isinstance(x, torch.Tensor) and x.shape == one.output.shape and torch.equal(x, one.output)
+    return same(next(iter(other.args), None), one.output)
 
 
 def elsewhere(rerun: Rerun, operations: list[Operation]) -> Iterator[Alteration]:

@@ -270,6 +270,11 @@ def holds_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
 
 
+def same(x: Any, y: Any) -> bool:
+    """Whether two tensors have the same numbers."""
+    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
+
+
 def entries(value: Any) -> int:
     """Of a tensor, or of several."""
     return value.numel() if isinstance(value, torch.Tensor) else sum(each.numel() for each in value)
