@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input
+from jaxformer.parity.explain.alterations.of_layers import starred
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.of_turned_norms import Norm, of_modules
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -28,12 +30,12 @@ WHOLE = Over()
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
-    """Of all norms of one kind together."""
-    kinds: dict[type, list[Norm]] = {}
+    """Of all norms of one kind that stand beside each other, in every layer."""
+    kinds: dict[Any, list[Norm]] = {}
     for norm in of_modules(rerun):
-        kinds.setdefault(type(norm.made), []).append(norm)
+        kinds.setdefault((type(norm.made), starred(parent(norm.name))), []).append(norm)
     for norms in kinds.values():
-        names = " and ".join(norm.name for norm in norms)
+        names = " and ".join(dict.fromkeys(starred(norm.name) for norm in norms))
         if len(norms) > 1:
             yield Alteration(f"{names} as they are", f"{names} left out", partial(left_out, norms))
         yield from over_others(rerun, norms, names)

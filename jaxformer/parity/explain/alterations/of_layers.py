@@ -19,8 +19,9 @@ Group = list[tuple[str, Any]]
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     """Of the module, and of those inside of it that jax has not, the plain ones first."""
     left_out, settings, _ = kinds(rerun)
-    yield from of_all(rerun, left_out, settings)
+    yield from of_all(rerun, left_out)
     yield from of_modules.taken_for(rerun.module)
+    yield from of_all(rerun, settings)
 
 
 def readings_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
@@ -62,9 +63,14 @@ def alike(rerun: Rerun) -> list[Group]:
     found: dict[Any, Group] = {}
     for name in names:
         module = own.get_submodule(name)
-        found.setdefault((re.sub(r"\b\d+\b", "*", name), type(module)), []).append((name, module))
+        found.setdefault((starred(name), type(module)), []).append((name, module))
     groups = [*found.values()]
     return groups if len(groups) <= MOST_MODULES else [each for each in groups if each[0][0].count(".") < 3]
+
+
+def starred(name: str) -> str:
+    """'layers.*.norm'"""
+    return re.sub(r"\b\d+\b", "*", name)
 
 
 def together_or_alone(group: Group, kind: Kind) -> Iterator[Alteration | Dial]:
@@ -73,8 +79,7 @@ def together_or_alone(group: Group, kind: Kind) -> Iterator[Alteration | Dial]:
     if not others:
         yield from kind(module, name)
         return
-    starred = re.sub(r"\b\d+\b", "*", name)
-    those = [{said(each): each for each in kind(module, starred)} for _, module in group]
+    those = [{said(each): each for each in kind(module, starred(name))} for _, module in group]
     for says, first in those[0].items():
         each: Any = [other[says] for other in those if type(other.get(says)) is type(first)]
         if len(each) < len(group):

@@ -14,6 +14,8 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 
 MOST_OPERATIONS = 12
 """Outputs of one shape, one of which may be taken for another."""
+NEAR_BY = 4
+"""So many operations later another one may go on."""
 LARGEST_EPSILON = 0.1
 ROOTS = ("rsqrt", "sqrt")
 
@@ -23,8 +25,9 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
     operations = rerun.operations
     once = [each for each in operations if len(each.runs) == 1 and is_real(each)]
     yield from epsilons(operations)
-    yield from in_turn(once)
-    yield from neither(once)
+    real = [each for each in operations if is_real(each)]
+    yield from in_turn(real)
+    yield from neither(real)
     yield from taken_for(once)
     yield from exchanged(once)
     yield from exchanged_with_children(rerun, once)
@@ -78,14 +81,22 @@ def output_of(operation: Operation, function: Any, args: Any, kwargs: Any, n: in
 
 def in_turn(operations: list[Operation]) -> Iterator[Alteration]:
     """Of two, the second of which goes on with what the first gives, the second one first: f(a b) for f(a) b, too."""
-    for one, other in pairwise(operations):
-        first, read = next(iter(one.args), None), [x for x in other.args[:2] if isinstance(x, torch.Tensor)]
-        if not isinstance(first, torch.Tensor) or not any(same(x, one.output) for x in read):
+    for i, one in enumerate(operations):
+        first, others = next(iter(one.args), None), one.args[1:]
+        other = next((each for each in operations[i + 1 : i + 1 + NEAR_BY] if reads(each, one)), None)
+        if other is None or not isinstance(first, torch.Tensor) or len(one.runs) != len(other.runs):
             continue
+        if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in others):
+            continue  # of each run there are others
         if first.shape == one.output.shape == other.output.shape:
             says = f"computes {one.source}, then {other.source}", "the second first"
             altered = {one.place: lambda f, a, k, n: a[0], other.place: partial(followed_by, one)}
             yield Alteration(*says, partial(Altered, altered))
+
+
+def reads(operation: Operation, one: Operation) -> bool:
+    """Whether an operand is what another one gave."""
+    return any(same(x, one.output) for x in operation.args[:2])
 
 
 def followed_by(one: Operation, function: Any, args: Any, kwargs: Any, n: int) -> Any:
