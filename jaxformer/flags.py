@@ -20,7 +20,7 @@ from jaxformer.errors import InputError, JaxformerError, first_line, message_of,
 from jaxformer.jax_environment import jax_fault
 from jaxformer.quiet_orbax import tell_unraisable
 from jaxformer.signals import stop_listening
-from jaxformer.streams import lead_nowhere, reopen_errors
+from jaxformer.streams import kept_streams, lead_nowhere, restore_streams
 
 T = TypeVar("T")
 EMPTY = "it is empty; give a path"
@@ -145,13 +145,21 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     A JaxformerError is one line on stderr and exit code 2, and so is what the system refuses; `-v` before the command shows
     the traceback in its place. A bug of ours is a traceback and code 2 too: 1 is a command's own answer, as "different".
     """
-    verbose = is_verbose()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.formatwarning = _worded_once()
     sys.unraisablehook = tell_unraisable
+    with kept_streams():
+        code = _code_of(main)
+    sys.exit(code or 0)
+
+
+def _code_of(main: Callable[[list[str]], int | None]) -> Any:
+    """What main returns, or that of an error, which is told."""
+    verbose = is_verbose()
     try:
         code = main(sys.argv[1 + verbose :])
+        restore_streams()
         sys.stdout.flush()
         if line := stated():
             _tell(line)
@@ -161,7 +169,7 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
     except SystemExit as stop:  # rich ends the process where nobody reads any more
         code = 141 if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except Exception as error:
-        reopen_errors()
+        restore_streams()
         refused = refusal(error)
         said, code = refused or ("", 2)
         if verbose or refused is None:
@@ -171,8 +179,9 @@ def run(main: Callable[[list[str]], int | None]) -> NoReturn:
         if isinstance(error, OSError):
             lead_nowhere(sys.stdout)
     finally:
+        restore_streams()
         stop_listening()
-    sys.exit(code or 0)
+    return code
 
 
 def _worded_once() -> Callable[..., str]:
@@ -190,7 +199,7 @@ def _worded_once() -> Callable[..., str]:
 
 def _tell(line: str) -> None:
     """On stderr, where somebody reads it."""
-    reopen_errors()
+    restore_streams()
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 SIGNALS = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGTERM): "SIGTERM", int(signal.SIGHUP): "SIGHUP"}
+TOGETHER = 0.1
+"""Seconds in which several of one kind are one."""
 PATIENCE = 2.0
 """Seconds that held work has to end by itself, before it is rescued."""
 
@@ -109,11 +111,14 @@ def cleaned_up(cleanup: Callable[[], Any]) -> Iterator[None]:
 
 def _watch(pipe: int) -> None:
     """Read signals, for as long as the process lives."""
+    first = 0.0
     while True:
         number = os.read(pipe, 1)[0]
-        if number not in SIGNALS or (_received and number == signal.SIGHUP):  # a terminal that goes away sends several
-            continue
+        again = number in _received and (number == signal.SIGHUP or time.monotonic() < first + TOGETHER)
+        if number not in SIGNALS or again:
+            continue  # a terminal that goes away sends several, and `timeout` one to the process and one to its group
         _received.append(number)
+        first = time.monotonic()
         if _received[1:] or not _held:
             end(128 + number, f"ended at once by {SIGNALS[number]}" if _received[1:] else f"stopped by {SIGNALS[number]}")
         _say(f"{SIGNALS[number]}: the run ends after this step, saved if it can be; once more ends it at once")

@@ -8,6 +8,8 @@ from typing import Any, TextIO, cast
 
 from jaxformer.signals import tell_held
 
+_kept: list[Any] = []
+
 
 def open_closed_streams() -> None:
     """Open those that are closed. Else the next file that is opened has their number, and what is meant for them is written
@@ -17,8 +19,20 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode, encoding="utf-8"))
 
 
-def reopen_errors() -> None:
-    """Where code of the user's has closed that stream, its file is still open; else what is to be said would end in a crash."""
+@contextmanager
+def kept_streams() -> Iterator[None]:
+    """Inside, `restore_streams` gives back those of now."""
+    _kept[:] = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        _kept.clear()
+
+
+def restore_streams() -> None:
+    """Where code of the user's has put others in their place, or closed the one for errors: what is to be said goes there."""
+    if _kept:
+        sys.stdout, sys.stderr = _kept
     with suppress(OSError):
         if sys.stderr.closed:
             sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)

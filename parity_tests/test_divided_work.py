@@ -240,3 +240,32 @@ def test_gradients_that_come_back_to_more_arrays_than_torchs(stops):
     how = {"rules": RULES, "tier": "A", "checks": CHECKS}
     report = compare(theirs, ours, (x,), call_torch=torch_states_and_mean, call_jax=states_and_mean, **how)
     assert (report.status == "different") == stops, str(report)
+
+
+class TorchPairs(torch.nn.Module):
+    """As CLIP's: scores of pairs, turned too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(WIDTH, OUT)
+
+    def forward(self, x):
+        scores = torch.tanh(self.first(x))
+        return {"turned": scores.mT, "scores": scores}
+
+
+class Pairs(nnx.Module):
+    """Gives them once."""
+
+    def __init__(self):
+        self.first = nnx.Linear(WIDTH, OUT, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return jnp.tanh(self.first(x))
+
+
+def test_what_torch_gives_and_nothing_reads_is_none_of_jaxs():
+    x = np.random.default_rng(1).standard_normal((2, WIDTH)).astype(np.float32)
+    theirs, ours = excite(TorchPairs(), seed=1), jax.eval_shape(Pairs)
+    report = compare(theirs, ours, (x,), rules=RULES, call_torch=lambda m, x: m(x)["scores"], tier="A", checks=CHECKS)
+    assert report.status == "equal", str(report)

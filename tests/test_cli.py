@@ -354,9 +354,11 @@ def test_an_environment_in_which_jax_does_not_start(trained, monkeypatch, variab
     assert error.endswith("; change or unset it\n")
 
 
-def test_a_picture_needs_no_backend_of_the_environment(text_file, tmp_path, monkeypatch):
-    """As in a Jupyter shell, whose backend is not there."""
+def test_a_picture_needs_no_settings_of_its_user(text_file, tmp_path, monkeypatch):
+    """As of a Jupyter shell, whose backend is not there, and of one who writes with LaTeX elsewhere."""
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\n")
+    monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path / "matplotlibrc"))
     arguments = flags(data=text_file, out=tmp_path / "run", steps=1)
     code, said, error = outcome(sys.executable, "-m", "jaxformer", "train", "shakespeare", *arguments)
     assert (code, "loss.png" in said, "Traceback" in error) == (0, True, False), error

@@ -1,5 +1,6 @@
 """What is no file, no table, or read by nobody ends a command in one line of ours, never in another library's error."""
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from jaxformer.flags import run
 from jaxformer.folders.certificate import certificate_of
 from jaxformer.recipes.prepare import recipe_of
 from jaxformer.recipes.shakespeare import PRESETS, Shakespeare
+from jaxformer.streams import restore_streams
 from jaxformer.training.environment import differences
 from jaxformer.training.runs import RunFolder
 
@@ -91,6 +93,25 @@ def test_what_ends_a_command_is_told_whatever_its_message_does(error, monkeypatc
 
 def raise_(error):
     raise error
+
+
+@pytest.mark.parametrize("other", [None, io.StringIO()])
+def test_streams_that_the_users_code_has_put_in_their_place(other, monkeypatch, capfd):
+    """What is to be said goes where it always does."""
+    monkeypatch.setattr("sys.argv", ["command"])
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        monkeypatch.setattr(sys, name, os.fdopen(number, "w", 1, closefd=False))
+
+    def main(_):
+        sys.stdout = sys.stderr = other
+        restore_streams()
+        print("EQUAL")
+        sys.stdout = sys.stderr = other
+        raise InputError("no")
+
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert (stop.value.code, *capfd.readouterr()) == (2, "EQUAL\n", "no\n")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

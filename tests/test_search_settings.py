@@ -86,3 +86,11 @@ def test_a_bad_word_that_is_an_end_is_none(tmp_path):
 def test_without_the_file_those_of_config_json_count(tmp_path):
     said = told(tmp_path, {**PAIRS, "num_beams": 6, "d_model": 512}, None)
     assert said == "num_beams = 6 of its config.json: not read here, so texts may differ"
+
+
+def test_beside_the_file_those_of_config_json_count_no_more(tmp_path):
+    """As in transformers; ids do, which older files lack."""
+    (tmp_path / "config.json").write_text(json.dumps({**PAIRS, "forced_bos_token_id": 7, "pad_token_id": 5}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"no_repeat_ngram_size": None}))
+    found = read_ids(tmp_path)
+    assert (found.rules["forced"], found.pad) == ((), 5)

@@ -33,12 +33,15 @@ class Ids:
 
 
 def read_ids(folder: Path, chosen: Mapping[str, Any] = NONE_CHOSEN) -> Ids:
-    """What generation_config.json says, and config.json where that says nothing; a warning names settings that are not read.
+    """What generation_config.json says; of ids, config.json where that says nothing, and without such a file of settings too.
+    A warning names settings that are not read.
 
     `chosen` has what the command takes in place of a setting, None where its user said so.
     """
     config, settings = said_in(folder / CONFIG), said_in(folder / GENERATION)
-    found, place = config | settings, GENERATION if (folder / GENERATION).is_file() else CONFIG
+    place = GENERATION if (folder / GENERATION).is_file() else CONFIG
+    older = of_search(config) if place == GENERATION else {}
+    found = {name: value for name, value in config.items() if name not in older} | settings
     end = found.get("eos_token_id", [])
     ends = tuple(end) if isinstance(end, list) else (end,)
     try:

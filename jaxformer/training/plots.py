@@ -3,7 +3,8 @@
 Only the JAX side has runs: the twin has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,20 @@ def can_plot() -> bool:
     return find_spec("matplotlib") is not None
 
 
+@contextmanager
+def plain_style() -> Iterator[None]:
+    """Inside, pictures are as matplotlib makes them by itself: its user's settings may want LaTeX, which is not there."""
+    if not can_plot():
+        yield
+        return
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
+
+
+@plain_style()
 def plot_losses(run: RunFolder) -> None:
     """Write loss.png from the run's metrics."""
     if not can_plot() or not is_first():
@@ -38,6 +53,7 @@ def plot_losses(run: RunFolder) -> None:
     figure.savefig(run.path / "loss.png", dpi=120)
 
 
+@plain_style()
 def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
     """Write attention.png, a map for each layer and head of `M N T S` weights."""
     if not can_plot() or not is_first():
@@ -57,6 +73,7 @@ def plot_attention(run: RunFolder, weights: np.ndarray, source: Sequence[str], t
     figure.savefig(run.path / "attention.png", dpi=120)
 
 
+@plain_style()
 def plot_alignment(path: Path, weights: np.ndarray, source: Sequence[str], target: Sequence[str]) -> None:
     """Write one map of `T S` weights as a picture, tokens at both edges."""
     if not can_plot():

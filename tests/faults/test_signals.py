@@ -182,6 +182,17 @@ def test_a_terminal_that_goes_away_sends_several_and_ends_no_work_at_once(monkey
     assert capfd.readouterr().err == "SIGHUP: the run ends after this step, saved if it can be; once more ends it at once\n"
 
 
+def test_timeout_sends_one_to_the_process_and_one_to_its_group(tmp_path):
+    """Both are one."""
+    process = begun(EVALUATING, tmp_path / "run")
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert said.splitlines()[-1] == f"stopped at step 4, saved; continue with --resume --out {tmp_path / 'run'}"
+
+
 def test_a_library_leaves_signals_to_its_user():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     import jaxformer.cli.main

@@ -8,6 +8,7 @@ import tyro
 from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, Tier, TorchName
 from jaxformer.flags import parse
+from jaxformer.streams import restore_streams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ def main(arguments: list[str]) -> int:
 
     with no_exit("the model, or what calls it,"):
         reference = dump(model, flags.arrays(), flags.folder, call_torch=call_torch, tier=flags.tier)
+    restore_streams()
     contents = f"{len(reference.weights)} tensors, {len(reference.calls) - 1} calls of modules, tier {flags.tier}"
     print(f"{contents} · saved to {flags.folder}")
     print(f"next: jaxformer parity check {flags.folder} package.module:jax_model")

@@ -10,6 +10,7 @@ from jaxformer.cli.parity.names import call, load
 from jaxformer.compilation_cache import CacheFlag
 from jaxformer.errors import InputError
 from jaxformer.flags import is_verbose
+from jaxformer.streams import restore_streams
 from jaxformer.validation.fields import check_size
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class ReportFlags:
         """Save the report and print it, the verdict last; with -v, the traceback of what failed first. The exit code."""
         from jaxformer.parity.report.terminal import show
 
+        restore_streams()
         for path, write in ((self.json, report.to_json), (self.markdown, report.to_markdown), (self.html, report.to_html)):
             if path is not None:
                 try:

@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
+
+import numpy as np
 
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
@@ -117,8 +120,14 @@ def gives_more(traced: Traced, site: Site) -> bool:
     the others is then a part of torch's, and what is inside shows the whole."""
     if site not in traced.pairs:
         return False
-    theirs = [array for array in traced.reference.calls[traced.pairs[site]].output if array.dtype.kind == "f"]
+    theirs = floats_of(traced.reference.calls[traced.pairs[site]])
     return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
+
+
+def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
+    """The numbers of a call's floats, and the gradients that come back to them; those that nothing reads are empty."""
+    given = enumerate(zip_longest(record.output, record.output_gradients))
+    return [(i, gradient) for i, (array, gradient) in given if array is not None and array.size and array.dtype.kind == "f"]
 
 
 def returned(traced: Traced, site: Site, noise: float) -> Error | None:
@@ -126,9 +135,7 @@ def returned(traced: Traced, site: Site, noise: float) -> Error | None:
     if gives_more(traced, site):
         return None
     other, moved = traced.pairs[site], traced.reference.rounding.run
-    record = traced.reference.calls[other]
-    given = enumerate(zip(record.output_gradients, record.output, strict=False))
-    floats = [(i, gradient) for i, (gradient, array) in given if array.dtype.kind == "f"]
+    floats = floats_of(traced.reference.calls[other])
     orders, found = traced.isolated.orders, []
     for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
         if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:

@@ -16,7 +16,20 @@ from jaxformer.parity.numerics.crops import Part, parts_as_large
 def as_long_as_jaxs(theirs: Trace, ours: Mapping[Site, Sequence[np.ndarray]], pairs: Mapping[Site, Site]) -> Trace:
     """torch's calls, with the parts of their outputs that jax has."""
     back = {other: mine for mine, other in pairs.items() if other != CALL}
-    return {site: cropped(record, ours[back[site]]) if site in back else record for site, record in theirs.items()}
+    return {
+        site: cropped(without_unread(record, ours[back[site]]), ours[back[site]]) if site in back else record
+        for site, record in theirs.items()
+    }
+
+
+def without_unread(record: Record, ours: Sequence[np.ndarray]) -> Record:
+    """The same call; where jax gives fewer arrays, those of torch's that nothing reads are empty: they are none of jax's."""
+    back = record.output_gradients
+    read = [gradient is not None and bool(gradient.any()) for gradient in back]
+    if len(back) != len(record.output) or len(ours) >= len(back) or len(ours) > sum(read):
+        return record
+    kept = zip(record.output, read, strict=True)
+    return replace(record, output=tuple(array if is_read else array[:0].flatten() for array, is_read in kept))
 
 
 def cropped(record: Record, ours: Sequence[np.ndarray]) -> Record:
