@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.cli import runs
 from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import load_weights
 from jaxformer.data.tokenizers import Tokenizer
@@ -287,6 +288,7 @@ def test_the_tokenizer_of_another_run(folder, tmp_path, refusal):
     said = refusal(dispatch, ["translate", str(run), "Hund"])
     wrong = "is not the tokenizer that this run was trained with: its sha256 differs"
     assert said == f"{run}/tokenizer.json {wrong}; put it back, or remove it: --resume makes it again"
+    assert "damaged" in runs.judged(run)[0]
     (run / "tokenizer.json").unlink()
     said = refusal(dispatch, ["translate", str(run), "Hund"])
     assert said == f"{run}/tokenizer.json is missing; put it back, or --resume makes it again"

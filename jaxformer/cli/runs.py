@@ -58,6 +58,7 @@ def judged(path: Path) -> tuple[str, list[Line]]:
     """What is said of a run's or a model's files, and a run's metrics."""
     from jaxformer.folders.opened import check_saved  # imports jax
     from jaxformer.training.checkpoint import lost_lines
+    from jaxformer.training.trained import check_tokenizer
 
     run, lines = RunFolder(path), []
     if run.is_locked_alone:
@@ -70,6 +71,8 @@ def judged(path: Path) -> tuple[str, list[Line]]:
             trains, lines = "recipe" in run.config, run.metrics
             run.check_kept()
             run.manifest.check(WEIGHTS)
+            if "tokenizer_sha256" in run.config:
+                check_tokenizer(run)
             if trains:
                 run.check_states()
             if lost := lost_lines(run, max(kept_states(run.checkpoints), default=0)):

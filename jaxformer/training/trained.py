@@ -50,6 +50,12 @@ def describe(run: RunFolder) -> tuple[ModelConfig, Tokenizer | Task]:
 
 def load_tokenizer(run: RunFolder) -> Tokenizer:
     """The tokenizer of a run; CheckpointError where the file is not the one that the run began with."""
+    check_tokenizer(run)
+    return Tokenizer.load(run.tokenizer)
+
+
+def check_tokenizer(run: RunFolder) -> None:
+    """CheckpointError where it is missing, or another one."""
     try:
         found = hashlib.sha256(read_small(run.tokenizer)).hexdigest()
     except FileNotFoundError:
@@ -59,4 +65,3 @@ def load_tokenizer(run: RunFolder) -> Tokenizer:
     if found != run.config.get("tokenizer_sha256"):
         wrong = "is not the tokenizer that this run was trained with: its sha256 differs"
         raise CheckpointError(f"{run.tokenizer} {wrong}; put it back, or remove it: --resume makes it again")
-    return Tokenizer.load(run.tokenizer)
