@@ -11,8 +11,8 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_modules import replaced
+from jaxformer.parity.explain.alterations.of_operations import is_activation
 from jaxformer.parity.explain.alterations.operations import Operation, same
-from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, PLAIN_NAMES
 from jaxformer.parity.explain.alterations.other_ids import other_ids
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -73,11 +73,6 @@ def done_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site
 def moved_behind(rerun: Rerun, operation: Operation, i: int, later: dict[Site, Any]) -> Inside:
     """Inside, an operation gives its operand `i`, and a child what the operation makes of the child's output."""
     return together(operation.inside(lambda f, a, k, n: a[i]), rerun.given_outputs(later))
-
-
-def is_activation(operation: Operation) -> bool:
-    """Whether it is one."""
-    return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
 
 
 def left_out(rerun: Rerun) -> Iterator[Alteration]:

@@ -11,7 +11,7 @@ import torch
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.of_operations import instead
-from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, same
 from jaxformer.parity.explain.alterations.rerun import Rerun
 from jaxformer.parity.explain.alterations.weighing import named_arguments
 from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
@@ -53,7 +53,7 @@ def behind_softmax(operations: list[Operation]) -> Iterator[Alteration]:
         scores = next(iter(mask.args), None)
         if softmax.name != "softmax" or not isinstance(scores, torch.Tensor) or scores.shape != softmax.output.shape:
             continue
-        if not torch.equal(mask.output, softmax.args[0]) or not (hidden := (mask.output < LOW) & (scores > LOW)).any():
+        if not same(mask.output, softmax.args[0]) or not (hidden := (mask.output < LOW) & (scores > LOW)).any():
             continue
         altered = {mask.place: lambda f, a, k, n: a[0], softmax.place: partial(weights_without, hidden)}
         yield Alteration(f"computes {mask.source}", "sets weights to 0 behind the softmax", partial(Altered, altered))

@@ -280,6 +280,11 @@ def poolings(operation: Operation) -> Iterator[Alteration]:
             yield instead(operation, f"takes {says} of axis {axis}", lambda f, a, k, n, pool=pool, axis=axis: pool(a[0], axis))
 
 
+def is_activation(operation: Operation) -> bool:
+    """Whether it is one."""
+    return PLAIN_NAMES.get(operation.name, operation.name) in ACTIVATIONS
+
+
 def is_real(operation: Operation) -> bool:
     """Whether it gives one tensor of floats, and computes it."""
     x = operation.output

@@ -216,13 +216,13 @@ def kind_by_kind(rerun: Rerun) -> Alterations:
 
 def activations(operation: Operation) -> Alterations:
     """Another activation."""
-    return of_operations.others(operation) if of_children.is_activation(operation) else iter(())
+    return of_operations.others(operation) if of_operations.is_activation(operation) else iter(())
 
 
 def limits(rerun: Rerun) -> Alterations:
     """Of what activations give."""
     for operation in rerun.operations:
-        if of_children.is_activation(operation):
+        if of_operations.is_activation(operation):
             yield from of_operations.of_kinds(operation, (of_results.limits,))
 
 
