@@ -155,7 +155,7 @@ BUGS = {
     "sloped: slopes turned": "jax has slopes from the last head to the first",
     "sloped: weak": "jax has -7 for masked scores",
     "sloped: sink": "jax has a sink of 0 beside the keys",
-    "sloped: behind": "jax masks behind the softmax",
+    "sloped: behind": "jax sets weights to 0 behind the softmax",
     "sloped: merged unit by unit": "jax has the heads of what is gathered unit by unit",
 }
 

@@ -84,7 +84,7 @@ BUGS = {
     "roll": "jax rolls the other way round",
     "pixels": "jax reads the channels as height, width, channels",
     "zeros": "jax pads by zeros",
-    "symmetric": "jax shape a Hann window, symmetric",
+    "symmetric": "jax has hann, symmetric, for its window",
     "squared": "torch shape as it is; jax shape squared",
     "over one axis": "jax takes the mean of axis 2 and the largest along axis 3",
 }

@@ -68,6 +68,7 @@ def test_every_side_does_the_same_work(item, data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_the_compiled_side_too(data, tmp_path):
     item = next(item for item in ITEMS if key_of(item) == "train W2")
     prepared(item, tmp_path, data)

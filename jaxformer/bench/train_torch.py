@@ -114,9 +114,10 @@ class Compiled(Best):
         return torch.compile(self.model)
 
 
-def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = None, *, bias: Any = None) -> Any:
+def fused_extend(self: Any, x: Any, cache: Any, memory: Any = None, mask: Any = None, *, bias: Any = None, place: Any) -> Any:
     """The twin's attention by one function of torch's."""
-    q, k, v = (heads.transpose(1, 2) for heads in self.project(x, memory))
+    (*read, mask), cache = self._attended(x, cache, memory, mask, place)
+    q, k, v = (heads.transpose(1, 2) for heads in read)
     rate = self.dropout.p if self.training else 0.0
     y = merge_heads(scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate).transpose(1, 2))
     return (y if self.out is None else self.out(y)), cache

@@ -49,7 +49,7 @@ def test_processes_that_have_other_data_are_all_refused(tmp_path):
     other = tmp_path / "sitecustomize.py"
     other.write_text(
         "import sys\nif '--process=1' in sys.orig_argv:\n    from jaxformer.data import corpora\n    import jaxformer.recipes."
-        "shakespeare as recipe\n    recipe.read_corpus = lambda name: corpora.read_corpus(name) * 2\n"
+        "shakespeare as recipe\n    recipe.read_corpus = lambda *given: corpora.read_corpus(*given) * 2\n"
     )
     process = groups.start(tmp_path / "run", "--steps=20", path=tmp_path)
     said = process.communicate(timeout=200)[1]
