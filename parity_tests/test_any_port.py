@@ -186,7 +186,6 @@ EQUAL: dict[str, Any] = {
 
 SAID: dict[str, Any] = {
     "None": (lambda: (PARAMS, lambda p, x: None), "forward: call_jax gave a NoneType, not an array"),
-    "two arrays": (lambda: (PARAMS, lambda p, x: Named(port(p, x), x)), "forward: call_jax gave a Named of logits, cache, not"),
     "a number": (lambda: (PARAMS, lambda p, x: 3.0), "forward: call_jax gave a float, not an array"),
     "a batch dropped": (
         lambda: (PARAMS, lambda p, x: port(p, x).reshape(-1)),

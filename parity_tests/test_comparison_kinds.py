@@ -161,12 +161,12 @@ REFUSED = {
     ),
     "no array": (
         TorchNet,
-        {"call_torch": lambda model, x: {"logits": model(x), "loss": x}},
+        {"call_torch": lambda model, x: {"logits": model(x) is None, "loss": None}},
         "call_torch gave a dict of logits, loss, not an array; give call_torch=lambda model, *inputs: ... that picks one",
     ),
     "jax gives no array": (
         TorchNet,
-        {"call_jax": lambda params, x: (x, x + 1)},
+        {"call_jax": lambda params, x: (x.shape, "text")},
         "call_jax gave a tuple, not an array; give call_jax=lambda model, *inputs: ... that picks one",
     ),
     "no float64": (Refuses, {}, "torch in float64: RuntimeError: kernel not implemented for Double"),

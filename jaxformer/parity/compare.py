@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxformer.convert.rules import Family
 from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.capture.callbacks import untold
 from jaxformer.parity.capture.pytree_modules import open_modules
 from jaxformer.parity.capture.random_draws import torch_draws
@@ -22,7 +23,8 @@ from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
 from jaxformer.parity.probe.reach import never_passed
 from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.record.coverage import sensitivity
-from jaxformer.parity.record.reference import Call, Reference, Source, Tier, apply, only_array, run_torch
+from jaxformer.parity.record.outputs import Call, Outputs, shapes_in_jax, shapes_of
+from jaxformer.parity.record.reference import Reference, Source, Tier, apply, run_torch
 from jaxformer.parity.record.rounding_error import measure_rounding
 from jaxformer.parity.record.torch_state import TorchState, torch_state
 from jaxformer.parity.record.training_mode import InTraining
@@ -55,7 +57,8 @@ def compare(
     The JAX model is a Flax NNX module, a pytree of modules, as Equinox's are, or the parameters that `call_jax` gives to a
     Linen module or a plain function (see `tap`). `rules` say which tensors are the same; where none fits, those that hold the
     same values are (see `match`).
-    `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give one array each. Tier A decides in float64; B also judges
+    `call_torch(model, *tensors)` and `call_jax(model, *arrays)` give an array each, or several in a dict, a tuple or a
+    dataclass: those of one name are compared, else those of one shape, in their order. Tier A decides in float64; B also judges
     the output in float32, and C in bfloat16, by torch's own rounding error.
     With `mode="train"` both run in training mode: the same units are dropped, and running statistics are compared after the
     call, which `call_jax` gives behind the output, as Linen's `apply` with `mutable` does; an NNX module holds them.
@@ -70,21 +73,23 @@ def compare(
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
     check_choice("mode", mode, get_args(Mode))
-    call_torch, call_jax = only_array(call_torch), only_array(opened.given(call_jax))
+    given, in_training = opened.given(call_jax), mode == "train"
+    outputs = Outputs(lambda: shapes_in_jax(given, opened.tree, arrays, in_training=in_training))
+    call_torch, call_jax = outputs.of_torch(call_torch), outputs.of_jax(given, in_training=in_training)
     if training is not None:
         training = replace(training, jax_loss=opened.given(training.jax_loss))
     if generate is not None:
         generate = generate[0], opened.given(generate[1])
-    chosen = chosen_checks(checks, tier, in_training=mode == "train")
+    chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def record(rows: Any = ...) -> Reference:
-        return record_torch(
-            torch_model, tuple(array[rows] for array in arrays), call_torch, tier=tier, checks=checks, mode=mode
-        )
+        some = tuple(array[rows] for array in arrays)
+        reference = record_torch(torch_model, some, call_torch, tier=tier, checks=checks, mode=mode)
+        return replace(reference, outputs=outputs.names)
 
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
-        options = {"trains": training is not None, "in_training": mode == "train", "record_rows": record}
+        options = {"trains": training is not None, "in_training": in_training, "record_rows": record}
         comparison = Comparison(state, opened.tree, family, call_jax, record, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
@@ -96,7 +101,7 @@ def compare(
 
     later = [name for name, wanted in (("train", training), ("generate", generate)) if wanted is not None]
     report = collected(results(), tier, [*(check.name for check in chosen), *later])
-    return replace(report, not_covered=[*report.not_covered, *never_passed(torch_model, arrays)])
+    return replace(report, not_covered=[*report.not_covered, *outputs.left_out(), *never_passed(torch_model, arrays)])
 
 
 def record_torch(
@@ -145,7 +150,9 @@ def dump(
     """
     refuse_existing(folder := check_path("folder", folder))
     arrays = checked_torch(torch_model, inputs, call_torch)
-    reference = record_torch(torch_model, arrays, only_array(call_torch), tier=tier, checks=checks, mode=mode)
+    outputs = Outputs()
+    recorded = record_torch(torch_model, arrays, outputs.of_torch(call_torch), tier=tier, checks=checks, mode=mode)
+    reference = replace(recorded, outputs=outputs.names)
     save(reference, folder)
     return reference
 
@@ -161,10 +168,12 @@ def check(
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
     opened = open_modules(jax_model)
-    family, call_jax = checked_jax(opened.tree, rules, call_jax), only_array(opened.given(call_jax))
+    family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
     in_training = recorded.draws is not None
+    outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
+    call_jax = outputs.of_jax(opened.given(call_jax), in_training=in_training)
     chosen = chosen_checks(checks, tier, in_training=in_training)
 
     def results() -> Iterator[Result]:
@@ -174,7 +183,8 @@ def check(
         )
         yield from run_checks(comparison, chosen)
 
-    return collected(results(), tier, [check.name for check in chosen])
+    report = collected(results(), tier, [check.name for check in chosen])
+    return replace(report, not_covered=[*report.not_covered, *outputs.left_out()])
 
 
 def trained(torch_model: Any, candidate: Candidate, training: TrainingSpec) -> Iterator[Result]:

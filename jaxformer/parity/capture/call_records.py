@@ -42,6 +42,14 @@ def arrays_in(value: Any) -> list[Any]:
     return list(found.values())
 
 
+def named_arrays(value: Any, name: str = "") -> dict[str, Any]:
+    """The arrays of a result by where they stand in it: 'logits', 'states.0'; '' for one by itself."""
+    if is_array(value):
+        return {name: value}
+    inner = (named_arrays(item, f"{name}.{key}" if name else str(key)) for key, item in _items(value).items())
+    return {path: array for arrays in inner for path, array in arrays.items()}
+
+
 def names_in(value: Any) -> list[str]:
     """What the parts of a dict, a named tuple or a dataclass are called; none of anything else."""
     named = isinstance(value, Mapping) or is_dataclass(value)

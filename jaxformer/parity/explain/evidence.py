@@ -140,7 +140,8 @@ def reruns_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Ite
 def is_whole(traced: Traced, place: ArrayKey) -> bool:
     """Whether it is what the user's call gives, or the whole model does and the call hands on."""
     calls = traced.reference.calls
-    if place.site not in (CALL, Site("", 0)) or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
+    outputs = len(calls[CALL].output)
+    if place.site not in (CALL, Site("", 0)) or outputs > 1 or place._replace(site=CALL) != ArrayKey(CALL, "output", 0):
         return False
     return np.array_equal(calls[place.site].output[0], calls[CALL].output[0], equal_nan=True)
 

@@ -13,8 +13,8 @@ from jaxformer.parity.run.trace import Traced
 
 def resolved(traced: Traced, rows: list[Module]) -> list[Module]:
     """The table's rows, in which only differences that change a result are diverging."""
-    ours, theirs = traced.normal_run.outputs[CALL][0], traced.reference.output
-    if ours.shape != theirs.shape or any(over(row.propagated, "activation") for row in rows):
+    pairs = zip(traced.normal_run.outputs[CALL], traced.reference.calls[CALL].output, strict=True)
+    if any(ours.shape != theirs.shape for ours, theirs in pairs) or any(over(row.propagated, "activation") for row in rows):
         return with_other_shapes(traced, rows)
     if any(row.gradient is not None and over(row.gradient, "gradient") for row in rows) or wrong_gradients(traced)[1]:
         return rows

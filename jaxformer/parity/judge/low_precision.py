@@ -3,7 +3,7 @@
 R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output is off than torch's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import InputError, ParityError
+from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.capture.jax_hooks import run_once
 from jaxformer.parity.explain.explainers import attempt
 from jaxformer.parity.judge.comparison import Comparison, Result
@@ -19,6 +20,7 @@ from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
 from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, over, rounding_ratio
 from jaxformer.parity.numerics.products import jax_product
+from jaxformer.parity.record.outputs import apart, side_by_side
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.candidate import Candidate
@@ -48,16 +50,32 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
         raise InputError(f"torch's output in {name} was not dumped; {how}")
     if not np.isfinite(reference.output).any():
         raise InputError(NOTHING_FINITE)
-    torch, truth = reference.low_precision[name], reference.output
     with saying(f"jax in {name}"):
         found = outputs(reference, comparison.candidate)
     try:
-        used = max(check(f"output in {name}, {how}", output, torch, truth) for how, output in found.items())
+        used = max(
+            check(f"{what} in {name}, {how}", *sides)
+            for how, output in found.items()
+            for what, *sides in outputs_of(reference, name, output)
+        )
     except ParityError as error:
         return Result(Stage(name, "different", f"{error}{_why(name, comparison)}"))
-    ratios = ", ".join(f"{rounding_ratio(output, torch, truth):.2f} {how}" for how, output in found.items())
+    low = reference.low_precision[name]
+    ratios = ", ".join(f"{rounding_ratio(output, low, reference.output):.2f} {how}" for how, output in found.items())
     tokens = next_tokens(found[COMPILED], reference, name)
     return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}"))
+
+
+def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Of each array of an output in this type: what it is called, jax's, torch's and the true one. Among several, whole numbers
+    are left out: a choice between two near values, as argmax makes, may be the other one."""
+    low, truth = reference.low_precision[name], reference.calls[CALL].output
+    if host(ours).shape != low.shape:
+        yield "output", ours, low, reference.output
+        return
+    for label, *sides in zip(reference.outputs, apart(host(ours), truth), apart(low, truth), truth, strict=True):
+        if len(truth) == 1 or sides[-1].dtype.kind in "fc":
+            yield f"output {label}".strip(), *sides
 
 
 def _why(name: str, comparison: Comparison) -> str:
@@ -104,17 +122,18 @@ def in_bfloat16(reference: Reference, candidate: Candidate) -> dict[str, Any]:
 
 
 def _run(candidate: Candidate, model: Any, inputs: Any, compiler_options: dict[str, Any] | None = None) -> Any:
-    return run_once(candidate.call, model, *map(jnp.asarray, inputs), compiler_options=compiler_options)[0]
+    return side_by_side(run_once(candidate.call, model, *map(jnp.asarray, inputs), compiler_options=compiler_options)[0])
 
 
 def next_tokens(output: Any, reference: Reference, name: str) -> str:
     """How far the next token's distributions are apart, where the output is logits over the vocabulary of the ids."""
     rows = [weight.shape[0] for weight in reference.weights.values() if weight.ndim == 2]
     has_ids = any(array.dtype.kind in "iu" for array in reference.inputs)
-    if not rows or not has_ids or reference.output.ndim < 2 or reference.output.shape[-1] != max(rows):
-        return ""
-    ours, theirs = (divergence(reference.output, logits) for logits in (output, reference.low_precision[name]))
-    return f"; KL of the next token {ours:.1e}, torch's {theirs:.1e}"
+    for _, *both, truth in outputs_of(reference, name, output):
+        if rows and has_ids and truth.ndim > 1 and truth.shape[-1] == max(rows):
+            ours, theirs = (divergence(truth, logits) for logits in both)
+            return f"; KL of the next token {ours:.1e}, torch's {theirs:.1e}"
+    return ""
 
 
 def divergence(truth: Any, logits: Any) -> float:

@@ -18,14 +18,17 @@ def forward(comparison: Comparison) -> Result:
     """The output of the normal run, and the module where the first difference begins."""
     traced, rows = comparison.traced, comparison.rows
     output = next(row for row in rows if row.jax == CALL.path).propagated
-    (ours,), (theirs,) = traced.normal_run.outputs[CALL], traced.reference.calls[CALL].output
-    if ours.shape != theirs.shape:
-        says = f"the output is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
-        return Result(Stage("forward", "different", says))
-    if not np.isfinite(theirs).any():
+    reference = traced.reference
+    outputs = zip(reference.outputs, traced.normal_run.outputs[CALL], reference.calls[CALL].output, strict=True)
+    for name, ours, theirs in outputs:
+        if ours.shape != theirs.shape:
+            what = f"output {name}" if name else "the output"
+            says = f"{what} is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
+            return Result(Stage("forward", "different", says))
+    if not np.isfinite(reference.output).any():
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
-        said = (f"output relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
+        said = (f"{differing(traced)} relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
         return Result(Stage("forward", "different", "; ".join(filter(None, said))), inconclusive=closed(traced))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
@@ -34,6 +37,13 @@ def forward(comparison: Comparison) -> Result:
     says = f"relL2 {output.relative:.1e} (tolerance {TOLERANCES['activation'][0]:.0e}){note(relaxed)}"
     stage = Stage("forward", "equal", "; ".join((says, *traced.tables.says(), *untraced(traced))))
     return Result(stage, inconclusive=[*inconclusive(relaxed), *closed(traced)])
+
+
+def differing(traced: Traced) -> str:
+    """'output', or of several 'output logits, boxes': those that differ; all where none does."""
+    names = traced.reference.outputs
+    wrong = [names[i] for i, found in traced.errors_of(CALL).items() if over(found, "activation")]
+    return "output" if len(names) == 1 or not wrong else f"output {', '.join(wrong)}"
 
 
 def local(comparison: Comparison) -> Result:

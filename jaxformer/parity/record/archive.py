@@ -110,6 +110,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         **{kind: dict(getattr(reference, kind)) for kind in PLAIN},
         "not_covered": reference.not_covered,
         "frozen": sorted(reference.frozen),
+        "outputs": reference.outputs,
         **{kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING},
     }
 
@@ -149,6 +150,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         calls=calls,
         rounding=Rounding(*(_perturbed(manifest[kind]) for kind in ROUNDING)),
         frozen=frozenset(manifest["frozen"]),
+        outputs=tuple(manifest.get("outputs", ("",))),
         not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),
         **{kind: manifest[kind] for kind in PLAIN},
     )

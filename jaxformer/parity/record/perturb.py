@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import TOLERANCES, entry_groups, host, part
+from jaxformer.parity.record.outputs import side_by_side
 from jaxformer.parity.record.reference import REFUSALS
 
 MARGIN = 10.0
@@ -46,7 +47,7 @@ class Unperturbed:
         import torch
 
         with torch.no_grad(), widening():
-            return np.atleast_1d(host(self.call(self.model, *inputs)))
+            return np.atleast_1d(host(side_by_side(self.call(self.model, *inputs))))
 
     def changed_rows(self, inputs: list[Any], back: Callable[[np.ndarray], np.ndarray] | None = None) -> np.ndarray:
         """Which rows (axis 0) of `back(output)` differ; all of them where the model refuses the inputs."""
@@ -74,7 +75,7 @@ class Unperturbed:
         parameters = {name: p.requires_grad_() for name, p in self.model.named_parameters() if p.is_floating_point()}
         floats = {i: t.clone().requires_grad_() for i, t in enumerate(inputs) if t.is_floating_point()}
         with torch.enable_grad(), self.widening(), self.lookups(inputs) as looked:
-            output = self.call(self.model, *(floats.get(i, tensor) for i, tensor in enumerate(inputs)))
+            output = side_by_side(self.call(self.model, *(floats.get(i, tensor) for i, tensor in enumerate(inputs))))
         sources = [*parameters.values(), *floats.values(), *(found for _, found, _ in looked)]
         given = iter([None] * len(sources))
         try:

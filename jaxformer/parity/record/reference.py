@@ -6,27 +6,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any, Literal
 
 import numpy as np
 
-from jaxformer.errors import JaxformerError, ParityError, message_of, type_of
-from jaxformer.parity.capture.call_records import Record, Trace, arrays_in, is_array, names_in
+from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.parity.capture.call_records import Record, Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.capture.callbacks import fault_in_callback
 from jaxformer.parity.capture.draws import Draw
-from jaxformer.parity.capture.source_lines import definition_of, is_users, shown
+from jaxformer.parity.capture.source_lines import is_users, shown
 from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
+from jaxformer.parity.record.outputs import Call, several, side_by_side
 from jaxformer.parity.record.recorder import Recorder
 from jaxformer.parity.record.torch_state import thawed, torch_state
 
-Call = Callable[..., Any]
-"""call(module, *inputs) -> output"""
 Tier = Literal["A", "B", "C"]
 LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
 """In which types each tier judges the output, besides float64."""
@@ -94,7 +92,7 @@ class Reference:
     weights: Mapping[str, np.ndarray]
     """float32, by torch's names."""
     output: np.ndarray
-    """float64, on the same float32 weights and inputs."""
+    """float64, on the same float32 weights and inputs; several arrays are side by side."""
     cotangent: np.ndarray
     """Noise of the output's shape."""
     gradients: Mapping[str, np.ndarray]
@@ -108,6 +106,8 @@ class Reference:
     """Weights that torch does not train."""
     low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as the tier wants."""
+    outputs: tuple[str, ...] = ("",)
+    """What the arrays of the output are called in what torch's call gave; '' where it gave an array."""
     calls: Trace = field(default_factory=dict)
     """Every call of every module in float64, if it was recorded."""
     heads: Mapping[str, int] = field(default_factory=dict)
@@ -140,9 +140,10 @@ def run_torch(
 
     recorder = Recorder()
     with saying("torch in float64"):
-        output, cotangent, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
+        outputs, cotangents, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
-    calls = {**recorder.records(), CALL: Record((), (output,), (), (cotangent,))} if watch else {}
+    sent = tuple(each if array.dtype.kind == "f" else None for each, array in zip(cotangents, outputs, strict=True))
+    calls = {**recorder.records(), CALL: Record((), outputs, (), sent)} if watch else {}
     environment = {
         "torch": str(torch.__version__),
         "torch matmul precision": torch.get_float32_matmul_precision(),
@@ -152,8 +153,8 @@ def run_torch(
     return Reference(
         inputs=inputs,
         **vars(torch_state(module)),
-        output=output,
-        cotangent=cotangent,
+        output=side_by_side(outputs),
+        cotangent=side_by_side(cotangents),
         gradients=found,
         low_precision={name: _in_low_precision(module, inputs, call, name) for name in LOW_PRECISION[tier]},
         calls=calls,
@@ -169,15 +170,15 @@ def _in_low_precision(module: Any, inputs: tuple[np.ndarray, ...], call: Call, n
 
     typed = getattr(copy.deepcopy(module), METHODS[name])()
     with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-        output = call(typed, *tensors_of(inputs, getattr(torch, name)))
+        output = side_by_side(call(typed, *tensors_of(inputs, getattr(torch, name))))
         return host(output if output.is_complex() else output.float())
 
 
 def run_float64(
     module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, gradients: bool
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """One run of a copy of the module in float64: the output, its cotangent, and the gradients: zeros for what the
-    output does not depend on."""
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], dict[str, np.ndarray]]:
+    """One run of a copy of the module in float64: the arrays of the output, their cotangents, and the gradients: zeros for
+    what the output does not depend on."""
     import torch
 
     copied, tensors = thawed(copy.deepcopy(module).double()), tensors_of(inputs, torch.float64)
@@ -188,53 +189,31 @@ def run_float64(
         leaves = floats | {name: tensor for name, tensor in copied.named_parameters() if tensor.requires_grad}
         for tensor in floats.values():
             tensor.requires_grad_(gradients)
-        output = one_array(call(copied, *tensors), "call_torch", call)
-        cotangent = np.random.default_rng(0).standard_normal(output.shape)
+        outputs = several(call(copied, *tensors), "call_torch", call)
+        random = np.random.default_rng(0)
+        cotangents = tuple(random.standard_normal(output.shape) for output in outputs)
+        arrays = tuple(map(host, outputs))
         if not gradients:
-            return host(output), cotangent, {}
-        if output.is_complex():
+            return arrays, cotangents, {}
+        if any(output.is_complex() for output in outputs):
             raise ParityError(
                 "the output of call_torch is complex, and gradients are taken of real numbers; leave out the checks of "
                 "gradients, or give call_torch with torch.view_as_real and call_jax with the real and imaginary parts"
             )
-        if not output.requires_grad:
+        if not any(output.requires_grad for output in outputs):
             raise ParityError(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"
             )
-        total = (output * torch.from_numpy(cotangent)).sum()
+        total = sum((output * torch.from_numpy(each)).sum() for output, each in zip(outputs, cotangents, strict=True))
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return host(output), cotangent, dict(zip(leaves, map(host, found), strict=True))
+        return arrays, cotangents, dict(zip(leaves, map(host, found), strict=True))
 
 
 def _heads(module: Any) -> int | None:
     """Under any of the names that it goes by."""
     found = (getattr(module, name, None) for name in ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads"))
     return next((n for n in found if isinstance(n, int)), None)
-
-
-def only_array(call: Call) -> Call:
-    """The same call; where it gives one array in a dict, a tuple or a dataclass, it gives that."""
-
-    @wraps(call)
-    def picked(*given: Any) -> Any:
-        output = call(*given)
-        arrays = arrays_in(output)
-        return arrays[0] if len(arrays) == 1 else output
-
-    return picked
-
-
-def one_array(output: Any, name: str, call: Call) -> Any:
-    """The output of `call`; ParityError if it is not an array."""
-    if not is_array(output):
-        names = names_in(output)
-        among = f" of {', '.join(names)}" if names else ""
-        at = f" (at {place})" if (place := definition_of(call)) else ""
-        raise ParityError(
-            f"{name} gave {type_of(output)}{among}, not an array; give {name}=lambda model, *inputs: ... that picks one{at}"
-        )
-    return output
 
 
 def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:

@@ -80,8 +80,9 @@ def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bo
     """One perturbed run; `alone`: each holder given torch's own arrays."""
     rerun = _Rerun(reference.calls, holders(reference) if alone else ())
     with _perturbation(seed):
-        output, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
-    rerun.note(ArrayKey(CALL, "output", 0), output, reference.output)
+        outputs, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
+    for i, (array, recorded) in enumerate(zip(outputs, reference.calls[CALL].output, strict=True)):
+        rerun.note(ArrayKey(CALL, "output", i), array, recorded)
     for name, gradient in gradients.items():
         rerun.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
     return rerun.perturbed

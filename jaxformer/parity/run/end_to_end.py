@@ -16,7 +16,7 @@ from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.unopened import unopened
 from jaxformer.parity.capture.written_out import written_out
-from jaxformer.parity.record.reference import one_array
+from jaxformer.parity.record.outputs import several
 from jaxformer.parity.run.load_weights import joined, parted
 
 Arrays = list[np.ndarray]
@@ -43,17 +43,19 @@ class NormalRun:
     """Transformations inside of which calls are not seen, and their lines."""
 
 
-def _like(output: Any, cotangent: np.ndarray, call: Callable[..., Any]) -> Any:
-    """The cotangent as an array of jax's; ParityError where its output has another shape than torch's."""
+def _weighted(output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
+    """The sum of output * cotangent, 0 where there is none; ParityError where jax's output has another shape than torch's."""
+    if cotangent is None:
+        return jnp.zeros(())
     if output.shape != cotangent.shape:
         at = f" (at {place})" if (place := definition_of(call)) else ""
         hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
         raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
-    return jnp.asarray(cotangent, output.dtype)
+    return (output * jnp.asarray(cotangent, output.dtype)).sum().astype(float)
 
 
-def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangent: np.ndarray | None) -> NormalRun:
-    """call(model, *inputs), and with a cotangent the gradients of the sum of output * cotangent."""
+def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Sequence[Any] | None) -> NormalRun:
+    """call(model, *inputs), and with cotangents the gradients of the sum of output * cotangent."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
     weights, rest = parted(model)
     order: list[Site] = []
@@ -64,19 +66,19 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
         with watch_jax(model, probing), written_out(), jax_draws() as drawn, unopened() as used:
-            output = one_array(call(model, *arrays), "call_jax", call)
+            outputs = several(call(model, *arrays), "call_jax", call)
         noted.update(draws=drawn, unopened=used)
-        found = probing.found | {CALL: [output]}  # its gradient is the cotangent
+        found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
-        weight = 0.0 if cotangent is None else _like(output, cotangent, call)
-        return (output * weight).sum(), list(found.values())
+        weighted = [_weighted(*each, call) for each in zip(outputs, cotangents or (), strict=bool(cotangents))]
+        return sum(weighted, jnp.zeros(())), list(found.values())
 
-    def outputs(found: list[Any]) -> dict[Site, Arrays]:
+    def by_site(found: list[Any]) -> dict[Site, Arrays]:
         return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}
 
-    if cotangent is None:
+    if cotangents is None:
         (_, found), untraced = run_once(run, {}, weights, given)
-        return NormalRun(outputs(found), taps=taps, untraced=untraced, **noted)
+        return NormalRun(by_site(found), taps=taps, untraced=untraced, **noted)
     try:
         _, shapes = jax.eval_shape(run, {}, weights, given)
     except UNTRACEABLE:
@@ -84,7 +86,7 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     probes = {site: list(map(_zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
     ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
     return NormalRun(
-        outputs(found),
+        by_site(found),
         {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()},
         back[1],
         jax.tree.map(np.asarray, back[2]),

@@ -33,8 +33,10 @@ def fit(theirs: Sequence[np.ndarray], ours: Sequence[Any], *, any_kind: bool = F
 def plain_orders(
     ours: Mapping[Site, list[np.ndarray]], theirs: Trace, pairs: Mapping[Site, Site], valid: Mapping[Site, np.ndarray]
 ) -> dict[ArrayKey, Order]:
-    """The orders of torch's axes that are clear from what jax's calls give in the normal run, in torch's call order."""
-    found, back = {}, {other: mine for mine, other in pairs.items()}
+    """The orders of torch's axes that are clear from what jax's calls give in the normal run, in torch's call order. What the
+    user's calls give is as it is: nobody behind them turns it."""
+    found = {ArrayKey(CALL, "output", i): tuple(range(array.ndim)) for i, array in enumerate(theirs[CALL].output)}
+    back = {other: mine for mine, other in pairs.items()}
     for site in (back[other] for other in theirs if other in back and other != CALL):
         outputs = theirs[pairs[site]].output
         for array, number in zip(ours[site], fit(outputs, ours[site]), strict=True):

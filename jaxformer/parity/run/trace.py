@@ -144,9 +144,14 @@ class Traced:
         return {site: self.propagated(site) for site in self.pairs}
 
     def propagated(self, site: Site) -> Error | None:
-        """The largest error of what a call gives in the normal run; None where no array of it fits, or all are at open borders.
-        Orders of axes that are not known are searched for."""
-        other, valid, found = self.pairs[site], self.valid.get(site), []
+        """The largest error of what a call gives in the normal run; None where no array of it fits, or all are at open
+        borders."""
+        return max(self.errors_of(site).values(), key=lambda each: each.off("activation"), default=None)
+
+    def errors_of(self, site: Site) -> dict[int, Error]:
+        """Of each array that a call gives in the normal run, by its number. Orders of axes that are not known are searched
+        for."""
+        other, valid, found = self.pairs[site], self.valid.get(site), dict[int, Error]()
         for i, (j, t) in enumerate(zip(self.normal_run.outputs[site], self.reference.calls[other].output, strict=False)):
             place = ArrayKey(site, "output", i)
             order = order_of(t, j, self.isolated.orders.get(place), valid)
@@ -157,8 +162,8 @@ class Traced:
                 j, t = (np.where(to_jax_axes(valid, order, j.shape), side, 0) for side in (j, t))
             j = one_number(j, t, inside=site != CALL)
             rounding = self.reference.rounding.run.get(ArrayKey(other, "output", i), EXACT)
-            found.append(error(j, t, rounding=rounding))
-        return max(found, key=lambda each: each.off("activation"), default=None)
+            found[i] = error(j, t, rounding=rounding)
+        return found
 
     @cached_property
     def values(self) -> list[tuple[Error, Mismatch]]:
@@ -246,12 +251,12 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying(WHERE):
         model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
-        ours = propagate(model64, call, inputs, reference.cotangent if gradients else None)
+        ours = propagate(model64, call, inputs, reference.calls[CALL].output_gradients if gradients else None)
         stacks = numbered_stacks(site.path for site in ours.outputs)
         parameters = parameter_pairs(model, candidate.family, stacks)
         pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
-        isolated = Isolated([], [], None, {**orders, ArrayKey(CALL, "output", 0): tuple(range(reference.output.ndim))})
+        isolated = Isolated([], [], None, orders)
         isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)
         traced = Traced(
             reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws

@@ -24,6 +24,7 @@ from jaxformer.parity.match.statistics import pair_statistics, path_of
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
 from jaxformer.parity.numerics.metrics import TOLERANCES, distance
+from jaxformer.parity.record.outputs import state_behind
 from jaxformer.parity.record.reference import Call, Reference, saying
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.load_weights import float64_run, ready
@@ -37,7 +38,7 @@ DRAW = "(draw)"
 class InTraining:
     """A call of the JAX model in training mode; an NNX module is put in it, other models are told by the call itself.
 
-    The call gives an array, or, as Linen's `apply` with `mutable` does, the array and a tree of what has changed.
+    The call gives its output, or, as Linen's `apply` with `mutable` does, that and a tree of what has changed.
     """
 
     def __init__(self, call: Call, draws: DrawPairs | None = None, statistics: Mapping[str, str] | None = None):
@@ -56,20 +57,12 @@ class InTraining:
 
 
 def with_state(output: Any, model: PyTree) -> tuple[Any, dict[str, Any]]:
-    """What a call gives, and the model's leaves after it by name; none where the call does not tell them."""
+    """The output of a call, and the model's leaves after it by name; none where the call does not tell them."""
     before = named_leaves(model)
     if isinstance(model, nnx.Module):
         return output, before
-    if not (isinstance(output, tuple) and len(output) == 2):
-        return output, {}
-    given, updates = output
-    found: dict[str, Any] = {}
-    for path, leaf in named_leaves(updates).items():
-        names = [name for name in before if name == path or name.endswith(f".{path}")]
-        if len(names) == 1 and before[names[0]].shape == getattr(leaf, "shape", None):
-            found[names[0]] = leaf
-    arrays = arrays_in(given)
-    return (arrays[0], before | found) if found and len(arrays) == 1 else (output, {})
+    found = state_behind(output, model)
+    return (output[0], before | found) if found else (output, {})
 
 
 def with_training(candidate: Candidate, reference: Reference) -> Candidate:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxformer.parity.capture.host_draws import host_draws
 from jaxformer.parity.capture.jax_hooks import run_once
 from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
+from jaxformer.parity.record.outputs import side_by_side
 from jaxformer.parity.run.trace import Traced
 
 ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -24,7 +25,7 @@ def why_unsteady(traced: Traced) -> str:
 
         def fresh() -> Callable[..., Any]:
             """A function that JAX has not traced yet."""
-            return lambda model, *inputs: run.call(model, *inputs)
+            return lambda model, *inputs: side_by_side(run.call(model, *inputs))
 
         try:
             with host_draws(model, run.call) as places:

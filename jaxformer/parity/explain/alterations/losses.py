@@ -13,6 +13,7 @@ from jaxformer.parity.explain.alterations.of_operations import instead
 from jaxformer.parity.explain.alterations.operations import Listing, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun, running
 from jaxformer.parity.numerics.metrics import distance, host
+from jaxformer.parity.record.outputs import side_by_side
 
 NEAR = 1e-9
 """relL2 of gradients that count as the same."""
@@ -42,7 +43,7 @@ def gradients(rerun: Rerun, alteration: Alteration | None, names: list[str]) -> 
             parameters[name].requires_grad_()
         try:
             with alteration.inside() if alteration else nullcontext():
-                total = (rerun.run_model() * torch.as_tensor(rerun.cotangent)).sum()
+                total = (side_by_side(rerun.run_model()) * torch.as_tensor(rerun.cotangent)).sum()
             wanted = [parameters[name] for name in names]
             return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
         finally:

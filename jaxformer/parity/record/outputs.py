@@ -1,0 +1,211 @@
+"""What the user's two calls give: one array, or several, of which those that both give are compared."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxformer.errors import ParityError, type_of
+from jaxformer.parity.capture.call_records import is_array, named_arrays, names_in
+from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.report.summarize import say_names
+from jaxformer.pytree import named_leaves
+
+Call = Callable[..., Any]
+"""call(module, *inputs) -> output"""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of the arrays that a call gives, by where they stand: 'logits', 'states.0'; '' is what it gives by itself."""
+
+
+@dataclass
+class Outputs:
+    """Which arrays of torch's output and of JAX's are compared. Nothing is known before the calls run."""
+
+    shapes_in_jax: Callable[[], Shapes] = dict
+    """Those of JAX's call, for torch's to leave out what JAX does not give; none where they are not known before it runs."""
+    torch: Shapes = field(default_factory=dict)
+    """What torch's call gave; of a reference that was loaded, what was recorded."""
+    jax: Shapes = field(default_factory=dict)
+    pairs: Sequence[tuple[str, str]] = ()
+    """torch's and JAX's names of those that are compared."""
+    places: list[str] = field(default_factory=list)
+    """Where the user's calls begin."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """torch's."""
+        return tuple(theirs for theirs, _ in self.pairs) or tuple(self.torch)
+
+    def of_torch(self, call: Call) -> Call:
+        """The same call, which gives an array, or a tuple of those that are compared."""
+        self.places += filter(None, [definition_of(call)])
+
+        @wraps(call)
+        def chosen(*given: Any) -> Any:
+            if not (arrays := named_arrays(output := call(*given))):
+                return output
+            if not self.torch:
+                self.torch = shapes_of(arrays)
+                if len(arrays) > 1 and (ours := self.shapes_in_jax()):
+                    self._pair(ours)
+            return picked(arrays, self.names)
+
+        return chosen
+
+    def of_jax(self, call: Call, *, in_training: bool) -> Call:
+        """The same; in training mode it may give a state behind that."""
+        self.places += filter(None, [definition_of(call)])
+
+        @wraps(call)
+        def chosen(model: Any, *inputs: Any) -> Any:
+            output, state = parts_of(call(model, *inputs), model, in_training=in_training)
+            if not (arrays := named_arrays(output)):
+                return output
+            if not self.pairs:
+                self._pair(shapes_of(arrays))
+                if missing := [name for name in self.torch if name not in self.names]:
+                    raise self._unclear(f"jax has no {', '.join(missing)}")
+            found = picked(arrays, [ours for _, ours in self.pairs])
+            return found if state is None else (found, state)
+
+        return chosen
+
+    def _pair(self, ours: Shapes) -> None:
+        """ParityError where nothing in both outputs is known to be the same."""
+        self.jax, self.pairs = ours, pairs_of(self.torch, ours)
+        if not self.pairs:
+            raise self._unclear("which of them are the same is not clear")
+
+    def _unclear(self, why: str) -> ParityError:
+        """The error that names both sides' arrays."""
+        sides = (
+            ", ".join(f"{name} {list(shape)}".strip() for name, shape in known.items()) for known in (self.torch, self.jax)
+        )
+        at = f" (at {self.places[-1]})" if self.places else ""
+        torch, jax = sides
+        hint = "give call_torch and call_jax that give the same arrays, in dicts of the same names"
+        return ParityError(f"the output is {torch} in torch and {jax} in jax: {why}; {hint}{at}")
+
+    def left_out(self) -> list[str]:
+        """What one side alone gives, in words."""
+        kept = zip(*self.pairs, strict=True)
+        sides = zip(("torch", "jax"), (self.torch, self.jax), kept, ("jax", "torch"), strict=False)
+        return [
+            f"output {name} of {side}'s, which {other} does not give"
+            for side, known, compared, other in sides
+            for name in say_names([name for name in known if name not in compared], [*known])
+        ]
+
+
+def shapes_of(arrays: Mapping[str, Any]) -> Shapes:
+    """Of an output."""
+    return {name: tuple(array.shape) for name, array in arrays.items()}
+
+
+def parts_of(output: Any, model: Any, *, in_training: bool) -> tuple[Any, Any]:
+    """What a call gives: its output, and the state behind it; None where there is none."""
+    return output if in_training and state_behind(output, model) else (output, None)
+
+
+def state_behind(output: Any, model: Any) -> dict[str, Any]:
+    """The leaves of a model, by name, that its call gives anew behind its output, as Linen's `apply` with `mutable` does."""
+    if isinstance(model, nnx.Module) or not (isinstance(output, tuple) and len(output) == 2):
+        return {}
+    found, before = {}, named_leaves(model)
+    for path, leaf in named_leaves(output[1]).items():
+        names = [name for name in before if name == path or name.endswith(f".{path}")]
+        if len(names) == 1 and before[names[0]].shape == getattr(leaf, "shape", None):
+            found[names[0]] = leaf
+    return found
+
+
+def shapes_in_jax(call: Call, model: Any, inputs: Iterable[Any], *, in_training: bool) -> Shapes:
+    """Of what a call gives; none where it cannot be traced: its run will say why, or does without."""
+    noted: dict[str, tuple[int, ...]] = {}
+
+    def run(model: Any, *inputs: Any) -> None:
+        output, _ = parts_of(call(model, *inputs), model, in_training=in_training)
+        noted.update(shapes_of(named_arrays(output)))
+
+    try:
+        jax.eval_shape(run, model, *inputs)
+    except Exception:
+        return {}
+    return noted
+
+
+def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
+    """Which is which: those of one name; of the others those of one shape, in their order; and what is left in its order. Where
+    one side has more of a kind, none of that kind are: which ones is not clear."""
+    found = {name: name for name in theirs if name in ours}
+    left = [name for name in theirs if name not in found]
+    right = [name for name in ours if name not in found]
+    for shape in dict.fromkeys(theirs[name] for name in left):
+        alike = [[name for name in names if shapes[name] == shape] for names, shapes in ((left, theirs), (right, ours))]
+        found |= same_number(*alike)
+    rest = [name for name in left if name not in found], [name for name in right if name not in found.values()]
+    found |= same_number(*rest)
+    return [(name, found[name]) for name in theirs if name in found]
+
+
+def same_number(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
+    """In their order, where both have as many."""
+    return dict(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) else {}
+
+
+def picked(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The array of that name, or a tuple of several; one that stands there twice is copied, so that each has its gradient."""
+    found: dict[int, Any] = {}
+    for name in names:
+        if id(array := arrays[name]) in found:
+            array = array.clone() if hasattr(array, "detach") else array.copy()
+        found[id(array)] = array
+    return tuple(found.values()) if len(found) > 1 else next(iter(found.values()))
+
+
+def several(output: Any, name: str, call: Call) -> tuple[Any, ...]:
+    """The arrays of an output, one or more; ParityError if it is none."""
+    arrays = output if isinstance(output, tuple) else (output,)
+    if arrays and all(map(is_array, arrays)):
+        return arrays
+    names = names_in(output)
+    among = f" of {', '.join(names)}" if names else ""
+    at = f" (at {place})" if (place := definition_of(call)) else ""
+    raise ParityError(
+        f"{name} gave {type_of(output)}{among}, not an array; give {name}=lambda model, *inputs: ... that picks one{at}"
+    )
+
+
+def side_by_side(output: Any) -> Any:
+    """One array of an output: several with equally many rows row by row, others one after the other."""
+    if not isinstance(output, tuple):
+        return output
+    if len(output) == 1:
+        return output[0]
+    rows = {array.shape[0] if array.ndim else 0 for array in output}
+    by_row = len(rows) == 1 and 0 not in rows
+    parts = [array.reshape(*array.shape[:by_row], math.prod(array.shape[by_row:])) for array in output]
+    if hasattr(parts[0], "detach"):
+        import torch
+
+        return torch.cat(parts, -1)
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts, -1)
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.concatenate(parts, -1)
+
+
+def apart(joined: np.ndarray, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The several arrays again, in the shapes of `outputs`."""
+    if len(outputs) == 1:
+        return [joined]
+    by_row = joined.ndim - 1
+    sizes = [math.prod(array.shape[by_row:]) for array in outputs]
+    parts = np.split(joined, np.cumsum(sizes)[:-1], -1)
+    return [part.reshape(array.shape) for part, array in zip(parts, outputs, strict=True)]
