@@ -4,6 +4,7 @@ import torch
 
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
 from jaxformer.parity.explain.alterations.reruns import rerun_of
+from jaxformer.parity.explain.alterations.that_matter import those_that_may_be_why
 from jaxformer.parity.record.reference import run_torch
 from parity_tests.helpers import noise
 
@@ -22,7 +23,27 @@ class Torch(torch.nn.Module):
 def test_what_changes_nothing_is_left_out():
     reference = run_torch(Torch(), (noise(5, 7, seed=1),), watch=True, gradients=False)
     rerun = rerun_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
-    assert rerun.begin()
+    assert rerun.begins
     listed, left = ([each.name for each in those] for those in (rerun.listed, rerun.operations))
     assert {*listed} - {*left} == {"exp", "mean", "sqrt"}
     assert {"sin", "topk", "flip", "cos", "abs", "gt", "where", "mul", "layer_norm", "gather"} <= {*left}
+
+
+def test_what_the_equal_numbers_depend_on_is_not_why():
+    """jax has torch's first row: what is added behind it may be why, and no function of all rows."""
+
+    class Rows(torch.nn.Module):
+        def forward(self, x):
+            y = x.sin()
+            return y.cosh() + torch.cat([torch.zeros(1, 7), y[1:].exp()])
+
+    place, x = ArrayKey(CALL, "output", 0), noise(5, 7, seed=1)
+    reference = run_torch(Rows(), (x,), watch=True, gradients=False)
+    rerun = rerun_of(reference, CALL, place, frozenset(), reference.output)
+    assert rerun.begins
+    jax = reference.output.copy()
+    jax[1:] += 1.0
+    rerun.compared = {place: jax}
+    assert [each.name for each in those_that_may_be_why(rerun, rerun.operations)] == ["getitem", "exp"]
+    rerun.compared = {place: jax + 1.0}
+    assert those_that_may_be_why(rerun, rerun.operations) == []

@@ -36,7 +36,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
     explained other modules, and how many alterations were tried. It gives up where the effort is spent."""
     if says := explain_as_before(rerun, torch, jax, hints, effort):
         return says
-    if not np.isfinite(jax).any() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begins:
         return ""
     return noted(first_found(rerun, torch, jax, near_enough(torch, jax), hints, effort), hints)
 
@@ -44,7 +44,7 @@ def explain_altered(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dic
 def explain_as_before(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, hints: dict[Any, Any], effort: Effort) -> str:
     """What is said of an alteration that explained another module, if it explains this one."""
     known = hints.setdefault("alterations", {})
-    if not known or not np.isfinite(jax).any() or not rerun.begin():
+    if not known or not np.isfinite(jax).any() or not rerun.begins:
         return ""
     return noted(first_known(rerun, known, jax, near_enough(torch, jax), effort), hints)
 
@@ -148,7 +148,7 @@ def first_known(
 
 def explain_by_known(rerun: Rerun, torch: np.ndarray, jax: np.ndarray, found: Found, effort: Effort) -> str:
     """What is said of an alteration that explained another difference, if it explains this one."""
-    if not np.isfinite(jax).any() or not rerun.begin():
+    if not np.isfinite(jax).any() or not rerun.begins:
         return ""
     fits = first_known(rerun, {found[1:3]: found.number}, jax, near_enough(torch, jax), effort)
     return said(fits) if fits else ""

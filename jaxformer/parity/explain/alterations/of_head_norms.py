@@ -38,9 +38,19 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
         names = " and ".join(dict.fromkeys(starred(norm.name) for norm in norms))
         if len(norms) > 1:
             yield Alteration(f"{names} as they are", f"{names} left out", partial(left_out, norms))
+        for name, those in by_name(norms).items():
+            yield Alteration(f"{name} as it is", f"{name} left out", partial(left_out, those))
         yield from over_others(rerun, norms, names)
         for norm in norms:
             yield from of_others(rerun, norm)
+
+
+def by_name(norms: list[Norm]) -> dict[str, list[Norm]]:
+    """Those of one name in several layers, where there are others."""
+    found: dict[str, list[Norm]] = {}
+    for norm in norms:
+        found.setdefault(starred(norm.name), []).append(norm)
+    return {name: those for name, those in found.items() if 1 < len(those) < len(norms)}
 
 
 def left_out(norms: list[Norm]) -> Inside:
@@ -50,16 +60,23 @@ def left_out(norms: list[Norm]) -> Inside:
 
 def over_others(rerun: Rerun, norms: list[Norm], names: str) -> Iterator[Alteration]:
     """Over parts of what they normalise, as over each head of the whole width; or over two axes, as over all heads."""
-    if not all(same_numbers(formula(norm, WHOLE, norm.x), norm.y) for norm in norms):
+    if not all(is_over_the_last(norm) and same_numbers(formula(norm, WHOLE, norm.x), norm.y) for norm in norms):
         return
     said = f"{names} over {norms[0].x.shape[-1]} units"
-    widths = {run.output.shape[-1] for each in rerun.listed for run in each.runs if isinstance(run.output, torch.Tensor)}
+    outputs = (run.output for each in rerun.listed for run in each.runs)
+    widths = {x.shape[-1] for x in outputs if isinstance(x, torch.Tensor) and x.ndim}
     for width in sorted(widths):
         if all(1 < width < norm.x.shape[-1] and norm.x.shape[-1] % width == 0 for norm in norms):
             yield Alteration(said, f"over {width} units each, as of one head", partial(all_over, norms, Over(width)))
     for axis in (1, 2) if all(norm.x.ndim == 4 for norm in norms) else ():
         says = f"over its last axis and axis {axis} together, as of all heads"
         yield Alteration(said, says, partial(all_over, norms, Over(axes=(axis, -1))))
+
+
+def is_over_the_last(norm: Norm) -> bool:
+    """Whether its weight fits the last axis, as that of a norm of channels in front does not."""
+    weight = getattr(norm.made, "weight", None)
+    return weight is None or weight.shape == norm.x.shape[-1:]
 
 
 def all_over(norms: list[Norm], over: Over) -> Inside:

@@ -206,6 +206,8 @@ def windows(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "with one key fewer ahead, but in the first row", fewer | (keep & (torch.arange(rows) == 0)[:, None])
         yield "without its causal part", window(back, length)
     if not keys.all():
+        if rows == length:
+            yield "of padded queries too", keep & keys.mT
         yield "without its padding", ((apart <= back) & (apart >= -ahead)).expand_as(keep)
         yield "without its padding, but in rows without keys", window(back, ahead, torch.ones_like(keys))
         yield "with its padding inverted", window(back, ahead, ~keys)

@@ -13,6 +13,7 @@ from jaxformer.parity.capture.call_records import replaced as replaced_in
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
+from jaxformer.parity.explain.alterations.of_layers import starred
 from jaxformer.parity.explain.alterations.of_modules import held, replaced
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
@@ -20,6 +21,7 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 MOST_MODULES = 12
 """That may stand elsewhere."""
 MOST_LAYERS = 64
+LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
 ORDERS = {
     "its first array for its second": (0, 0),
     "its second array for its first": (1, 1),
@@ -39,25 +41,33 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
 
 
 def layers(rerun: Rerun) -> Iterator[Alteration]:
-    """Of lists of modules: another order, one left out, one several times."""
+    """Of lists of modules, the same of every layer at once: another order, one left out, one several times."""
+    found: dict[tuple[str, int], list[tuple[str, Any]]] = {}
     for name, module in rerun.module.named_modules():
-        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and 1 < len(module) <= MOST_LAYERS:
-            those, last = [*module], len(module) - 1
-            others = {"from the last to the first": those[::-1]}
-            others |= {"the first every time": those[:1] * len(those), "the last every time": those[-1:] * len(those)}
-            others |= {"without the first": those[1:], "without the last": those[:-1]}
-            others |= {f"{i} and {i + 1} exchanged": [*those[:i], those[i + 1], those[i], *those[i + 2 :]] for i in range(last)}
-            for says, one in (("first", those[0]), ("last", those[-1])):
-                if shapes_of(*those):
-                    said = f"{name} with weights of their own", f"{name} with those of the {says} every time"
-                    yield Alteration(*said, lambda those=those, one=one: with_weights(those, one))
-            for says, other in others.items():
-                modules = {str(i): each for i, each in enumerate(other)}
-                yield Alteration(
-                    f"{name} in their order",
-                    f"{name} {says}",
-                    lambda module=module, modules=modules: replaced(module, "_modules", modules),
-                )
+        if isinstance(module, LISTS) and 1 < len(module) <= MOST_LAYERS:
+            found.setdefault((starred(name), len(module)), []).append((name, [*module]))
+    for (name, length), several in found.items():
+        name, lists = several[0][0] if len(several) == 1 else name, [each for _, each in several]
+        for says, i in (("first", 0), ("last", -1)) if all(shapes_of(*each) for each in lists) else ():
+            said = f"{name} with weights of their own", f"{name} with those of the {says} every time"
+            yield Alteration(*said, lambda lists=lists, i=i: together(*(with_weights(each, each[i]) for each in lists)))
+        modules = [rerun.module.get_submodule(each) for each, _ in several]
+        for says, order in orders(length).items():
+            yield Alteration(f"{name} in their order", f"{name} {says}", partial(reordered, modules, order))
+
+
+def orders(n: int) -> dict[str, list[int]]:
+    """Of so many layers: which ones run."""
+    every = [*range(n)]
+    found = {"from the last to the first": every[::-1], "the first every time": [0] * n, "the last every time": [n - 1] * n}
+    found |= {"without the first": every[1:], "without the last": every[:-1]}
+    return found | {f"{i} and {i + 1} exchanged": [*every[:i], i + 1, i, *every[i + 2 :]] for i in every[:-1]}
+
+
+def reordered(lists: list[Any], order: list[int]) -> Inside:
+    """Inside, each list has these of its own."""
+    changed = ((each, {str(i): each[n] for i, n in enumerate(order)}) for each in lists)
+    return together(*(replaced(each, "_modules", modules) for each, modules in changed))
 
 
 def shapes_of(*layers: Any) -> bool:
@@ -115,7 +125,7 @@ def moved_together(torch_says: str, jax_says: str, every: list[Callable[[], Insi
 
 def moved(rerun: Rerun) -> Iterator[Alteration]:
     """A module that keeps a shape, as a norm, left out, before or behind another one, behind a sum, or on one of its parts."""
-    sums, those = sums_in(rerun), norms(rerun)
+    sums, those = sums_in(rerun), dict([*norms(rerun).items()][:MOST_MODULES])
     for name, module in those.items():  # elsewhere is nowhere, if that comes behind the array
         yield Alteration(f"{name} as it is", f"{name} left out", partial(replaced, module, "forward", its_input))
     for name, module in those.items():
@@ -129,10 +139,14 @@ def moved(rerun: Rerun) -> Iterator[Alteration]:
 
 
 def norms(rerun: Rerun) -> dict[str, Any]:
-    """Modules that keep a shape, by their names."""
-    every = {name: each for name, each in rerun.module.named_modules() if name and not [*each.children()]}
-    those = [(name, each) for name, each in every.items() if keeps_a_shape(each) and runs(rerun, full_path(rerun, name))]
-    return dict(those[:MOST_MODULES])
+    """Modules that keep a shape, by their names: of every layer, but not of another one of them, as one for each head."""
+    found: dict[str, Any] = {}
+    for name, each in rerun.module.named_modules():
+        inner = any(below(name, other) for other in found)
+        if name and not inner and keeps_a_shape(each) and runs(rerun, full_path(rerun, name)):
+            found[name] = each
+    kinds = [*dict.fromkeys(map(starred, found))][:MOST_MODULES]
+    return {name: each for name, each in found.items() if starred(name) in kinds}
 
 
 def runs(rerun: Rerun, path: str) -> bool:
@@ -163,7 +177,7 @@ def first_modules(rerun: Rerun, norms: set[str]) -> list[Any]:
 def keeps_a_shape(module: Any) -> bool:
     """Whether it is a norm, or another function with vectors alone."""
     own = [*module.parameters()]
-    return bool(own) and all(each.squeeze().ndim < 2 for each in own)
+    return bool(own) and all(each.squeeze().ndim < 2 for each in own) and not isinstance(module, LISTS)
 
 
 def are_alike(operation: Operation) -> bool:

@@ -10,6 +10,7 @@ import torch
 from jaxformer.parity.capture.module_paths import last
 from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
 from jaxformer.parity.explain.alterations.of_children import its_input, path_of
+from jaxformer.parity.explain.alterations.of_layers import starred
 from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.of_norms import NORMALIZED
 from jaxformer.parity.explain.alterations.of_places import norms
@@ -53,10 +54,19 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     found = [*turned(rerun)]
     for side, own in SIDES.items():
         those = [each for each in found if each.side == side]
-        for some in (those, *([each] for each in those if len(those) > 1)):
+        by_name: dict[str, list[Turned]] = {}
+        for each in those:
+            by_name.setdefault(starred(each.norm.name), []).append(each)
+        for some in (those, *(by_name.values() if len(by_name) > 1 else ())):
             if some:
-                names = " and ".join(dict.fromkeys(each.norm.name for each in some))
+                names = " and ".join(dict.fromkeys(name_of(each.norm, some) for each in some))
                 yield Alteration(f"{names} {own} the rotation", f"{side} it", partial(elsewhere, some))
+
+
+def name_of(norm: Norm, others: list[Turned]) -> str:
+    """Starred where there are several of that name."""
+    name = starred(norm.name)
+    return name if len({each.norm.name for each in others if starred(each.norm.name) == name}) > 1 else norm.name
 
 
 def of_its_input(rerun: Rerun) -> Iterator[Alteration]:

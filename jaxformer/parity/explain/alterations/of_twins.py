@@ -1,6 +1,7 @@
 """Modules of one kind and size that are taken for one another: a norm used twice, and its neighbour never."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -21,9 +22,14 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
             says = f"{name} in its place", f"{other} in the place of {name}"
             yield Alteration(*says, partial(replaced, module, "forward", its.forward))
         for (name, module), (other, its) in combinations(those, 2):
-            both = (module, its.forward), (its, module.forward)
-            says = f"{name} and {other} as they are", "the two exchanged"
-            yield Alteration(*says, lambda both=both: together(*(replaced(m, "forward", f) for m, f in both)))
+            yield Alteration(f"{name} and {other} as they are", "the two exchanged", partial(exchanged, module, its))
+
+
+@contextmanager
+def exchanged(module: Any, other: Any) -> Iterator[None]:
+    """Inside, each is called where the other one is: what it is given, and gives, is still its own."""
+    with together(replaced(module, "forward", other.forward), replaced(other, "forward", module.forward)):
+        yield
 
 
 def twins(module: Any) -> Iterator[list[tuple[str, Any]]]:

@@ -47,6 +47,7 @@ from jaxformer.parity.explain.alterations import (
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
 from jaxformer.parity.explain.alterations.operations import Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
+from jaxformer.parity.explain.alterations.that_matter import narrowed
 
 Alterations = Iterator[Alteration | Dial]
 Kind = tuple[Alterations, int]
@@ -120,7 +121,14 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
         *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
-    return (of_everywhere.alterations_of(rerun), 1), *named(rerun), (in_turns(*several), 1)
+    return (of_everywhere.alterations_of(rerun), 1), *named(rerun), *that_may_be_why(rerun), (in_turns(*several), 1)
+
+
+def that_may_be_why(rerun: Rerun) -> tuple[Kind, ...]:
+    """Where some of jax's numbers are torch's: of the operations on which these do not depend, settings first."""
+    if not (near := narrowed(rerun)).operations:
+        return ()
+    return (states(rerun), 1), (in_turns(kind_by_kind(near), *of_several(near), numbers(near)), 1)
 
 
 def named(rerun: Rerun) -> tuple[Kind, ...]:

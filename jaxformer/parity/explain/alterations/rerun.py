@@ -80,8 +80,9 @@ class Rerun:
     versions: dict[int, int] = field(default_factory=dict)
     """How often torch wrote to each of them, by its id."""
 
-    def begin(self) -> bool:
-        """Record what comes in and what the children give; False if torch's array does not come again."""
+    @cached_property
+    def begins(self) -> bool:
+        """What comes in and what the children give is recorded; False if torch's array does not come again."""
         with running():
             if self.owner != CALL:
                 self.arguments = self._arguments()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration
-from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, Place, same
 from jaxformer.parity.explain.alterations.rotary_tables import Tables, begins, is_rotation
 
 STEPS = {"one position later": 1, "one position earlier": -1}
@@ -26,20 +26,33 @@ class Use(NamedTuple):
         """As it is there."""
         return self.operation.runs[self.run].args[self.at]
 
+    @property
+    def other(self) -> Any:
+        """What it is multiplied by."""
+        return self.operation.runs[self.run].args[1 - self.at]
+
 
 def uses(operations: list[Operation]) -> Iterator[Alteration]:
-    """What is rotated, queries first and then keys or the other way round: each at other positions, or not at all."""
+    """What is rotated in each layer, queries first and then keys or the other way round: each at other positions, or not at
+    all."""
     found = products(operations)
-    half = len(found) // 2
-    if len(found) not in (2, 4):
+    each = 2 if len(found) > 1 and are_of_one(*found[:2]) else 1
+    if len(found) % (2 * each):
         return
-    for those in (found[:half], found[half:]):
+    for first in (0, each):
+        those = [pair for n in range(first, len(found), 2 * each) for pair in found[n : n + each]]
         operation = those[0][0].operation
         only = those[0][0].run if len(operation.runs) > 1 else None
         name = Operation(operation.place, operation.function, operation.runs, only).source
         for says, other in other_angles(those[0]).items():
             both = [(pair, other) for pair in those]
             yield Alteration(f"rotates in {name}", says, partial(at_uses, both))
+
+
+def are_of_one(one: tuple[Use, Use], other: tuple[Use, Use]) -> bool:
+    """Whether two pairs of products rotate the same array, each of them a half of it."""
+    given = [[use.other for use in pair] for pair in (one, other)]
+    return any(same(x, y) for x in given[0] for y in given[1])
 
 
 def products(operations: list[Operation]) -> list[tuple[Use, Use]]:

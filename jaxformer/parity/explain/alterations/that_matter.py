@@ -1,5 +1,6 @@
 """Which operations an array depends on: no change of another one can give jax's. So a search in much code is one in little."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,9 @@ import torch
 
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.rerun import Rerun
+
+EQUAL, FEWEST = 1e-12, 0.02
+"""How far numbers may be apart that are the same, of the largest one; and the least part of an array that tells something."""
 
 
 def those_that_matter(rerun: Rerun, operations: list[Operation]) -> list[Operation]:
@@ -16,6 +20,30 @@ def those_that_matter(rerun: Rerun, operations: list[Operation]) -> list[Operati
     pushed = [each for each in operations if is_pushed(each)]
     left = {each.place for each in pushed} - {each.place for each in among(rerun, pushed, array)}
     return [each for each in operations if each.place not in left]
+
+
+def narrowed(rerun: Rerun) -> Rerun:
+    """The same call, with those of its operations that may be why alone."""
+    other = copy.copy(rerun)
+    other.operations = those_that_may_be_why(rerun, rerun.operations)
+    return other
+
+
+def those_that_may_be_why(rerun: Rerun, operations: list[Operation]) -> list[Operation]:
+    """Where jax has some of torch's numbers, as at the first position, or in the rows without padding: those on which these do
+    not depend."""
+    jax, torch = rerun.compared.get(rerun.place), rerun.wanted
+    if jax is None or jax.shape != torch.shape or jax.dtype.kind != "f" or (array := rerun.array()) is None:
+        return []
+    equal = np.abs(jax - torch) <= EQUAL * np.abs(torch).max()
+    if not FEWEST <= equal.mean() <= 1 - FEWEST or array.shape != torch.shape:
+        return []
+
+    def is_left(operation: Operation) -> bool:
+        found = rerun.array(Altered({operation.place: push}))
+        return found is not None and found.shape == array.shape and bool((found == array)[equal].all())
+
+    return [each for each in operations if is_pushed(each) and is_left(each)]
 
 
 def among(rerun: Rerun, operations: list[Operation], array: np.ndarray, *, surely: bool = False) -> list[Operation]:
