@@ -46,16 +46,17 @@ def solved(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray, limit: floa
 
 
 def seeds_of(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> list[float]:
-    """From where the number is searched for; none where torch's leads nowhere."""
+    """From where the number is searched for; where torch's leads nowhere, from the whole ones beside it, if it is one."""
     if dial.seeds:
         return [*dial.seeds]
     other = run(2 * dial.start or 1.0)
     if other is not None and np.array_equal(other, torch):
         return []  # nothing reads it
-    seeds = [dial.start, *(dial.start * each for each in SEEDS)]
+    near = (dial.start - 1, dial.start + 1) if dial.start and dial.start == round(dial.start) else ()
+    seeds = [dial.start, *near, *(dial.start * each for each in SEEDS)]
     if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
         return [*seeds, linear]
-    return seeds if dial.sure else []
+    return seeds if dial.sure else [*near]
 
 
 def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:

@@ -90,4 +90,13 @@ def rolled(shifts: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: in
     return torch.roll(args[0], shifts, (axes,) if type(axes) is int else axes) if axes is not None else args[0].roll(shifts[0])
 
 
-KINDS = (reductions, rolls)
+def orders(operation: Operation) -> Iterator[Alteration]:
+    """A norm of order 1, or of the largest entry, where torch's is of order 2 without a word."""
+    name = {"norm": "p", "vector_norm": "ord"}.get(operation.name)
+    if name and operation.kwargs.get(name) in (None, "fro") and len(operation.args) == 1:
+        for says, order in (("1", 1), ("infinity", float("inf"))):
+            how = {name: order}
+            yield instead(operation, f"has a norm of order {says}", lambda f, a, k, n, how=how: f(*a, **(k | how)))
+
+
+KINDS = (reductions, rolls, orders)

@@ -1,7 +1,6 @@
 """What may be otherwise in what a module's children give: exchanged, or left out."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -9,10 +8,8 @@ import torch
 
 from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.module_paths import parent
-from jaxformer.parity.explain.alterations.altered import Alteration, Inside, together
+from jaxformer.parity.explain.alterations.altered import Alteration, together
 from jaxformer.parity.explain.alterations.of_modules import replaced
-from jaxformer.parity.explain.alterations.of_operations import is_activation
-from jaxformer.parity.explain.alterations.operations import Operation, same
 from jaxformer.parity.explain.alterations.other_ids import other_ids
 from jaxformer.parity.explain.alterations.rerun import Rerun
 
@@ -20,8 +17,8 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
     """Of the children that jax calls too, and of the others."""
     yield from left_out(rerun)
-    tensors = {site: it for site, it in rerun.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
-    names = {site: str(site).removeprefix(f"{rerun.owner.path}.") for site in tensors}
+    tensors = given_by(rerun)
+    names = {site: name_of(rerun, site) for site in tensors}
     for site, tensor in tensors.items():
         inputs = rerun.inputs.get(site)
         if inputs is not None and inputs.shape == tensor.shape:
@@ -40,8 +37,17 @@ def alterations_of(rerun: Rerun) -> Iterator[Alteration]:
                 said = f"{names[a]} as it is", f"{names[b]} in the place of {names[a]}"
                 yield Alteration(*said, lambda a=a, b=b: rerun.given_outputs({a: tensors[b]}))
     yield from backwards(rerun, tensors)
-    yield from done_later(rerun, tensors, names)
     yield from behind(rerun)
+
+
+def given_by(rerun: Rerun) -> dict[Site, torch.Tensor]:
+    """What children gave, where it is one array of real numbers."""
+    return {site: it for site, it in rerun.given.items() if isinstance(it, torch.Tensor) and it.is_floating_point()}
+
+
+def name_of(rerun: Rerun, site: Site) -> str:
+    """Of a child, in the call that runs again."""
+    return str(site).removeprefix(f"{rerun.owner.path}.")
 
 
 def backwards(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alteration]:
@@ -51,28 +57,6 @@ def backwards(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alter
     if along:
         says = "goes from the first position to the last", "from the last to the first"
         yield Alteration(*says, lambda: together(rerun.given_outputs(along), rerun.followed_by(lambda x: x.flip(1))))
-
-
-def done_later(rerun: Rerun, tensors: dict[Site, torch.Tensor], names: dict[Site, str]) -> Iterator[Alteration]:
-    """An activation, or a product with a gate, comes behind the child that goes on with it, and not before."""
-    for site, tensor in tensors.items():
-        for each in rerun.every_operation:
-            read = rerun.inputs.get(site)
-            for i, x in enumerate(each.args[:2]) if read is not None and same(each.output, read) else ():
-                gate = each.name == "mul" and isinstance(x, torch.Tensor) and x.shape == tensor.shape
-                if gate or (i == 0 and is_activation(each)):
-                    operands = [tensor if at == i else other for at, other in enumerate(each.args)]
-                    later = each.function(*operands, **each.kwargs)
-                    yield Alteration(
-                        f"computes {each.source}",
-                        f"does that behind {names[site]}",
-                        partial(moved_behind, rerun, each, i, {site: later}),
-                    )
-
-
-def moved_behind(rerun: Rerun, operation: Operation, i: int, later: dict[Site, Any]) -> Inside:
-    """Inside, an operation gives its operand `i`, and a child what the operation makes of the child's output."""
-    return together(operation.inside(lambda f, a, k, n: a[i]), rerun.given_outputs(later))
 
 
 def left_out(rerun: Rerun) -> Iterator[Alteration]:

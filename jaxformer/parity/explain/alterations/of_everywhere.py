@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxformer.parity.explain.alterations.altered import Alteration, Dial
+from jaxformer.parity.explain.alterations.of_axes import KINDS as AXES
+from jaxformer.parity.explain.alterations.of_axes import REDUCING
 from jaxformer.parity.explain.alterations.of_operations import arguments, of_kinds, others
 from jaxformer.parity.explain.alterations.operations import Altered, Operation
 from jaxformer.parity.explain.alterations.other_functions import ACTIVATIONS, NORMS, PLAIN_NAMES
@@ -11,10 +13,10 @@ from jaxformer.parity.explain.alterations.rerun import Rerun
 
 
 def alterations_of(rerun: Rerun) -> Iterator[Alteration | Dial]:
-    """Of activations and norms that stand in several places."""
+    """Of activations, norms and what is added up, where they stand in several places."""
     found: dict[str, list[Operation]] = {}
     for operation in rerun.operations:
-        if PLAIN_NAMES.get(operation.name, operation.name) in {*ACTIVATIONS, *NORMS}:
+        if PLAIN_NAMES.get(operation.name, operation.name) in {*ACTIVATIONS, *NORMS, *REDUCING}:
             found.setdefault(operation.name, []).append(operation)
     for name, those in found.items():
         if len(those) > 1:
@@ -44,7 +46,7 @@ def merged(several: list[Any]) -> Altered:
 
 def changes(operation: Operation) -> list[Alteration | Dial]:
     """Of one of them."""
-    return [*of_kinds(operation, (others, numbers_of))]
+    return [*of_kinds(operation, (others, *((arguments, *AXES) if operation.name in REDUCING else (numbers_of,))))]
 
 
 def numbers_of(operation: Operation) -> Iterator[Dial]:

@@ -139,10 +139,10 @@ def within(operation: Operation) -> Iterator[Alteration]:
                 yield instead(operation, f"mask {says}{more}", partial(under, m))
     elif operation.name == "softmax" and operation.output.ndim > 2 and operation.output.shape[-2] > 1:
         rows, keys = operation.output.shape[-2:]
-        hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril()
-        if rows == keys:
-            yield instead(operation, "mask causal", partial(without_keys, hidden))
-        elif rows == keys - 1:
+        for says, first in (("mask causal", 0), *((("mask causal, of the last queries", keys - rows),) if keys > rows else ())):
+            hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(first)
+            yield instead(operation, says, partial(without_keys, hidden))
+        if rows == keys - 1:
             yield instead(operation, "leaves out the last, as a sink is", partial(without_keys, torch.arange(keys) == rows))
 
 

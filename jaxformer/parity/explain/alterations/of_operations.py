@@ -224,6 +224,9 @@ def exchanged(operation: Operation) -> Iterator[Alteration]:
         yield instead(operation, "exchanges its halves", halves)
     if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
         yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
+        for order in [*itertools.permutations(range(len(operation.args[0])))][1:-1] if len(operation.args[0]) in (3, 4) else ():
+            says = f"has them in the order {', '.join(map(str, order))}"
+            yield instead(operation, says, lambda f, a, k, n, o=order: f([a[0][i] for i in o], *a[1:], **k))
         if len(operation.args[0]) == 2 and alike(*operation.args[0]):
             yield instead(operation, "has them in turns", lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
     if operation.name == "stack" and len(operation.args[0]) == 2 and operation.output.shape[-1] == 2:

@@ -128,6 +128,9 @@ def moved(rerun: Rerun) -> Iterator[Alteration]:
     sums, those = sums_in(rerun), dict([*norms(rerun).items()][:MOST_MODULES])
     for name, module in those.items():  # elsewhere is nowhere, if that comes behind the array
         yield Alteration(f"{name} as it is", f"{name} left out", partial(replaced, module, "forward", its_input))
+    for name, module in sorted(those.items(), key=lambda each: each[0].count(".")):  # the outermost first
+        for other, beside in neighbours(rerun, full_path(rerun, name)):
+            yield Alteration(f"{other} as it is", f"{name} behind {other} too", partial(behind_too, module, beside))
     for name, module in those.items():
         says = f"{name} where it is"
         for total in sums:
@@ -229,6 +232,14 @@ def behind(module: Any, other: Any) -> Iterator[None]:
     """Inside, a module is left out in its place, and comes behind another one."""
     forward, first = module.forward, other.forward
     with put_beside(module, other, lambda *args, **kwargs: forward(first(*args, **kwargs))):
+        yield
+
+
+@contextmanager
+def behind_too(module: Any, other: Any) -> Iterator[None]:
+    """Inside, a module comes behind another one too."""
+    forward, first = module.forward, other.forward
+    with replaced(other, "forward", lambda *args, **kwargs: forward(first(*args, **kwargs))):
         yield
 
 

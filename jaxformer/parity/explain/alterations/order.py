@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from jaxformer.parity.explain.alterations import (
     losses,
+    of_activations,
+    of_additions,
     of_attention,
     of_axes,
     of_biases,
@@ -99,12 +101,12 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
         (states(rerun), 1),
         *named(rerun),
         (of_layers.readings_of(rerun), 1),
-        (of_children.alterations_of(rerun), 2),
+        (itertools.chain(of_children.alterations_of(rerun), of_activations.alterations_of(rerun)), 2),
         (of_places.alterations_of(rerun), 2),
         (of_places.moved(rerun), 1),
         (of_everywhere.alterations_of(rerun), 1),
         (in_operations(rerun), 3),
-        (wiring(rerun), 1),
+        (itertools.chain(wiring(rerun), of_additions.alterations_of(rerun)), 1),
         (of_siblings.alterations_of(rerun), 2),
         (behind_operations(rerun), 3),
         (numbers(rerun), 1),
@@ -113,12 +115,13 @@ def one_by_one(rerun: Rerun) -> tuple[Kind, ...]:
 
 def turns(rerun: Rerun) -> tuple[Kind, ...]:
     """Where there is not."""
-    those = (of_children.alterations_of, wiring, of_places.alterations_of, of_siblings.alterations_of)
+    children = of_children.alterations_of, of_activations.alterations_of
+    those = (*children, wiring, of_places.alterations_of, of_siblings.alterations_of)
     plain, known = kind_by_kind(rerun), itertools.chain.from_iterable(until_refused(each(rerun)) for each in those)
     few = in_turns(*of_several(rerun))
     several = (
         *(plain, states(rerun), known, few, plain, few, plain, known, few, plain),
-        *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun)),
+        *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun), of_additions.alterations_of(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
     return (of_everywhere.alterations_of(rerun), 1), *named(rerun), *that_may_be_why(rerun), (in_turns(*several), 1)
