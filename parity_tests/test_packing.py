@@ -159,3 +159,46 @@ def test_ids_that_are_clipped_at_a_border():
     assert said([1, 3, 2, 3]) == "jax looks up ids +1 from torch's, 3 at most"
     assert said([0, 2, 0, 1]) == "jax looks up ids -1 from torch's, 0 at least"
     assert said([3, 0, 2, 1]) == ""
+
+
+class Attention(torch.nn.Module):
+    """Three projections, where a port makes one of them; queries have a part that is not turned."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (torch.nn.Linear(D, size) for size in (Q, K, K))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        k, v = (each.unflatten(-1, (2, 2)).repeat_interleave(2, 2).flatten(2) for each in (k, v))
+        q = torch.cat([q[..., :K].sin(), q[..., K:]], -1)
+        return x + (q @ k.mT).softmax(-1) @ v[..., :D]
+
+
+def attending(bug):
+    def call(p, x):
+        sizes = np.cumsum((Q, K))
+        weight, bias = (jnp.concatenate([p[f"{name}.{kind}"] for name in "qkv"]) for kind in ("weight", "bias"))
+        y = x @ weight.T + bias
+        q, k, v = in_groups(y) if bug == "packed" else jnp.split(y, sizes, -1)
+        k, v = (jnp.repeat(each.reshape(*each.shape[:2], 2, 2), 2, 2).reshape(*each.shape[:2], Q) for each in (k, v))
+        q = jnp.concatenate([jnp.sin(q[..., :K]), q[..., K:] * (bug != "dropped")], -1)
+        scores = jnp.exp(q @ k.mT)
+        return x + scores / scores.sum(-1, keepdims=True) @ v[..., :D]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("bug", "cause"),
+    [
+        ("", ""),
+        ("packed", "`self.q(x)` (test_packing.py:172) and the like; jax has them packed in 2 groups"),
+        ("dropped", "jax has 0 for part 2 of 2"),
+    ],
+)
+def test_one_product_for_three(bug, cause):
+    theirs = excite(Attention().eval(), seed=1)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    report = compare(theirs, params, (3 * X,), call_jax=attending(bug), checks=("local", "forward"), tier="A")
+    assert cause in report.verdict if cause else report.exit_code == 0, report

@@ -52,7 +52,7 @@ def seeds_of(run: Run, dial: Dial, torch: np.ndarray, jax: np.ndarray) -> list[f
     other = run(2 * dial.start or 1.0)
     if other is not None and np.array_equal(other, torch):
         return []  # nothing reads it
-    near = (dial.start - 1, dial.start + 1) if dial.start and dial.start == round(dial.start) else ()
+    near = (dial.start - 1, dial.start + 1) if dial.start and float(dial.start).is_integer() else ()
     seeds = [dial.start, *near, *(dial.start * each for each in SEEDS)]
     if (linear := by_first_step(run, dial.start, torch, jax)) is not None:
         return [*seeds, linear]

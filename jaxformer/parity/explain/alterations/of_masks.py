@@ -208,6 +208,7 @@ def windows(keep: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     if not keys.all():
         if rows == length:
             yield "of padded queries too", keep & keys.mT
+            yield "with its padding of queries for that of keys", window(back, ahead, keys.mT)
         yield "without its padding", ((apart <= back) & (apart >= -ahead)).expand_as(keep)
         yield "without its padding, but in rows without keys", window(back, ahead, torch.ones_like(keys))
         yield "with its padding inverted", window(back, ahead, ~keys)

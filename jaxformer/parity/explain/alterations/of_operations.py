@@ -222,21 +222,6 @@ def exchanged(operation: Operation) -> Iterator[Alteration]:
         axis = next(iter(operation.args[1:]), operation.kwargs.get("dim", -1))
         halves = partial(with_operand, 0, lambda x: torch.cat(x.chunk(2, axis)[::-1], axis))
         yield instead(operation, "exchanges its halves", halves)
-    if operation.name in ("cat", "concat") and isinstance(operation.args[0], (tuple, list)):
-        yield instead(operation, "has them in the other order", lambda f, a, k, n: f(a[0][::-1], *a[1:], **k))
-        for order in [*itertools.permutations(range(len(operation.args[0])))][1:-1] if len(operation.args[0]) in (3, 4) else ():
-            says = f"has them in the order {', '.join(map(str, order))}"
-            yield instead(operation, says, lambda f, a, k, n, o=order: f([a[0][i] for i in o], *a[1:], **k))
-        if len(operation.args[0]) == 2 and alike(*operation.args[0]):
-            yield instead(operation, "has them in turns", lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
-    if operation.name == "stack" and len(operation.args[0]) == 2 and operation.output.shape[-1] == 2:
-        says = "has one behind the other"
-        yield instead(operation, says, lambda f, a, k, n: torch.cat([*a[0]], -1).reshape(operation.output.shape))
-
-
-def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether both are of one shape, with several entries along their last axis."""
-    return one.shape == other.shape and one.ndim > 1 and one.shape[-1] > 1
 
 
 def operands(operation: Operation) -> Iterator[Alteration]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from jaxformer.parity.explain.alterations.altered import Alteration
-from jaxformer.parity.explain.alterations.operations import Altered, Operation
+from jaxformer.parity.explain.alterations.operations import Altered, Operation, same
 
 MOST_BLOCKS = 4
 MOST_GROUPS = 16
@@ -36,7 +36,7 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
         for order in [*itertools.permutations(range(len(packed.sizes)))][1:]:
             says = f"has its parts packed in the order {', '.join(map(str, order))}"
             yield Alteration(f"computes {packed.source}", says, partial(packed.inside, partial(in_order, packed, order)))
-    for packed in (*taken, *splits(operations)):
+    for packed in (*taken, *splits(operations), *products(operations)):
         most = math.gcd(*packed.sizes)
         for groups in [each for each in range(2, most + 1) if most % each == 0][:MOST_GROUPS]:
             says = f"has them packed in {groups} groups" if groups < max(packed.sizes) else "has one entry of each in turns"
@@ -105,6 +105,33 @@ def slices(operations: list[Operation]) -> Iterator[Packed]:
 def sliced_otherwise(those: list[Operation], cut: Cut) -> Altered:
     """Inside, slices take other entries."""
     return Altered({each.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, each in enumerate(those)})
+
+
+def products(operations: list[Operation]) -> Iterator[Packed]:
+    """Of one array with several weights, as those that make keys and values: a port may make them at once."""
+    several: list[list[Operation]] = []
+    for operation in (each for each in operations if each.name == "linear"):
+        alike = (
+            each for each in several if same(each[0].args[0], operation.args[0]) and len(each[0].runs) == len(operation.runs)
+        )
+        if (those := next(alike, None)) is None:
+            several.append(those := [])
+        those.append(operation)
+    for those in several:
+        for some in (those, those[-2:])[: len(those) - 1]:
+            if len(some) <= MOST_BLOCKS:
+                sizes = [each.output.shape[-1] for each in some]
+                yield Packed(f"{some[0].source} and the like", some[0].output.ndim - 1, sizes, partial(made_at_once, some))
+
+
+def made_at_once(those: list[Operation], cut: Cut) -> Altered:
+    """Inside, products are cut out of all of them otherwise."""
+
+    def part(i: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+        runs = [(each.function, each.runs[n]) for each in those]
+        return cut(torch.cat([made(args[0], *run.args[1:], **run.kwargs) for made, run in runs], -1))[i]
+
+    return Altered({each.place: partial(part, i) for i, each in enumerate(those)})
 
 
 def cut_of(x: torch.Tensor, part: Any) -> tuple[int, int] | None:

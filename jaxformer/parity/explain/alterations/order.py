@@ -19,6 +19,7 @@ from jaxformer.parity.explain.alterations import (
     of_everywhere,
     of_head_norms,
     of_ids,
+    of_joined,
     of_layers,
     of_layouts,
     of_loops,
@@ -80,7 +81,7 @@ SEVERAL = (
     of_discretisation.alterations_of,
 )
 """Kinds of changes of several operations."""
-AXES = (*of_axes.KINDS, *of_norms.KINDS, *of_pads.KINDS, *of_layouts.KINDS)
+AXES = (of_joined.alterations_of, *of_axes.KINDS, *of_norms.KINDS, *of_pads.KINDS, *of_layouts.KINDS)
 
 
 def kinds(rerun: Rerun, runs: float = math.inf) -> tuple[Kind, ...]:

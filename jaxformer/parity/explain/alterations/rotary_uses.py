@@ -37,7 +37,7 @@ def uses(operations: list[Operation]) -> Iterator[Alteration]:
     all."""
     found = products(operations)
     each = 2 if len(found) > 1 and are_of_one(*found[:2]) else 1
-    if len(found) % (2 * each):
+    if not found or len(found) % (2 * each):
         return
     for first in (0, each):
         those = [pair for n in range(first, len(found), 2 * each) for pair in found[n : n + each]]
