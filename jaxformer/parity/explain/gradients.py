@@ -22,7 +22,7 @@ def explain_gradient(difference: Difference) -> str:
         return f"{what} stops in jax (stop_gradient), and not in torch"
     factor, residual = factor_between(ours, theirs)
     if residual <= EXPLAINED < abs(factor - 1):
-        return f"jax's gradient is {factor:.9g} times torch's (residual {residual:.0e})"
+        return f"jax's {difference.what or 'gradient'} is {factor:.9g} times torch's (residual {residual:.0e})"
     return next(filter(None, (partly_stopped(ours, theirs, axis) for axis in range(ours.ndim))), "") or one_row(ours, theirs)
 
 

@@ -161,7 +161,8 @@ def hidden_by(base: Unperturbed, i: int, not_covered: np.ndarray) -> tuple[np.nd
     for j, tensor in enumerate(base.inputs):
         values = host(tensor)
         if j != i and not tensor.is_floating_point() and grid(tensor)[0] == len(not_covered) and len(np.unique(values)) == 2:
-            marked = (values != values.min()).reshape(len(not_covered), -1, values.shape[-1])
+            last = values.shape[-1] if values.ndim > 1 else 1
+            marked = (values != values.min()).reshape(len(not_covered), -1, last)
             for hidden in (~marked.any(1), marked.all(1)):
                 if hidden.shape == not_covered.shape and hidden.any() and not (hidden & ~not_covered).any():
                     return hidden, f"input {j}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from jaxformer.parity.capture.call_sites import Site
@@ -33,7 +34,8 @@ def done_later(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alte
                     operands = [tensor if at == i else other for at, other in enumerate(each.args)]
                     later = each.function(*operands, **each.kwargs)
                     says = f"does that behind {name_of(rerun, site)}"
-                    yield moved(rerun, each, i, says, {site: later})
+                    if matters(rerun, {site: later}):
+                        yield moved(rerun, each, i, says, {site: later})
 
 
 def done_earlier(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Alteration]:
@@ -44,6 +46,12 @@ def done_earlier(rerun: Rerun, tensors: dict[Site, torch.Tensor]) -> Iterator[Al
                 if other != site and same(x, rerun.inputs.get(site)):
                     earlier = each.function(x, *each.args[1:], **each.kwargs)
                     yield moved(rerun, each, 0, f"does that before {name_of(rerun, site)}", {other: earlier})
+
+
+def matters(rerun: Rerun, others: dict[Site, Any]) -> bool:
+    """Whether the array depends on what these children give: another one may be given the same."""
+    found = rerun.array(rerun.given_outputs(others))
+    return found is None or not np.array_equal(found, rerun.wanted)
 
 
 def moved(rerun: Rerun, operation: Operation, i: int, says: str, others: dict[Site, Any]) -> Alteration:

@@ -46,6 +46,8 @@ USUAL_SIZES = tuple(2**n for n in range(1, 11))
 """Of windows, buckets and the like, which a port may hold as constants."""
 MOST_READINGS = 24
 """Of tensors in one module; a larger one is told by its operations."""
+NAMES = ("gelu", "silu", "swish", "relu", "mish", "sigmoid", "tanh", "activation")
+"""Of activations that somebody wrote."""
 MOST_ALIKE = 3
 """Matrices of one shape."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
@@ -68,10 +70,10 @@ def settings(module: Any, name: str, read: Container[tuple[int, str]], first: di
 
 
 def is_activation(module: Any) -> bool:
-    """Whether a module is a function of one tensor, without parameters."""
-    kind = type(module)
+    """Whether a module is a function of one tensor, without anything inside: one of a library, or by its name."""
+    kind, inner = type(module), [*module.parameters(), *module.buffers(), *module.children()]
     known = kind.__module__.endswith(("nn.modules.activation", "transformers.activations")) and "Attention" not in kind.__name__
-    return known and not list(module.parameters())
+    return not inner and (known or any(name in kind.__name__.lower() for name in NAMES))
 
 
 def of_attribute(owner: Any, attribute: str, value: Any, name: str) -> Iterator[Alteration | Dial]:

@@ -1,6 +1,7 @@
 """What may be otherwise in what an operation reads: another array, a multiple of it, a number on it; one number of a line."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,6 +20,8 @@ from jaxformer.parity.explain.alterations.operations import Altered, Operation, 
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""
+BASES = (10000.0, 1000.0, 100000.0, 500000.0, 1000000.0, 100.0)
+"""Of waves of positions and of steps."""
 DIVIDED, ROOTED = ("div", "truediv"), ("sqrt", "rsqrt", "log", "reciprocal")
 GATING = ("sigmoid", "tanh", "softplus", "exp")
 ORDINALS = ("first", "second", "third")
@@ -30,6 +33,7 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration | Dial]:
     """The plain ones first; `numbers` not yet, of which some are those of what was computed before."""
     once = [each for each in operations if len(each.runs) == 1]
     yield from literals(operations)
+    yield from logarithms(operations)
     inside = [each for each in once if is_inside(each.place)]
     yield from others_read([each for each in once if each not in inside])
     yield from others_read(inside)
@@ -53,6 +57,17 @@ def literals(operations: list[Operation]) -> Iterator[Dial]:
         if len({operation.place for operation, _ in those}) > 1:
             says = f"with {{}} for {value:g} there, each time"
             yield Dial(f"computes {those[-1][0].source}", says, value, partial(with_literal, those), sure=True)
+
+
+def logarithms(operations: list[Operation]) -> Iterator[Alteration]:
+    """A number that is the logarithm of a base, as in `exp(-log(10000) i / n)`: that of another base."""
+    for operation, at, value in numbers_in(operations):
+        base = next((each for each in BASES if math.isclose(abs(value), math.log(each))), None)
+        for other in BASES if base else ():
+            if other != base:
+                number = math.copysign(math.log(other), value)
+                says = f"with the logarithm of {other:g} for that of {base:g}"
+                yield Alteration(f"computes {operation.source}", says, partial(operation.inside, with_argument(at, number)))
 
 
 def with_literal(those: list[tuple[Operation, int]], number: float) -> Altered:

@@ -12,7 +12,8 @@ import torch
 from jaxformer.parity.explain.alterations.altered import Alteration
 from jaxformer.parity.explain.alterations.operations import Altered, Operation, same
 
-MOST_BLOCKS = 4
+MOST_BLOCKS, MOST_PARTS = 4, 9
+"""Parts of which each order is tried, and which may be packed in groups."""
 MOST_GROUPS = 16
 """Numbers of groups that are tried: of heads, most often."""
 SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")
@@ -33,9 +34,10 @@ def alterations_of(operations: list[Operation]) -> Iterator[Alteration]:
     """Slices in another order; parts in groups."""
     taken = [*slices(operations)]
     for packed in (*taken, *alike(taken)):
-        for order in [*itertools.permutations(range(len(packed.sizes)))][1:]:
+        for order in [*itertools.permutations(range(len(packed.sizes)))][1:] if len(packed.sizes) <= MOST_BLOCKS else ():
             says = f"has its parts packed in the order {', '.join(map(str, order))}"
             yield Alteration(f"computes {packed.source}", says, partial(packed.inside, partial(in_order, packed, order)))
+    yield from picks(operations)
     for packed in (*taken, *splits(operations), *products(operations)):
         most = math.gcd(*packed.sizes)
         for groups in [each for each in range(2, most + 1) if most % each == 0][:MOST_GROUPS]:
@@ -75,8 +77,46 @@ def splits(operations: list[Operation]) -> Iterator[Packed]:
     for operation in operations:
         if operation.name in SPLITS and isinstance(x := operation.args[0], torch.Tensor):
             sizes, axis = zip(*(cut_of(x, part) or (0, 0) for part in operation.output), strict=True)
-            if len({*axis}) == 1 and len(sizes) <= MOST_BLOCKS and all(sizes):
+            if len({*axis}) == 1 and len(sizes) <= MOST_PARTS and all(sizes):
                 yield Packed(operation.source, axis[0], [*sizes], partial(split_otherwise, operation))
+
+
+def picks(operations: list[Operation]) -> Iterator[Alteration]:
+    """Of an axis of few entries each of which is taken by itself, as `x[..., 0, :]` of queries, keys and values: in another
+    order, or as if each came as one block."""
+    several: list[list[Operation]] = []
+    for operation in operations:
+        x, y = next(iter(operation.args), None), operation.output
+        if operation.name in ("getitem", "select") and isinstance(x, torch.Tensor) and y.ndim == x.ndim - 1 and y.ndim > 2:
+            those = next((each for each in several if torch.equal(each[0].args[0], x)), None)
+            several += [those := []] if those is None else []
+            those.append(operation)
+    for those in several:
+        x, parts = those[0].args[0], [each.output for each in those]
+        for axis in (axis for axis in range(1, x.ndim) if 1 < len(parts) == x.shape[axis] <= MOST_BLOCKS):
+            if torch.equal(torch.stack(parts, axis), x):
+                said = f"computes {those[0].source} and the like"
+                for order in [*itertools.permutations(range(len(parts)))][1:]:
+                    says = f"takes them in the order {', '.join(map(str, order))}"
+                    yield Alteration(said, says, partial(picked, those, partial(in_another_order, axis, order)))
+                if axis > 1:
+                    yield Alteration(said, "has each in one block", partial(picked, those, partial(in_blocks, axis)))
+
+
+def in_another_order(axis: int, order: tuple[int, ...], x: torch.Tensor) -> list[torch.Tensor]:
+    """Along that axis."""
+    return [x.select(axis, i) for i in order]
+
+
+def in_blocks(axis: int, x: torch.Tensor) -> list[torch.Tensor]:
+    """As if the axis came before the one in front of it."""
+    many, before = x.shape[axis], x.shape[axis - 1]
+    return [*x.flatten(axis - 1, axis).unflatten(axis - 1, (many, before)).unbind(axis - 1)]
+
+
+def picked(those: list[Operation], cut: Cut) -> Altered:
+    """Inside, each takes another part."""
+    return Altered({each.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, each in enumerate(those)})
 
 
 def split_otherwise(operation: Operation, cut: Cut) -> Altered:
@@ -97,7 +137,7 @@ def slices(operations: list[Operation]) -> Iterator[Packed]:
     for those in several:
         x, parts = those[0].args[0], [each.output for each in those]
         sizes, axes = zip(*(cut_of(x, part) or (0, 0) for part in parts), strict=True)
-        fit = 1 < len(those) <= MOST_BLOCKS and len({*axes}) == 1 and sum(sizes) == x.shape[axes[0]]
+        fit = 1 < len(those) <= MOST_PARTS and len({*axes}) == 1 and sum(sizes) == x.shape[axes[0]]
         if fit and torch.equal(torch.cat(parts, axes[0]), x):
             yield Packed(f"{those[0].source} and the like", axes[0], [*sizes], partial(sliced_otherwise, those))
 

@@ -125,14 +125,17 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
         *(of_layers.readings_of(rerun), limits(rerun), of_places.moved(rerun), of_additions.alterations_of(rerun)),
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
-    return (of_everywhere.alterations_of(rerun), 1), *named(rerun), *that_may_be_why(rerun), (in_turns(*several), 1)
+    switches = (each for each in until_refused(states(rerun)) if isinstance(each, Alteration))
+    first = (of_everywhere.alterations_of(rerun), 1), *named(rerun), (switches, 1), *that_may_be_why(rerun)
+    return *first, (of_tables.alterations_of(rerun), 1), (in_turns(*several), 1)
 
 
 def that_may_be_why(rerun: Rerun) -> tuple[Kind, ...]:
-    """Where some of jax's numbers are torch's: of the operations on which these do not depend, settings first."""
+    """Where some of jax's numbers are torch's: of the operations on which these do not depend, settings and tables first."""
     if not (near := narrowed(rerun)).operations:
         return ()
-    return (states(rerun), 1), (in_turns(kind_by_kind(near), *of_several(near), numbers(near)), 1)
+    tables = of_tables.alterations_of(near)
+    return (states(rerun), 1), (tables, 1), (in_turns(kind_by_kind(near), *of_several(near), numbers(near)), 1)
 
 
 def named(rerun: Rerun) -> tuple[Kind, ...]:
