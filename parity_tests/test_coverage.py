@@ -341,3 +341,15 @@ def test_a_huge_mask_hides_no_influence(out_of_reach):
     """What is added to -1e9 shows; beside the larger ones it is lost in rounding."""
     found = sensitivity(excite(Suppressing(out_of_reach).eval(), seed=0), (noise(3, 5, 4, seed=1),))
     assert found == ([] if out_of_reach == -1e9 else ["head.weight: rows 0-1 of 7", "head.bias: 0-1 of 7"])
+
+
+def test_inputs_of_one_axis():
+    """Nodes of two graphs, of which some are hidden."""
+
+    class Pooled(torch.nn.Linear):
+        def forward(self, x, graph, seen):
+            return torch.zeros(2, D, dtype=x.dtype).index_add(0, graph, super().forward(x) * seen[:, None])
+
+    graph, seen = np.array([0, 1, 1, 0, 0]), np.array([True, True, False, True, True])
+    found = sensitivity(excite(Pooled(D, D), seed=0), (noise(5, D, seed=1), graph, seen))
+    assert found == ["input 0: row 2", "input 1: 1 positions masked by input 2"]

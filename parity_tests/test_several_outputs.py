@@ -147,6 +147,67 @@ def test_which_is_which_must_be_clear(theirs):
     assert "(at parity_tests/test_several_outputs.py:" in report.verdict
 
 
+def test_other_names_in_two_dicts_have_no_order():
+    def named(one, other):
+        return lambda model, x: {one: model(x), other: 2 * model(x)}
+
+    theirs = torch.nn.Linear(D, H).eval()
+    params = {"weight": jnp.asarray(theirs.weight.detach().numpy()), "bias": jnp.asarray(theirs.bias.detach().numpy())}
+
+    def verdict(ours):
+        def call(p, x):
+            return ours(lambda x: x @ p["weight"].T + p["bias"], x)
+
+        return compare(theirs, params, (X,), call_torch=named("b", "a"), call_jax=call, tier="A").verdict
+
+    assert "which of them are the same is not clear" in verdict(named("c", "d"))
+    assert verdict(named("c", "a")).startswith("EQUAL")
+    assert verdict(lambda model, x: (model(x), 2 * model(x))).startswith("EQUAL")
+
+
+def test_what_is_sent_back_may_be_added_up_elsewhere():
+    """torch's part gives an array and a view of it; a port makes the view outside."""
+
+    class Part(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(D, H)
+
+        def forward(self, x):
+            y = self.inner(x).tanh()
+            return y, y.flatten(1)
+
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = Part()
+
+        def forward(self, x):
+            y, flat = self.part(x)
+            return {"y": y, "flat": flat}
+
+    class OursPart(nnx.Module):
+        def __init__(self):
+            self.inner = nnx.Linear(D, H, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return jnp.tanh(self.inner(x))
+
+    class OursWhole(nnx.Module):
+        def __init__(self, wrong):
+            self.part, self.wrong = OursPart(), wrong
+
+        def __call__(self, x):
+            y = self.part(x)
+            return {"y": y, "flat": (jax.lax.stop_gradient(y) if self.wrong else y).reshape(B, -1)}
+
+    theirs = Whole().eval()
+    for wrong in (False, True):
+        ours = OursWhole(wrong)
+        loaded(ours.part, theirs.part)
+        assert compare(theirs, ours, (X,), tier="A").exit_code == wrong
+
+
 def test_a_shape_of_one_is_named(theirs):
     def turned(model, x):
         return model(x) | {"logits": model(x)["logits"].swapaxes(1, 2)}

@@ -79,7 +79,9 @@ class Outputs:
     def _pair(self, ours: Shapes) -> None:
         """ParityError where nothing in both outputs is known to be the same."""
         self.jax, self.pairs = ours, pairs_of(self.torch, ours)
-        if not self.pairs:
+        left = [{*known} - {*kept} for known, kept in zip((self.torch, self.jax), zip(*self.pairs, strict=True), strict=False)]
+        shapes = [{known[name] for name in names} for known, names in zip((self.torch, self.jax), left, strict=False)]
+        if not self.pairs or shapes[0] & shapes[1]:
             raise self._unclear("which of them are the same is not clear")
 
     def _unclear(self, why: str) -> ParityError:
@@ -142,7 +144,8 @@ def shapes_in_jax(call: Call, model: Any, inputs: Iterable[Any], *, in_training:
 
 def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
     """Which is which: those of one name; of the others those of one shape, in their order; and what is left in its order. Where
-    one side has more of a kind, none of that kind are: which ones is not clear."""
+    one side has more of a kind, none of that kind are: which ones is not clear. So it is where both have names: what is in a
+    dict has no order."""
     found = {name: name for name in theirs if name in ours}
     left = [name for name in theirs if name not in found]
     right = [name for name in ours if name not in found]
@@ -155,8 +158,9 @@ def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
 
 
 def same_number(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
-    """In their order, where both have as many."""
-    return dict(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) else {}
+    """In their order, where both have as many, and there is an order."""
+    ordered = len(theirs) == 1 or any(all(name.rpartition(".")[2].isdigit() for name in names) for names in (theirs, ours))
+    return dict(zip(theirs, ours, strict=True)) if len(theirs) == len(ours) and ordered else {}
 
 
 def picked(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:

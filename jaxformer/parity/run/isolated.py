@@ -6,7 +6,7 @@ differs only if its own code does: in what it hands to its children, in what it 
 All of it is one pass, by activation patching.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -68,6 +68,8 @@ class Isolation:
     valid: Mapping[Site, np.ndarray]
     """Which entries of attention's scores and weights are compared."""
     gradients: bool
+    outputs: Sequence[str] = ("",)
+    """What the arrays of the output are called."""
 
     def run(self, orders: Mapping[ArrayKey, Order], *, corrected: bool = True) -> Isolated:
         """A pass with these orders of torch's axes; if they are to be `corrected`, it is done again where one was wrong."""
@@ -108,10 +110,10 @@ class Isolation:
     def _isolated(self, program: PatchedProgram, found: PatchedRun, opened: Mapping[ArrayKey, bool]) -> Isolated:
         sent = {place: array for place, array in found.sent.items() if not opened.get(place)}
         gradients = _gradient_mismatches(found.senders, sent, program.given.cotangents)
-        return Isolated(_mismatches(found, self.valid), gradients, found.weights, found.orders.taken)
+        return Isolated(_mismatches(found, self.valid, self.outputs), gradients, found.weights, found.orders.taken)
 
 
-def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> list[Mismatch]:
+def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray], outputs: Sequence[str]) -> list[Mismatch]:
     """Of values."""
     mismatches = []
     for pair in run.found:
@@ -120,7 +122,8 @@ def _mismatches(run: PatchedRun, valid: Mapping[Site, np.ndarray]) -> list[Misma
         if compared is not None:
             ours, theirs = (np.where(compared, side, 0) for side in (ours, theirs))
         (owner, child), (reader, _) = pair.maker, pair.sender
-        what = "output" if child is None else f"input of {child}"
+        name = outputs[pair.place.number] if pair.place.site == CALL else ""
+        what = f"output {name}".strip() if child is None else f"input of {child}"
         mismatches.append(Mismatch(owner, child, what, ours, theirs, pair.place, reader))
     return mismatches
 

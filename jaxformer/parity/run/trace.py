@@ -257,7 +257,7 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
         pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
         orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
         isolated = Isolated([], [], None, orders)
-        isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients)
+        isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients, reference.outputs)
         traced = Traced(
             reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
         )

@@ -70,6 +70,8 @@ MOST_RUNS = 4
 """Of one operation, each of which may be altered alone."""
 OF_EACH = 65
 """Changes of each operation, about: where there is no time for so many, they take turns."""
+FEW = 0.6
+"""A part of the operations among which it is worth to look first."""
 PARTS = (of_recurrences.alterations_of, of_ids.alterations_of, *of_parts.KINDS)
 SEVERAL = (
     of_parts.copies,
@@ -126,16 +128,16 @@ def turns(rerun: Rerun) -> tuple[Kind, ...]:
         itertools.chain(behind_operations(rerun), numbers(rerun)),
     )
     switches = (each for each in until_refused(states(rerun)) if isinstance(each, Alteration))
-    first = (of_everywhere.alterations_of(rerun), 1), *named(rerun), (switches, 1), *that_may_be_why(rerun)
-    return *first, (of_tables.alterations_of(rerun), 1), (in_turns(*several), 1)
+    first = (of_everywhere.alterations_of(rerun), 1), *named(rerun), (switches, 1), (of_tables.alterations_of(rerun), 1)
+    every = in_turns(*several)
+    return *first, (in_turns(every, every, that_may_be_why(rerun)), 1)
 
 
-def that_may_be_why(rerun: Rerun) -> tuple[Kind, ...]:
-    """Where some of jax's numbers are torch's: of the operations on which these do not depend, settings and tables first."""
-    if not (near := narrowed(rerun)).operations:
-        return ()
-    tables = of_tables.alterations_of(near)
-    return (states(rerun), 1), (tables, 1), (in_turns(kind_by_kind(near), *of_several(near), numbers(near)), 1)
+def that_may_be_why(rerun: Rerun) -> Alterations:
+    """Where some of jax's numbers are torch's: of the operations on which these do not depend, if they are few."""
+    near = narrowed(rerun)
+    if len(near.operations) <= FEW * len(rerun.operations):
+        yield from in_turns(itertools.chain(kind_by_kind(near), numbers(near)), *of_several(near))
 
 
 def named(rerun: Rerun) -> tuple[Kind, ...]:

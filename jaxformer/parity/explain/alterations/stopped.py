@@ -23,7 +23,8 @@ from jaxformer.parity.record.partial_gradients import Cut
 from jaxformer.parity.record.reference import Reference, tensors_of
 from jaxformer.parity.record.torch_state import thawed
 
-NEAR = 1e-9
+NEAR, CLEAR = 1e-9, 100
+"""How far a gradient may be off, and how many times less than the difference."""
 """relL2 of gradients that count as the same."""
 MOST_CALLS = 16_000
 """Of torch's modules that are run again, at most, for all gradients of a comparison."""
@@ -107,6 +108,7 @@ def explain_stopped(backward: Backward, hints: dict[Any, Any]) -> str:
     `hints` has what explained other modules, and how many calls are left.
     """
     known, listing = hints.setdefault("stops", set()), Listing()
+    most = min(NEAR, distance(backward.jax, backward.torch) / CLEAR)
     if distance(backward.gradient(listing), backward.torch) > NEAR:
         return ""
 
@@ -125,7 +127,7 @@ def explain_stopped(backward: Backward, hints: dict[Any, Any]) -> str:
     alone = sorted(itertools.chain.from_iterable(map(stops, operations)), key=lambda each: each[:2] not in known)
     both = ([*beside, each] for beside in subsets(often) for each in alone)
     for several in itertools.chain(subsets(often), ([each] for each in alone), both):
-        if (residual := off(several)) <= NEAR:
+        if (residual := off(several)) <= most:
             known |= {each[:2] for each in several}
             return f"{'; beside it, '.join(map(str, several))} (residual {residual:.0e})"
     return ""
