@@ -214,6 +214,7 @@ def test_a_shape_of_one_is_named(theirs):
 
     says = report_of(theirs, turned, checks=("forward",)).stages[0].says
     assert says == "output logits is [2, 4, 5] in jax and [2, 5, 4] in torch"
+    assert "forward: output logits is [2, 4, 5] in jax and [2, 5, 4] in torch; give" in report_of(theirs, turned).verdict
 
 
 def test_an_array_that_stands_there_twice():

@@ -8,6 +8,7 @@ from jaxformer.parity.judge.relaxed import INCONCLUSIVE, inconclusive, is_relaxe
 from jaxformer.parity.judge.unsteady import drawn
 from jaxformer.parity.judge.words import count_diverging, first_diverging, not_accused
 from jaxformer.parity.numerics.metrics import TOLERANCES, over
+from jaxformer.parity.record.outputs import said
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.trace import Traced
 
@@ -22,14 +23,13 @@ def forward(comparison: Comparison) -> Result:
     outputs = zip(reference.outputs, traced.normal_run.outputs[CALL], reference.calls[CALL].output, strict=True)
     for name, ours, theirs in outputs:
         if ours.shape != theirs.shape:
-            what = f"output {name}" if name else "the output"
-            says = f"{what} is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
+            says = f"{said(name)} is {list(ours.shape)} in jax and {list(theirs.shape)} in torch"
             return Result(Stage("forward", "different", says))
     if not np.isfinite(reference.output).any():
         return Result(Stage("forward", "failed", NOTHING_FINITE))
     if any(over(row.propagated, "activation") for row in rows):
-        said = (f"{differing(traced)} relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
-        return Result(Stage("forward", "different", "; ".join(filter(None, said))), inconclusive=closed(traced))
+        words = (f"{differing(traced)} relL2 {output.relative:.1e}", first_diverging(rows), *untraced(traced), drawn(traced))
+        return Result(Stage("forward", "different", "; ".join(filter(None, words))), inconclusive=closed(traced))
     if is_relaxed(output, "activation") and not output.rounding <= INCONCLUSIVE:
         says = f"torch's own rounding moves the output by {output.rounding:.0e}, so that float64 cannot tell"
         return Result(Stage("forward", "failed", f"{says}; give other inputs, or smaller weights"))

@@ -53,7 +53,7 @@ class Outputs:
             if not self.torch:
                 self.torch = shapes_of(arrays)
                 if len(arrays) > 1 and (ours := self.shapes_in_jax()):
-                    self._pair(ours)
+                    self._pair(ours, every=False)
             return picked(arrays, self.names)
 
         return chosen
@@ -68,41 +68,42 @@ class Outputs:
             if not (arrays := named_arrays(output)):
                 return output
             if not self.pairs:
-                self._pair(shapes_of(arrays))
-                if missing := [name for name in self.torch if name not in self.names]:
-                    raise self._unclear(f"jax has no {', '.join(missing)}")
+                self._pair(shapes_of(arrays), every=True)
             found = picked(arrays, [ours for _, ours in self.pairs])
             return found if state is None else (found, state)
 
         return chosen
 
-    def _pair(self, ours: Shapes) -> None:
-        """ParityError where nothing in both outputs is known to be the same."""
-        self.jax, self.pairs = ours, pairs_of(self.torch, ours)
-        left = [{*known} - {*kept} for known, kept in zip((self.torch, self.jax), zip(*self.pairs, strict=True), strict=False)]
-        shapes = [{known[name] for name in names} for known, names in zip((self.torch, self.jax), left, strict=False)]
-        if not self.pairs or shapes[0] & shapes[1]:
+    def _pair(self, ours: Shapes, *, every: bool) -> None:
+        """ParityError where it is not clear which are the same, and where jax has not `every` one of torch's."""
+        self.jax, pairs = ours, pairs_of(self.torch, ours)
+        theirs_alone, ours_alone = left(self.torch, pairs, 0), left(ours, pairs, 1)
+        if not pairs or {self.torch[name] for name in theirs_alone} & {ours[name] for name in ours_alone}:
             raise self._unclear("which of them are the same is not clear")
+        if every and theirs_alone:
+            raise self._unclear(f"jax has no {', '.join(theirs_alone)}")
+        self.pairs = pairs
 
     def _unclear(self, why: str) -> ParityError:
         """The error that names both sides' arrays."""
-        sides = (
-            ", ".join(f"{name} {list(shape)}".strip() for name, shape in known.items()) for known in (self.torch, self.jax)
-        )
+        shown = ([f"{name} {list(shape)}".strip() for name, shape in known.items()] for known in (self.torch, self.jax))
+        torch, jax = map(", ".join, shown)
         at = f" (at {self.places[-1]})" if self.places else ""
-        torch, jax = sides
         hint = "give call_torch and call_jax that give the same arrays, in dicts of the same names"
         return ParityError(f"the output is {torch} in torch and {jax} in jax: {why}; {hint}{at}")
 
     def left_out(self) -> list[str]:
         """What one side alone gives, in words."""
-        kept = zip(*self.pairs, strict=True)
-        sides = zip(("torch", "jax"), (self.torch, self.jax), kept, ("jax", "torch"), strict=False)
         return [
             f"output {name} of {side}'s, which {other} does not give"
-            for side, known, compared, other in sides
-            for name in say_names([name for name in known if name not in compared], [*known])
+            for i, (side, other, known) in enumerate((("torch", "jax", self.torch), ("jax", "torch", self.jax)))
+            for name in say_names(left(known, self.pairs, i) if self.pairs else [], [*known])
         ]
+
+
+def left(known: Shapes, pairs: Sequence[tuple[str, str]], side: int) -> list[str]:
+    """Names of one side (0 for torch's, 1 for JAX's) that stand in no pair."""
+    return [name for name in known if name not in {pair[side] for pair in pairs}]
 
 
 def shapes_of(arrays: Mapping[str, Any]) -> Shapes:
@@ -184,6 +185,11 @@ def several(output: Any, name: str, call: Call) -> tuple[Any, ...]:
     raise ParityError(
         f"{name} gave {type_of(output)}{among}, not an array; give {name}=lambda model, *inputs: ... that picks one{at}"
     )
+
+
+def said(name: str) -> str:
+    """'the output', or 'output logits'"""
+    return f"output {name}" if name else "the output"
 
 
 def side_by_side(output: Any) -> Any:

@@ -16,7 +16,7 @@ from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
 from jaxformer.parity.capture.unopened import unopened
 from jaxformer.parity.capture.written_out import written_out
-from jaxformer.parity.record.outputs import several
+from jaxformer.parity.record.outputs import said, several
 from jaxformer.parity.run.load_weights import joined, parted
 
 Arrays = list[np.ndarray]
@@ -43,19 +43,19 @@ class NormalRun:
     """Transformations inside of which calls are not seen, and their lines."""
 
 
-def _weighted(output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
+def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
     """The sum of output * cotangent, 0 where there is none; ParityError where jax's output has another shape than torch's."""
     if cotangent is None:
         return jnp.zeros(())
     if output.shape != cotangent.shape:
         at = f" (at {place})" if (place := definition_of(call)) else ""
         hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
-        raise ParityError(f"the output is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
+        raise ParityError(f"{said(name)} is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
     return (output * jnp.asarray(cotangent, output.dtype)).sum().astype(float)
 
 
-def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Sequence[Any] | None) -> NormalRun:
-    """call(model, *inputs), and with cotangents the gradients of the sum of output * cotangent."""
+def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Mapping[str, Any] | None) -> NormalRun:
+    """call(model, *inputs), and with cotangents, by the outputs' names, the gradients of the sum of output * cotangent."""
     given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
     weights, rest = parted(model)
     order: list[Site] = []
@@ -70,8 +70,8 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         noted.update(draws=drawn, unopened=used)
         found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
-        weighted = [_weighted(*each, call) for each in zip(outputs, cotangents or (), strict=bool(cotangents))]
-        return sum(weighted, jnp.zeros(())), list(found.values())
+        every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
+        return sum((_weighted(*each, call) for each in every), jnp.zeros(())), list(found.values())
 
     def by_site(found: list[Any]) -> dict[Site, Arrays]:
         return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}

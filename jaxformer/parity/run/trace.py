@@ -251,7 +251,8 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying(WHERE):
         model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
-        ours = propagate(model64, call, inputs, reference.calls[CALL].output_gradients if gradients else None)
+        sent = dict(zip(reference.outputs, reference.calls[CALL].output_gradients, strict=True)) if gradients else None
+        ours = propagate(model64, call, inputs, sent)
         stacks = numbered_stacks(site.path for site in ours.outputs)
         parameters = parameter_pairs(model, candidate.family, stacks)
         pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
