@@ -73,9 +73,9 @@ def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str
     if host(ours).shape != low.shape:
         yield "output", ours, low, reference.output
         return
-    for label, *sides in zip(reference.outputs, apart(host(ours), truth), apart(low, truth), truth, strict=True):
-        if len(truth) == 1 or sides[-1].dtype.kind in "fc":
-            yield f"output {label}".strip(), *sides
+    for label, mine, theirs, array in zip(reference.outputs, apart(host(ours), truth), apart(low, truth), truth, strict=True):
+        if len(truth) == 1 or array.dtype.kind in "fc":
+            yield f"output {label}".strip(), mine, theirs, array
 
 
 def _why(name: str, comparison: Comparison) -> str:

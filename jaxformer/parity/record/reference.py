@@ -205,7 +205,8 @@ def run_float64(
                 "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
                 "the checks of gradients"
             )
-        total = sum((output * torch.from_numpy(each)).sum() for output, each in zip(outputs, cotangents, strict=True))
+        both = zip(outputs, cotangents, strict=True)
+        total = torch.stack([(output * torch.from_numpy(each)).sum() for output, each in both]).sum()
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return arrays, cotangents, dict(zip(leaves, map(host, found), strict=True))
 
