@@ -53,11 +53,11 @@ def exchanged(operations: list[Operation]) -> Iterator[Alteration]:
 
 
 def exchanged_with_children(rerun: Rerun, operations: list[Operation]) -> Iterator[Alteration]:
-    """What one of them gave and what a child that jax calls too."""
+    """What one of them gave and what a child that jax calls too, but for one that reads it."""
     for site, x in rerun.given.items():
         name = str(site).removeprefix(f"{rerun.owner.path}.")
-        same = [each for each in operations if isinstance(x, torch.Tensor) and each.output.shape == x.shape]
-        for each in same[:MOST_OPERATIONS]:
+        alike = [each for each in operations if isinstance(x, torch.Tensor) and each.output.shape == x.shape]
+        for each in [each for each in alike if not any(same(x, read) for read in each.args)][:MOST_OPERATIONS]:
             yield Alteration(
                 f"computes {each.source} and {name}",
                 "the two exchanged",
