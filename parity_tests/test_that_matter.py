@@ -1,8 +1,10 @@
 """Operations that an array depends on, and those that cannot change it."""
 
+import numpy as np
 import torch
 
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
+from jaxformer.parity.explain.alterations.of_modules import replaced
 from jaxformer.parity.explain.alterations.reruns import rerun_of
 from jaxformer.parity.explain.alterations.that_matter import those_that_may_be_why
 from jaxformer.parity.record.reference import run_torch
@@ -47,3 +49,22 @@ def test_what_the_equal_numbers_depend_on_is_not_why():
     assert [each.name for each in those_that_may_be_why(rerun, rerun.operations)] == ["getitem", "exp"]
     rerun.compared = {place: jax + 1.0}
     assert those_that_may_be_why(rerun, rerun.operations) == []
+
+
+def test_settings_that_code_sets_by_itself_are_as_they_were_in_the_next_run():
+    """A larger window ends the turning for good, as Swin's does."""
+
+    class SetsItself(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.window, self.shift = 2, 1
+
+        def forward(self, x):
+            self.shift = 0 if self.window >= len(x) else self.shift
+            return x.roll(self.shift, 0)
+
+    reference = run_torch(SetsItself(), (noise(5, 7, seed=1),), watch=True, gradients=False)
+    rerun = rerun_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
+    assert rerun.begins
+    assert not np.array_equal(rerun.array(replaced(rerun.module, "window", 9)), reference.output)
+    assert np.array_equal(rerun.array(), reference.output)

@@ -62,6 +62,12 @@ def replaced(value: Any, old: list[Any], new: list[Any]) -> Any:
     return _visit(value, lambda array: by_identity[id(array)])
 
 
+def copied(value: Any) -> Any:
+    """The same with copies of its tensors, which are torch's."""
+    arrays = arrays_in(value)
+    return replaced(value, arrays, [array.clone() for array in arrays])
+
+
 def _visit(value: Any, f: Callable[[Any], Any]) -> Any:
     """What does not hold an array that f changes is returned as it is: a shape, a range, a model."""
     if is_array(value):

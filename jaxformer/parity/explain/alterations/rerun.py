@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from jaxformer.parity.capture.call_records import arrays_in, replaced
+from jaxformer.parity.capture.call_records import arrays_in, copied, replaced
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.capture.torch_hooks import without_fast_path
@@ -29,6 +29,7 @@ INNER = 0.1
 """What an operation inside of one of torch's functions counts: all of them together are about as long as one."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
+PLAIN = (bool, int, float, str, tuple, type(None))
 NOWHERE = ArrayKey(Site("", -1), "", 0)
 
 
@@ -93,6 +94,12 @@ class Rerun:
         if again is not None and (part := part_of(again, self.wanted)):
             again, self.part = again[part], part
         return again is not None and bool(np.isfinite(self.wanted).all()) and distance(again, self.wanted) <= AGAIN
+
+    @cached_property
+    def settings(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The attributes of each module, and the plain ones as they are at first: code may set them by what it is given."""
+        every = [vars(module) for module in self.model.modules()]
+        return [(held, {name: x for name, x in held.items() if isinstance(x, PLAIN)}) for held in every]
 
     @property
     def module(self) -> Any:
@@ -168,6 +175,7 @@ class Rerun:
                 module = self.model.get_submodule(path)
                 watched = partial(self._child, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
+            stack.callback(self._restore)
             try:
                 with altered or nullcontext():
                     output = self.run_model() if self.owner == CALL else self._own()
@@ -176,7 +184,6 @@ class Rerun:
                     self.found = arrays_in(output)[self.place.number]
             except Reached:
                 pass
-            self._restore()
         if self.found is None:
             return None
         with running():  # by then the children compute again
@@ -210,7 +217,9 @@ class Rerun:
             self.given = before
 
     def _restore(self) -> None:
-        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was."""
+        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was; so are settings."""
+        for held, settings in self.settings:
+            held.update(settings)
         for tensor, original in self.originals:
             if tensor._version != self.versions.get(id(tensor), tensor._version):
                 tensor.copy_(original)
@@ -277,12 +286,6 @@ class Rerun:
             except Reached:
                 return taken[0]
         raise LookupError(f"{self.owner} is not called again")
-
-
-def copied(value: Any) -> Any:
-    """The same with copies of its tensors."""
-    arrays = arrays_in(value)
-    return replaced(value, arrays, [array.clone() for array in arrays])
 
 
 @contextmanager
