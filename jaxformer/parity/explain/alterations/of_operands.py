@@ -17,11 +17,10 @@ from jaxformer.parity.explain.alterations.of_operations import (
     with_operand,
 )
 from jaxformer.parity.explain.alterations.operations import Altered, Operation, is_inside, same
+from jaxformer.parity.explain.constants import BASES
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""
-BASES = (10000.0, 1000.0, 100000.0, 500000.0, 1000000.0, 100.0)
-"""Of waves of positions and of steps."""
 DIVIDED, ROOTED = ("div", "truediv"), ("sqrt", "rsqrt", "log", "reciprocal")
 GATING = ("sigmoid", "tanh", "softplus", "exp")
 ORDINALS = ("first", "second", "third")

@@ -98,9 +98,9 @@ def picks(operations: list[Operation]) -> Iterator[Alteration]:
                 said = f"computes {those[0].source} and the like"
                 for order in [*itertools.permutations(range(len(parts)))][1:]:
                     says = f"takes them in the order {', '.join(map(str, order))}"
-                    yield Alteration(said, says, partial(picked, those, partial(in_another_order, axis, order)))
+                    yield Alteration(said, says, partial(sliced_otherwise, those, partial(in_another_order, axis, order)))
                 if axis > 1:
-                    yield Alteration(said, "has each in one block", partial(picked, those, partial(in_blocks, axis)))
+                    yield Alteration(said, "has each in one block", partial(sliced_otherwise, those, partial(in_blocks, axis)))
 
 
 def in_another_order(axis: int, order: tuple[int, ...], x: torch.Tensor) -> list[torch.Tensor]:
@@ -112,11 +112,6 @@ def in_blocks(axis: int, x: torch.Tensor) -> list[torch.Tensor]:
     """As if the axis came before the one in front of it."""
     many, before = x.shape[axis], x.shape[axis - 1]
     return [*x.flatten(axis - 1, axis).unflatten(axis - 1, (many, before)).unbind(axis - 1)]
-
-
-def picked(those: list[Operation], cut: Cut) -> Altered:
-    """Inside, each takes another part."""
-    return Altered({each.place: lambda f, a, k, n, i=i: cut(a[0])[i] for i, each in enumerate(those)})
 
 
 def split_otherwise(operation: Operation, cut: Cut) -> Altered:
