@@ -148,13 +148,11 @@ def pairs_of(theirs: Shapes, ours: Shapes) -> list[tuple[str, str]]:
     one side has more of a kind, none of that kind are: which ones is not clear. So it is where both have names: what is in a
     dict has no order."""
     found = {name: name for name in theirs if name in ours}
-    left = [name for name in theirs if name not in found]
-    right = [name for name in ours if name not in found]
-    for shape in dict.fromkeys(theirs[name] for name in left):
-        alike = [[name for name in names if shapes[name] == shape] for names, shapes in ((left, theirs), (right, ours))]
-        found |= same_number(*alike)
-    rest = [name for name in left if name not in found], [name for name in right if name not in found.values()]
-    found |= same_number(*rest)
+    unnamed = [[name for name in known if name not in found] for known in (theirs, ours)]
+    for shape in dict.fromkeys(theirs[name] for name in unnamed[0]):
+        both = zip(unnamed, (theirs, ours), strict=True)
+        found |= same_number(*([name for name in names if known[name] == shape] for names, known in both))
+    found |= same_number(*(left(known, [*found.items()], side) for side, known in enumerate((theirs, ours))))
     return [(name, found[name]) for name in theirs if name in found]
 
 
