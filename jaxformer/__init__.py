@@ -13,6 +13,7 @@ itself loads neither jax nor torch.
 The packages, bottom to top; each may import only those before it:
 
     config, validation, pytree, ...         the ground: what is asked for, what is refused
+    runtime                                 the machine and the compiler: XLA's options, known faults
     convert                                 weights between frameworks
     parity                                  the comparison of any two models
     processes                               the processes of one run: they meet, agree, and end together

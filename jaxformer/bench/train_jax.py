@@ -20,6 +20,7 @@ from jaxformer.data.tasks import TASKS, Pairs
 from jaxformer.data.windows import draw_windows
 from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import abstract
+from jaxformer.runtime.xla_options import jit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss
@@ -43,7 +44,7 @@ class Jaxformer:
         self.state = train_state(load_weights(folder / WEIGHTS, abstract(problem.model)), optimizer)
         self.data = None if problem.text is None else jnp.asarray(problem.text)
         self.steps = self.make_steps(optimizer)
-        self.measured = jax.jit(lambda model, batch: self.loss(model, batch, None))
+        self.measured = jit(lambda model, batch: self.loss(model, batch, None))
 
     def make_steps(self, optimizer: optax.GradientTransformation) -> Any:
         """steps(state, data, seed, n), as the recipe of this work makes them."""

@@ -31,6 +31,7 @@ from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
 from jaxformer.processes.group import run_together
 from jaxformer.pytree import n_bytes
+from jaxformer.runtime.xla_options import jit
 from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
@@ -153,7 +154,7 @@ def read(
     return step, last(model, states, start - 1), replace(cast(KVCache, cache), length=start), history
 
 
-@partial(jax.jit, static_argnames=("size", "ngram", "slides"))
+@partial(jit, static_argnames=("size", "ngram", "slides"))
 def _generate(
     model: GPT,
     text: Int[Array, "B P"],
@@ -208,7 +209,7 @@ def with_window(model: GPT) -> Step:
     return step
 
 
-@partial(jax.jit, static_argnames=("size", "shape"))
+@partial(jit, static_argnames=("size", "shape"))
 def _generate_beam(
     model: GPT,
     text: Int[Array, "B P"],

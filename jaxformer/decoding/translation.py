@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -28,6 +27,7 @@ from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
 from jaxformer.processes.group import run_together
+from jaxformer.runtime.xla_options import jit
 from jaxformer.sharding.placement import cut_cache, on_host
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.ids import Tokens, as_array
@@ -120,7 +120,7 @@ def read(
     return step, logits[:, 0], cache, started
 
 
-@partial(jax.jit, static_argnames=("size", "ngram"))
+@partial(jit, static_argnames=("size", "ngram"))
 def _translate(
     model: EncoderDecoder,
     source: Int[Array, "B S"],
@@ -136,7 +136,7 @@ def _translate(
     return progress.tokens, progress.broken, progress.stuck
 
 
-@partial(jax.jit, static_argnames=("size", "shape"))
+@partial(jit, static_argnames=("size", "shape"))
 def _translate_beam(
     model: EncoderDecoder,
     source: Int[Array, "B S"],

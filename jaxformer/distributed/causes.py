@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.runtime.xla_options import exact
 
 
 class Placed:
@@ -156,6 +157,6 @@ OF_WHOLES: Mapping[str, Formula] = {
 def shard_means(loss: Callable[..., tuple[Any, Any]], model: Any, batch: Any, parts: int) -> float:
     """The mean of the means of equal parts of a batch: the wrong loss where their counts differ."""
     rows = [jax.tree.map(lambda leaf, i=i: np.split(np.asarray(leaf), parts)[i], batch) for i in range(parts)]
-    of = jax.jit(lambda model, part: loss(model, part, None))
+    of = jax.jit(lambda model, part: loss(model, part, None), compiler_options=exact())
     found = [of(model, part) for part in rows]
     return float(np.mean([np.asarray(total) / np.asarray(count) for total, count in found]))

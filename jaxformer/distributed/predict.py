@@ -30,6 +30,7 @@ from jaxformer.folders.hub import local_folder
 from jaxformer.folders.opened import saved_config
 from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.pytree import count_parameters, named_leaves
+from jaxformer.runtime.xla_options import exact
 from jaxformer.sharding.mesh import on_mesh
 from jaxformer.sharding.placement import is_spec, shardings
 from jaxformer.sharding.rules import specs_of
@@ -38,8 +39,6 @@ from jaxformer.training.step import TrainState, train_state, train_step
 from jaxformer.validation.fields import parsed, read_small
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-COUNTED: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
-"""Without YNNPACK's kernels, which other platforms do not have, and whose own memory XLA does not count."""
 BITS = re.compile(r"\d+")
 
 
@@ -125,7 +124,8 @@ def compiled_step(config: ModelConfig, mesh: MeshConfig, rows: int, length: int,
         step = partial(train_step, loss=default_loss(model), optimizer=optimizer, parts=parts)
         run = jax.jit(step, donate_argnums=0, out_shardings=(where, None))
         lowered = run.lower(placed, abstract_batch(model, rows, length), jax.random.key(0))
-        compiled = lowered.compile(compiler_options=COUNTED)
+        # without YNNPACK, whose own memory XLA does not count, and which other platforms do not have
+        compiled = lowered.compile(compiler_options=exact())
     memory, text, counts, moved = compiled.memory_analysis(), compiled.as_text(), Counter[str](), 0
     assert memory is not None
     for kind, n_bytes, turns in collectives_in(text or ""):

@@ -15,6 +15,7 @@ from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.capture.jax_hooks import RUN_ONCE, watch_jax
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import named_leaves
+from jaxformer.runtime.xla_options import exact
 from jaxformer.sharding.placement import along_rows, as_placed
 from jaxformer.sharding.rules import Table
 from jaxformer.training.step import Loss, TrainState
@@ -107,7 +108,7 @@ def described(given: Any) -> str:
 
 def run(step: Callable[..., Any], *given: Any) -> Any:
     """step(*given), compiled in little time, for it runs once."""
-    return jax.block_until_ready(jax.jit(step, compiler_options={**RUN_ONCE, SCHEDULER: False})(*given))
+    return jax.block_until_ready(jax.jit(step, compiler_options=exact({**RUN_ONCE, SCHEDULER: False}))(*given))
 
 
 def copies(array: Any) -> list[tuple[Any, np.ndarray]]:

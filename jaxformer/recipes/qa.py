@@ -16,6 +16,7 @@ from jaxformer.flags import parse
 from jaxformer.memory import check_fits
 from jaxformer.models import GPT, abstract
 from jaxformer.pytree import n_bytes
+from jaxformer.runtime.xla_options import jit
 from jaxformer.sharding.mesh import on_mesh, traced_for
 from jaxformer.sharding.placement import on_host, put_batch
 from jaxformer.training.losses import cross_entropy
@@ -84,7 +85,7 @@ def main(arguments: list[str]) -> None:
         needed //= memories(mesh)
         check_fits(f"training {recipe.seeds:,} models", needed, free_on_device(), "take fewer --seeds or --epochs")
         seeds = np.arange(recipe.seed, recipe.seed + recipe.seeds, dtype=np.uint32)
-        answers, losses = map(on_host, jax.jit(train_all, static_argnums=1)(put_batch(seeds), recipe.epochs))
+        answers, losses = map(on_host, jit(train_all, static_argnums=1)(put_batch(seeds), recipe.epochs))
     right = 0
     for seed, answer, loss in zip(seeds, answers, losses, strict=True):
         words = [" ".join(WORDS[i] for i in row) for row in answer]

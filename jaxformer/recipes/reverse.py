@@ -24,6 +24,7 @@ from jaxformer.models import EncoderDecoder
 from jaxformer.processes.group import from_first, run_together
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
+from jaxformer.runtime.xla_options import jit
 from jaxformer.sharding.mesh import devices_in_use, on_mesh
 from jaxformer.sharding.placement import on_host
 from jaxformer.training.averaging import write_weights
@@ -126,7 +127,7 @@ def main(arguments: list[str]) -> None:
     recipe = replace(recipe, out=out, model=model)
 
     console = plain_console()
-    held_out = jax.tree.map(np.asarray, jax.jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
+    held_out = jax.tree.map(np.asarray, jit(task.draw, static_argnums=1)(held_out_key(recipe.seed), HELD_OUT))
     with on_mesh(recipe.layout), only_writer(out):
         folder, model = train(recipe, held_out, console)
         exact = show_predictions(recipe, model, Pairs(held_out.source[:WRITTEN], held_out.target[:WRITTEN]), console)
@@ -177,7 +178,7 @@ def train(recipe: Reverse, held_out: Pairs, console: Console) -> tuple[RunFolder
     return folder, state.model
 
 
-@jax.jit
+@jit
 def measure(model: EncoderDecoder, batch: Pairs) -> dict[str, jax.Array]:
     """The mean loss of a target token, and how often the target is the likeliest token."""
     total, right, count = pair_sums(model, batch, pad=PAD)
@@ -224,6 +225,6 @@ def draw_attention(recipe: Reverse, folder: RunFolder, model: EncoderDecoder, pa
         return
     task = TASKS[recipe.task]
     source, target = task.decode_source(pairs.source[0]), task.decode(pairs.target[0])
-    attention_weights = jax.jit(EncoderDecoder.attention_weights)
+    attention_weights = jit(EncoderDecoder.attention_weights)
     maps = attention_weights(model, pairs.source[:1, : len(source) + 2], pairs.target[:1, : len(target) + 1])
     plot_attention(folder, on_host(maps.cross)[:, 0], ["<SOS>", *source, "<EOS>"], [*target, "<EOS>"])

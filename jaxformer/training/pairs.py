@@ -1,6 +1,5 @@
 """What an encoder-decoder loses on pairs of a source and a target, `<s> tokens </s>` with padding behind."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -9,6 +8,7 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.models import EncoderDecoder
 from jaxformer.nn.dropout import split_key
 from jaxformer.nn.masks import ids_to_valid, padding_mask
+from jaxformer.runtime.xla_options import jit
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.losses import cross_entropy
 
@@ -47,4 +47,4 @@ def pair_sums(model: EncoderDecoder, batch: Pairs, *, pad: int) -> tuple[Float[A
     return total, ((logits.argmax(-1) == targets) & counted).sum(), counted.sum()
 
 
-measure_pairs = jax.jit(pair_sums, static_argnames="pad")
+measure_pairs = jit(pair_sums, static_argnames="pad")

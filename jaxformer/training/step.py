@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxformer.processes.group import run_together
 from jaxformer.pytree import named_leaves
+from jaxformer.runtime.xla_options import jit
 from jaxformer.sharding.placement import along_rows, as_placed, on_host, put_batch
 from jaxformer.training.health import MOST_IN_A_ROW, Health, healthy
 from jaxformer.training.losses import mean
@@ -129,7 +130,7 @@ class TrainSteps:
         """The batch of a step, its loss, and the norm of the gradient of each module."""
         batch = self.batch(data, seed, step)
         _, dropout_key = step_keys(seed, jnp.int32(step))
-        value, gradient = jax.jit(functools.partial(whole_gradient, self.loss))(model, batch, dropout_key)
+        value, gradient = jit(functools.partial(whole_gradient, self.loss))(model, batch, dropout_key)
         modules: dict[str, list[Array]] = {}
         for name, leaf in named_leaves(gradient).items():
             modules.setdefault(name.rpartition(".")[0], []).append(leaf)
@@ -140,7 +141,7 @@ class TrainSteps:
 def make_train_steps(loss: Loss, optimizer: optax.GradientTransformation, draw: Draw) -> TrainSteps:
     """n steps in one dispatch; one compilation serves every n."""
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @functools.partial(jit, donate_argnums=0)
     def run(state: TrainState, data: Any, seed: PRNGKeyArray, n: int | Int[Array, ""]) -> tuple[TrainState, Array]:
         def one(_: Array, carry: tuple[TrainState, Array]) -> tuple[TrainState, Array]:
             batch_key, dropout_key = step_keys(seed, carry[0].step)
@@ -161,7 +162,7 @@ def make_shaped_train_steps(
 ) -> TrainSteps:
     """As `make_train_steps`, for batches of several shapes that `batch(step)` makes on the host: one compilation a shape."""
 
-    @functools.partial(jax.jit, donate_argnums=0)
+    @functools.partial(jit, donate_argnums=0)
     def one(state: TrainState, total: Array, batch: Any, seed: PRNGKeyArray) -> tuple[TrainState, Array]:
         dropout_key = step_keys(seed, state.step)[1]
         return step_in_run(state, total, batch, dropout_key, loss=loss, optimizer=optimizer, parts=parts)
@@ -178,7 +179,7 @@ def make_shaped_train_steps(
 def make_evaluate(loss: Loss) -> Callable[[PyTree, Any], float]:
     """evaluate(model, batches) -> the mean loss over all of them; batches are stacked along the first axis of each leaf."""
 
-    @jax.jit
+    @jit
     def sums(model: PyTree, batches: Any) -> tuple[Array, Array]:
         return jax.lax.map(lambda batch: loss(model, along_rows(batch), None), batches)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from jaxformer.config.settings import BeamConfig, SamplingConfig
@@ -18,6 +17,7 @@ from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.prepare import bucket
 from jaxformer.errors import InputError
 from jaxformer.models import EncoderDecoder
+from jaxformer.runtime.xla_options import jit
 from jaxformer.training.trained import load_trained
 
 ROWS = 64
@@ -74,7 +74,7 @@ class Translator:
         (source,) = self._encode([text])
         ids = self.tokenizer.encode(target)[: self.model.config.context - 1]
         read = np.concatenate([[self.frame.start], ids]).astype(np.int32)
-        maps = jax.jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
+        maps = jit(EncoderDecoder.attention_weights)(self.model, source[None], read[None])
         weights = np.asarray(maps.cross[-1, 0]).mean(0)
         end = self.tokenizer.backend.id_to_token(self.frame.end) or ""
         return weights, [*self._pieces(source[:-1]), end], [*self._pieces(ids), end]

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 
 from jaxformer.errors import NonFiniteError, quoted
 from jaxformer.pytree import named_leaves
+from jaxformer.runtime.xla_options import jit
 from jaxformer.training.health import MOST_IN_A_ROW, SPIKE, Health
 from jaxformer.training.metrics import Line
 from jaxformer.training.runs import RunFolder, kept_states
@@ -104,7 +105,7 @@ def described(batch: Any) -> list[str]:
     return [f"{name} {it.dtype}{list(it.shape)} from {it.min()} to {it.max()}" for name, it in arrays.items()]
 
 
-@jax.jit
+@jit
 def all_finite(state: TrainState) -> PyTree:
     """Leaf for leaf, 0 where all is finite, else NaN."""
     return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(leaf).all(), 0.0, jnp.nan), state)

@@ -26,12 +26,13 @@ from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.unopened import HiddenCallsError, none_hidden
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import dotted
+from jaxformer.runtime.xla_options import Options, exact
 from jaxformer.validation.fields import check_kind
 
 T = TypeVar("T")
 register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # JAX's errors show the user's own lines
 
-RUN_ONCE = {
+RUN_ONCE: Options = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
@@ -49,10 +50,10 @@ UNTRACEABLE = (
 """Errors of code that needs a number while it is traced, or is seen where there is one."""
 
 
-def run_once(f: Callable[..., Any], *given: Any, compiler_options: dict[str, Any] | None = RUN_ONCE) -> tuple[Any, str]:
+def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
     """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
     try:
-        return jax.jit(f, compiler_options=compiler_options)(*given), ""
+        return jax.jit(f, compiler_options=exact(options))(*given), ""
     except (*UNTRACEABLE, ValueError) as error:
         why = _why_not_jit(error)
     return written_out()(f)(*given), why
@@ -63,7 +64,7 @@ def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any]
     if jax.config.values["jax_disable_jit"]:
         return f, "the code around the comparison, which turns jit off"
     try:
-        return jax.jit(f).lower(*like).compile(RUN_ONCE), ""
+        return jax.jit(f).lower(*like).compile(exact(RUN_ONCE)), ""
     except (*UNTRACEABLE, ValueError) as error:
         return written_out()(f), _why_not_jit(error)
 

@@ -24,6 +24,7 @@ from jaxformer.parity.record.outputs import apart, side_by_side
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.candidate import Candidate
+from jaxformer.runtime.xla_options import NONE, Options
 
 COMPILED = "compiled"
 EVERY_ROUNDING = "with every rounding kept"
@@ -114,15 +115,15 @@ def in_bfloat16(reference: Reference, candidate: Candidate) -> dict[str, Any]:
     low = cast(model, jnp.bfloat16), cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16)
     found = {
         COMPILED: _run(candidate, *low),
-        EVERY_ROUNDING: _run(candidate, *low, compiler_options={"xla_allow_excess_precision": False}),
+        EVERY_ROUNDING: _run(candidate, *low, options={"xla_allow_excess_precision": False}),
     }
     if not jax_product().is_float32:
         found[OWN_PRODUCTS] = _run(candidate, model, reference.inputs)
     return found
 
 
-def _run(candidate: Candidate, model: Any, inputs: Any, compiler_options: dict[str, Any] | None = None) -> Any:
-    return side_by_side(run_once(candidate.call, model, *map(jnp.asarray, inputs), compiler_options=compiler_options)[0])
+def _run(candidate: Candidate, model: Any, inputs: Any, options: Options = NONE) -> Any:
+    return side_by_side(run_once(candidate.call, model, *map(jnp.asarray, inputs), options=options)[0])
 
 
 def next_tokens(output: Any, reference: Reference, name: str) -> str:

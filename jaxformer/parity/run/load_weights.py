@@ -14,6 +14,7 @@ from jaxformer.parity.numerics.float64 import inputs_float64, to_float64
 from jaxformer.parity.record.outputs import side_by_side
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.pytree import is_weight, map_named
+from jaxformer.runtime.xla_options import exact
 
 
 def parted(tree: PyTree, constants: Container[str] = ()) -> tuple[PyTree, PyTree]:
@@ -45,7 +46,8 @@ def float64_run(
 ) -> tuple[PyTree, Callable[[PyTree], np.ndarray]]:
     """The model with torch's weights, and a function that runs it, or a copy, on torch's inputs; for use in `jax_float64`."""
     loaded = ready(to_float64(to_jax(reference.weights, model, rules)), training=False)
-    inputs, compiled = inputs_float64(reference.inputs), jax.jit(lambda *given: side_by_side(call(*given)))
+    inputs = inputs_float64(reference.inputs)
+    compiled = jax.jit(lambda *given: side_by_side(call(*given)), compiler_options=exact())
     return loaded, lambda model: np.asarray(compiled(model, *inputs))
 
 

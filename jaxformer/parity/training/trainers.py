@@ -25,6 +25,7 @@ from jaxformer.parity.run.training_mode import with_state
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from jaxformer.parity.training.spec import Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves
+from jaxformer.runtime.xla_options import exact
 
 FAST_COMPILATION = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """Few steps are taken: this halves the time to compile, and a step takes up to a fifth longer."""
@@ -110,7 +111,7 @@ class JaxTrainer:
         self.rules, self.float64, optimizer = rules, float64, spec.jax_optimizer
         constants = {*rules.constants, *held} - set(self.own)
         self.parameters, self.rest = load_jax(model, weights, rules, float64=float64, held=constants)
-        state = jax.jit(optimizer.init)(self.parameters)
+        state = jax.jit(optimizer.init, compiler_options=exact())(self.parameters)
         self.state = _int64_counts(state) if float64 else state
         named = "key" in inspect.signature(spec.jax_loss).parameters
 
@@ -129,8 +130,8 @@ class JaxTrainer:
             updates, state = optimizer.update(gradient, state, parameters)
             return optax.apply_updates(parameters, updates), rest, state, value, gradient
 
-        self.advance = jax.jit(advance, compiler_options=FAST_COMPILATION)
-        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=FAST_COMPILATION)
+        self.advance = jax.jit(advance, compiler_options=exact(FAST_COMPILATION))
+        self.drawn = jax.jit(lambda *given: with_masks(loss)(*given)[1], compiler_options=exact(FAST_COMPILATION))
         """Compiles the dropout masks alone: nothing else is asked for."""
 
     def masks(self, number: int, batches: Sequence[Batch]) -> list[list[np.ndarray]]:

@@ -1,0 +1,1 @@
+"""The machine and the compiler that programs run on."""
