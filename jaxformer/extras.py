@@ -10,7 +10,7 @@ EXTRAS = {
     "tokenizers": ("tokenizers", "train"),
     "orbax": ("orbax-checkpoint", "train"),
     "pooch": ("pooch", "train"),
-    "flatbuffers": ("flatbuffers", "export"),
+    "cloudpickle": ("cloudpickle", "torch"),
 }
 """What is imported -> what pip calls it, and the extra of jaxformer that installs it."""
 

@@ -14,8 +14,6 @@ import jaxformer as jf
 from jaxformer.errors import CheckpointError, JaxformerError
 from tests.tiny import tiny_config
 
-pytest.importorskip("flatbuffers", reason="jax.export writes programs with it")
-
 SIZES = {"vocab_size": 11, "context": 9, "d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 16}
 GPT = jf.GPT(tiny_config(n_kv_heads=1), rngs=nnx.Rngs(0))
 ENCODER = jf.Encoder(jf.EncoderConfig(**SIZES, token_types=2), rngs=nnx.Rngs(1))

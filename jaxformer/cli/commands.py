@@ -125,6 +125,11 @@ COMMANDS = {
         "what a folder holds: family, size, memory, certificate",
         "exported",
     ),
+    "doctor": Command(
+        "jaxformer.cli.doctor",
+        "versions, devices, and whether this jaxlib computes right",
+        "",
+    ),
 }
 
 

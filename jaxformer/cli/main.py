@@ -41,7 +41,11 @@ def main(*command: str) -> None:
 def checked(arguments: list[str]) -> int | None:
     """The same, where XLA_FLAGS are some that XLA takes."""
     if not {*HELP, VERSION} & {*arguments}:
+        from jaxformer.cli.supervised import SUPERVISED, supervised
         from jaxformer.jax_environment import check_xla_flags
+        from jaxformer.runtime.crashes import NOTES
 
         check_xla_flags()
+        if arguments[:2] in SUPERVISED and NOTES not in os.environ:
+            return supervised(arguments)
     return dispatch(arguments)

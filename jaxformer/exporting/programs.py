@@ -20,7 +20,6 @@ from jaxformer.decoding.generate import read
 from jaxformer.decoding.prepare import NEVER, check_id, check_length
 from jaxformer.decoding.rules import Ends
 from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
-from jaxformer.extras import extra_package
 from jaxformer.models import GPT, Encoder, EncoderDecoder, Model
 from jaxformer.nn.masks import padding_mask
 from jaxformer.validation.arrays import check_values
@@ -170,8 +169,6 @@ def _write(
     check_kind("platforms", platforms, (tuple, list), f"some of {PLATFORMS}")
     for platform in platforms or [""]:
         check_choice("platform", platform, PLATFORMS, elsewhere={"gpu": "'cuda'"})
-    with extra_package():
-        import flatbuffers  # noqa: F401  # pyright: ignore[reportMissingImports]  by jax, to write a program
     sizes = _sizes(longest)
     shapes = ((kind, (sizes["b"], sizes[name]) if name else ()) for name, kinds in arguments.items() for kind in kinds)
     given = [jax.ShapeDtypeStruct(shape, kind) for kind, shape in shapes]

@@ -14,6 +14,7 @@ The sub-packages and files, in the order in which they may import; the data go t
     training          both sides trained step beside step
     decoding_steps    the logits of each step with a cache
     generation        tokens that both sides write
+    isolate           a comparison in a process of its own
     validate          the two models that are given
     compare           all of it in one call
     testing           one call in a test

@@ -16,6 +16,7 @@ from jaxformer.parity.capture.pytree_modules import open_modules
 from jaxformer.parity.capture.random_draws import torch_draws
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.generation import compare_generation
+from jaxformer.parity.isolate import first_crash, isolated
 from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
 from jaxformer.parity.judge.comparison import Comparison, Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
@@ -51,6 +52,7 @@ def compare(
     mode: Mode = "eval",
     training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
+    isolate: bool = False,
 ) -> Report:
     """A torch module against a JAX model on the same `inputs`.
 
@@ -67,8 +69,13 @@ def compare(
     their caches (see `compare_generation`).
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
+    With `isolate`, all of it runs in a process of its own, which gets a copy of both models: where the JAX program crashes that
+    process, the report says where.
     """
-
+    if isolate:
+        calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
+        later = {"mode": mode, "training": training, "generate": generate}
+        return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
@@ -217,4 +224,4 @@ def collected(results: Iterable[Result], tier: Tier, planned: Sequence[str]) -> 
         at = f" (at {place})" if (place := line_of(error)) else ""
         failed = Stage(name, "failed", says.strip().split("\n")[0] + at)
         report = replace(report, stages=[*report.stages, failed], traceback="".join(traceback.format_exception(error)))
-    return report
+    return replace(report, stages=[*report.stages, *first_crash()])

@@ -6,14 +6,15 @@
 
 import functools
 import importlib.metadata
+import math
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 Options = Mapping[str, str | bool | int]
 NONE: Options = MappingProxyType({})
@@ -30,6 +31,38 @@ IN_FLAGS = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
 """`PRODUCTS_ALONE` as a user writes it in XLA_FLAGS, for all programs of a process."""
 
 
+class Operation(NamedTuple):
+    """One operation of a program, as JAX traces it."""
+
+    name: str
+    """Of its primitive: 'reduce_sum'."""
+    shapes: Sequence[tuple[int, ...]]
+    """Of its operands."""
+    parameters: Mapping[str, Any]
+
+
+SUSPECTED = ("reduce_", "dot_general")
+"""How the names of all operations begin that a fault below may reach."""
+
+
+def sums_thin_rows(operation: Operation) -> bool:
+    """Whether many rows of few entries each are reduced."""
+    shape, axes = operation.shapes[0], operation.parameters.get("axes", ())
+    width = math.prod(shape[axis] for axis in axes)
+    return 1 < width <= 32 and math.prod(shape) // width > 2**14
+
+
+def has_rank_7(operation: Operation) -> bool:
+    """Whether an array of seven axes or more is reduced or multiplied out."""
+    return any(len(shape) >= 7 for shape in operation.shapes)
+
+
+def has_holes(operation: Operation) -> bool:
+    """Whether a window of length 1 passes over an axis with holes."""
+    axes = (operation.parameters.get(name, ()) for name in ("window_dimensions", "window_strides", "base_dilation"))
+    return any(length == stride == 1 < dilation for length, stride, dilation in zip(*axes, strict=False))
+
+
 @dataclass(frozen=True)
 class Fault:
     """Programs that some releases of jaxlib compute wrong, or that end the process."""
@@ -43,8 +76,8 @@ class Fault:
     """The first release of jaxlib that has it."""
     last: tuple[int, ...] | None
     """The last one; None where no release without it is known."""
-    crashes: bool = False
-    """Whether the process ends, or hangs."""
+    suspects: Callable[[Operation], bool]
+    """Whether an operation may be computed wrong; most of these are computed right."""
 
     @property
     def url(self) -> str:
@@ -58,10 +91,10 @@ class Fault:
 
 
 FAULTS = (
-    Fault("rows", "sums behind a product of many thin rows are wrong", "jax#39103", (0, 10, 2), (0, 10, 2)),
-    Fault("rank7", "sums of products of rank 7 end the process", "jax#40412", (0, 10, 2), (0, 10, 2), crashes=True),
-    Fault("rank8", "sums of products of rank 8 end the process", "jax#39257", (0, 10, 2), (0, 11, 0), crashes=True),
-    Fault("dilated", "windows over a dilated array leave out its holes", "xla#48714", (0, 10, 2), None),
+    Fault("rows", "sums behind a product of many thin rows are wrong", "jax#39103", (0, 10, 2), (0, 10, 2), sums_thin_rows),
+    Fault("rank7", "sums of products of rank 7 end the process", "jax#40412", (0, 10, 2), (0, 10, 2), has_rank_7),
+    Fault("rank8", "sums of products of rank 8 end the process", "jax#39257", (0, 10, 2), (0, 11, 0), has_rank_7),
+    Fault("dilated", "windows over a dilated array leave out its holes", "xla#48714", (0, 10, 2), None, has_holes),
 )
 """All of them are of the CPU compiler on x86-64, and of the kernel library YNNPACK: `PRODUCTS_ALONE` cures them."""
 

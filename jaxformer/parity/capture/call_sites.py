@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.module_paths import below, join
+from jaxformer.runtime.crashes import note
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,11 +147,13 @@ class Visits:
         if not seen:
             return method(*args, **kwargs)
         self.calls[path] += 1
+        note(path or "the model")
         self.open.append((module, path))
         try:
             output = method(*positional, **named)
         finally:
             self.open.pop()
+        note(self.open[-1][1] if self.open else "the model")
         output = self.outside(leave, output)
         if "leave" not in seen:
             self.observer.leave(site, None)

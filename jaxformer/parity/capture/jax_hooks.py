@@ -26,6 +26,7 @@ from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.capture.unopened import HiddenCallsError, none_hidden
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.pytree import dotted
+from jaxformer.runtime.crashes import CRASHED, note
 from jaxformer.runtime.xla_options import Options, exact
 from jaxformer.validation.fields import check_kind
 
@@ -50,10 +51,31 @@ UNTRACEABLE = (
 """Errors of code that needs a number while it is traced, or is seen where there is one."""
 
 
+_one_by_one: list[bool] = []
+"""Whether operations run one by one, in the comparison that is running."""
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Inside, no program is compiled: operations run one by one."""
+    _one_by_one.append(True)
+    try:
+        yield
+    finally:
+        _one_by_one.pop()
+
+
+def compiles() -> bool:
+    """Whether programs are compiled."""
+    return not (_one_by_one or os.environ.get(CRASHED))
+
+
 def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
     """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
+    if not compiles():
+        return written_out()(f)(*given), ""
     try:
-        return jax.jit(f, compiler_options=exact(options))(*given), ""
+        return jax.jit(noted(f), compiler_options=exact(options))(*given), ""
     except (*UNTRACEABLE, ValueError) as error:
         why = _why_not_jit(error)
     return written_out()(f)(*given), why
@@ -63,10 +85,24 @@ def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any]
     """The same without running it: f compiled for arguments like these."""
     if jax.config.values["jax_disable_jit"]:
         return f, "the code around the comparison, which turns jit off"
+    if not compiles():
+        return written_out()(f), "operations run one by one"
     try:
-        return jax.jit(f).lower(*like).compile(exact(RUN_ONCE)), ""
+        return jax.jit(noted(f)).lower(*like).compile(exact(RUN_ONCE)), ""
     except (*UNTRACEABLE, ValueError) as error:
         return written_out()(f), _why_not_jit(error)
+
+
+def noted(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, for jit: where it has been traced, the compiled program is what runs."""
+
+    @wraps(f)
+    def traced(*given: Any) -> Any:
+        output = f(*given)
+        note("the compiled program")
+        return output
+
+    return traced
 
 
 def _why_not_jit(error: Exception) -> str:

@@ -1,19 +1,24 @@
 """The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a row here."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from jaxformer.errors import InputError
+from jaxformer.parity.capture.jax_hooks import one_by_one
 from jaxformer.parity.judge.comparison import Comparison, Need, Result
+from jaxformer.parity.judge.compiler import compiler
 from jaxformer.parity.judge.coverage import sensitivity
 from jaxformer.parity.judge.dropout import dropout
 from jaxformer.parity.judge.gradients import activation_gradients, gradients
 from jaxformer.parity.judge.low_precision import bfloat16, float32
+from jaxformer.parity.judge.miscompiled import miscompiled
 from jaxformer.parity.judge.running_statistics import running_statistics
 from jaxformer.parity.judge.values import forward, local
 from jaxformer.parity.judge.weights import weights
 from jaxformer.parity.record.reference import LOW_PRECISION, Tier
+from jaxformer.parity.report.data import Stage
 from jaxformer.validation.fields import check_choice
 
 
@@ -41,10 +46,13 @@ CHECKS = (
     Check("sensitivity", sensitivity, frozenset({"coverage"})),
     Check("float32", float32, frozenset({"low precision"})),
     Check("bfloat16", bfloat16, frozenset({"low precision"})),
+    Check("compiler", compiler, frozenset({"forward"})),
 )
 OF_TRAINING = ("dropout", "running statistics")
-CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in (*LOW_PRECISION["C"], *OF_TRAINING))
-"""Those that a caller chooses from; the others come with a tier, or with training mode."""
+OF_VALUES = {"forward", "local", "gradients", "activation gradients"}
+"""Those for which the JAX model runs."""
+CHECK_NAMES = tuple(check.name for check in CHECKS if check.name not in (*LOW_PRECISION["C"], *OF_TRAINING, "compiler"))
+"""Those that a caller chooses from; the others come with a tier, with training mode, or beside values."""
 
 
 def chosen_checks(names: tuple[str, ...], tier: Tier, *, in_training: bool = False) -> list[Check]:
@@ -56,7 +64,8 @@ def chosen_checks(names: tuple[str, ...], tier: Tier, *, in_training: bool = Fal
     for name in names:
         check_choice("checks", name, CHECK_NAMES)
     check_choice("tier", tier, get_args(Tier))
-    return [check for check in CHECKS if check.name in {*names, *LOW_PRECISION[tier], *(OF_TRAINING if in_training else ())}]
+    more = (*LOW_PRECISION[tier], *(OF_TRAINING if in_training else ()), *(["compiler"] if {*names} & OF_VALUES else []))
+    return [check for check in CHECKS if check.name in {*names, *more}]
 
 
 def needs_of(checks: Sequence[Check]) -> frozenset[Need]:
@@ -67,7 +76,12 @@ def needs_of(checks: Sequence[Check]) -> frozenset[Need]:
 def run_checks(comparison: Comparison, checks: Sequence[Check]) -> Iterator[Result]:
     """What each one finds. A tensor without a match ends the comparison before the first."""
     comparison.candidate  # noqa: B018
-    for check in checks:
-        if result := check.run(comparison):
-            yield replace(result, more={**comparison.module_fields, **result.more}) if check.by_module else result
-    comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared
+    fault = miscompiled(comparison) if {check.name for check in checks} & OF_VALUES else ""
+    with one_by_one() if fault else nullcontext():
+        comparison = replace(comparison) if fault else comparison  # which has computed nothing yet
+        for check in checks:
+            if result := check.run(comparison):
+                yield replace(result, more={**comparison.module_fields, **result.more}) if check.by_module else result
+        comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared
+    if fault:
+        yield Result(Stage("compiler", "warning", f"XLA, not the port: {fault}, by which the port is judged"))

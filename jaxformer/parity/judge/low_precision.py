@@ -4,6 +4,7 @@ R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.capture.call_sites import CALL
-from jaxformer.parity.capture.jax_hooks import run_once
+from jaxformer.parity.capture.jax_hooks import one_by_one, run_once
 from jaxformer.parity.explain.explainers import attempt
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.rounding_place import rounding_place
@@ -53,18 +54,39 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
         raise InputError(NOTHING_FINITE)
     with saying(f"jax in {name}"):
         found = outputs(reference, comparison.candidate)
+    more = ""
     try:
-        used = max(
-            check(f"{what} in {name}, {how}", *sides)
-            for how, output in found.items()
-            for what, *sides in outputs_of(reference, name, output)
-        )
+        used = _used(name, check, found, reference)
     except ParityError as error:
-        return Result(Stage(name, "different", f"{error}{_why(name, comparison)}"))
+        if (alone := _one_by_one(name, check, outputs, comparison)) is None:
+            return Result(Stage(name, "different", f"{error}{_why(name, comparison)}"))
+        used, found = alone
+        more = f"; XLA, not the port: {error}, and by its operations one by one it is not"
     low = reference.low_precision[name]
     ratios = ", ".join(f"{rounding_ratio(output, low, reference.output):.2f} {how}" for how, output in found.items())
     tokens = next_tokens(found[COMPILED], reference, name)
-    return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}"))
+    return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}{more}"))
+
+
+def _used(name: str, check: Callable[..., float], found: dict[str, Any], reference: Reference) -> float:
+    """The largest error, in units of its tolerance; ParityError above 1."""
+    return max(
+        check(f"{what} in {name}, {how}", *sides)
+        for how, output in found.items()
+        for what, *sides in outputs_of(reference, name, output)
+    )
+
+
+def _one_by_one(
+    name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison
+) -> tuple[float, dict[str, Any]] | None:
+    """The same of operations that run one by one; None where that is no better, or the model differs in float64 too."""
+    if name != "float32" or any(over(row.propagated, "activation") for row in comparison.rows):
+        return None
+    with one_by_one(), suppress(ParityError):
+        found = outputs(comparison.reference, comparison.candidate)
+        return _used(name, check, found, comparison.reference), found
+    return None
 
 
 def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str, Any, Any, Any]]:

@@ -8,8 +8,10 @@ from typing import Literal
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.summarize import alike, say_alike
 
-Status = Literal["equal", "different", "failed", "n/a"]
-"""'n/a': there is nothing that the check applies to."""
+Status = Literal["equal", "different", "failed", "n/a", "warning"]
+"""'n/a': there is nothing that the check applies to. 'warning': both sides are judged without it, and the user has to know."""
+SILENT = ("n/a", "warning")
+"""Those that do not count in the verdict."""
 EXIT_CODES: dict[Status, int] = {"equal": 0, "different": 1, "failed": 2}
 ON_TORCHS = "torch's are used below"
 """What the check of weights says where they differ: the rest runs on torch's."""
@@ -159,7 +161,7 @@ class ReportData:
     @property
     def status(self) -> Status:
         """The worst of the stages that apply."""
-        found = {stage.status for stage in self.stages} - {"n/a"}
+        found = {stage.status for stage in self.stages} - {*SILENT}
         return "equal" if found == {"equal"} else "different" if found <= {"equal", "different"} and found else "failed"
 
     @property
@@ -170,6 +172,11 @@ class ReportData:
         return f"weights: {wrong}; beside that, with torch's weights, " if used else ""
 
     @property
+    def warnings(self) -> str:
+        """What the user has to know beside the verdict; '' mostly."""
+        return "".join(f"; {stage.says}" for stage in self.stages if stage.status == "warning")
+
+    @property
     def exit_code(self) -> int:
         """0: equal. 1: different. 2: could not compare."""
         return EXIT_CODES[self.status]
@@ -177,14 +184,15 @@ class ReportData:
     @property
     def verdict(self) -> str:
         """One line."""
-        names = [stage.name for stage in self.stages if stage.status != "n/a"]
+        names = [stage.name for stage in self.stages if stage.status not in SILENT]
         if not names:
             return "COULD NOT COMPARE: nothing was checked"
         if self.status == "equal":
-            return f"EQUAL: {', '.join(names)} (tier {self.tier})"
+            return f"EQUAL: {', '.join(names)} (tier {self.tier}){self.warnings}"
         if self.diverging and self.status == "different":
             first, others = self.diverging[0], len(self.diverging) - 1
             more = f", and {others} more" if others else ""
-            return f"DIFFERENT: {self.other_weights}{first.name}: {self.reason(first)}{more}"
+            return f"DIFFERENT: {self.other_weights}{first.name}: {self.reason(first)}{more}{self.warnings}"
         first = next(stage for stage in self.stages if stage.status == self.status)
-        return f"{'DIFFERENT' if self.status == 'different' else 'COULD NOT COMPARE'}: {first.name}: {first.says}"
+        word = "DIFFERENT" if self.status == "different" else "COULD NOT COMPARE"
+        return f"{word}: {first.name}: {first.says}{self.warnings}"

@@ -8,7 +8,7 @@ from jaxformer.parity.report.data import ReportData, Status
 from jaxformer.parity.report.format import figure
 from jaxformer.parity.report.text import note_lines, plain_text
 
-COLOURS: dict[Status, str] = {"equal": "green", "different": "red", "failed": "yellow", "n/a": "dim"}
+COLOURS: dict[Status, str] = {"equal": "green", "different": "red", "failed": "yellow", "n/a": "dim", "warning": "yellow"}
 
 
 def show(report: ReportData, console: Console | None = None) -> None:

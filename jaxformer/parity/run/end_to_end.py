@@ -14,6 +14,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
 from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
+from jaxformer.parity.capture.suspect_operations import Suspect, suspect_operations
 from jaxformer.parity.capture.unopened import unopened
 from jaxformer.parity.capture.written_out import written_out
 from jaxformer.parity.record.outputs import said, several
@@ -41,6 +42,8 @@ class NormalRun:
     """The lines at which it draws random numbers."""
     unopened: Sequence[str] = ()
     """Transformations inside of which calls are not seen, and their lines."""
+    suspects: Sequence[Suspect] = ()
+    """Operations that this jaxlib may compute wrong."""
 
 
 def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
@@ -65,9 +68,15 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, probing), written_out(), jax_draws() as drawn, unopened() as used:
+        with (
+            watch_jax(model, probing),
+            written_out(),
+            jax_draws() as drawn,
+            unopened() as used,
+            suspect_operations(lambda: probing.running[-1]) as suspects,
+        ):
             outputs = several(call(model, *arrays), "call_jax", call)
-        noted.update(draws=drawn, unopened=used)
+        noted.update(draws=drawn, unopened=used, suspects=suspects)
         found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
         every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
@@ -103,13 +112,17 @@ class _Probing:
         self.probes = probes
         self.found: dict[Site, list[Any]] = {}
         self.taps: list[Site] = []
+        self.running = [""]
+        """Paths of the modules that are running, the innermost last."""
 
     def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.running.append(site.path)
         if not arrays_in(arguments):
             self.taps.append(site)
         return arguments
 
     def leave(self, site: Site, output: Any) -> Any:
+        self.running.pop()
         arrays = arrays_in(output)
         if not arrays:
             return output

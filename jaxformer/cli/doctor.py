@@ -1,0 +1,83 @@
+"""`jaxformer doctor`: the packages and the machine, and whether this jaxlib computes right."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from jaxformer.flags import parse
+from jaxformer.jax_environment import check_jax
+from jaxformer.releases import releases
+from jaxformer.runtime.child import Outcome
+from jaxformer.runtime.xla_options import IN_FLAGS, NEWEST_TRIED, cure, faults, jaxlib_release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """Show versions, devices and threads, run programs that releases of jaxlib compute wrong, each in a process of its own, and
+    say what jaxformer switches off. Exit code 0, or 1 where something is wrong and not cured."""
+
+
+def main(arguments: list[str]) -> int:
+    """Print what is found; the verdict last."""
+    parse(Doctor, arguments, prog="jaxformer doctor")
+    check_jax()
+    print("\n".join(machine()), flush=True)
+    from jaxformer.runtime.known_programs import tried
+
+    options = cure()
+    plain = tried({})
+    cured = tried(options) if options else plain
+    width = max(len(fault.says) for fault in plain)
+    print(f"\n{'known faults of XLA':{width}}  {'report':10}  {'jax.jit':24}  jaxformer")
+    for fault, outcome in plain.items():
+        print(f"{fault.says:{width}}  {fault.report:10}  {word(outcome):24}  {word(cured[fault])}")
+    wrong = [fault for fault, outcome in cured.items() if outcome.value is not True]
+    print()
+    for line in advice(options, cured=[fault for fault in plain if plain[fault].value is not True and fault not in wrong]):
+        print(line)
+    if wrong:
+        print(f"WRONG: {len(wrong)} of {len(cured)} programs, and nothing cures it: {', '.join(fault.url for fault in wrong)}")
+        return 1
+    print(f"right: {len(cured)} of {len(cured)} programs, as jaxformer compiles them")
+    return 0
+
+
+def machine() -> Iterator[str]:
+    """Versions, devices and threads, a line each."""
+    import jax
+
+    found = {"python": platform.python_version(), **releases()}
+    for name in ("torch", "transformers", "orbax-checkpoint"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    yield " · ".join(f"{name} {version}" for name, version in found.items())
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    devices = jax.devices()
+    yield f"{len(devices)} {devices[0].platform} device{'s' * (len(devices) > 1)} ({devices[0].device_kind}), {threads} threads"
+    if flags := os.environ.get("XLA_FLAGS"):
+        yield f"XLA_FLAGS={flags}"
+    if (release := jaxlib_release()) > NEWEST_TRIED:
+        names = [".".join(map(str, numbers)) for numbers in (release, NEWEST_TRIED)]
+        yield "jaxlib {} is newer than {}, the newest that was tried: the table below is measured here".format(*names)
+
+
+def word(outcome: Outcome) -> str:
+    """What a program came to."""
+    if outcome.error:
+        return f"ends: {outcome.error}" if outcome.crashed else outcome.error[:60]
+    return "right" if outcome.value else "wrong"
+
+
+def advice(options: dict[str, Any], cured: list[Any]) -> Iterator[str]:
+    """What is switched off, why, and what a user's own programs need."""
+    if options:
+        named = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        reports = ", ".join(fault.report for fault in faults())
+        yield f"switched off in training, decoding and evaluation: YNNPACK's reductions ({named}), for {reports}"
+        yield "switched off in comparisons: all of YNNPACK, whose products are less exact"
+    if cured:
+        yield f"your own jax.jit has none of this; for a process of yours, set XLA_FLAGS={IN_FLAGS}"

@@ -1,0 +1,45 @@
+"""Commands that run the user's models, in a process of their own: a crash ends that process, and is told in one line."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from jaxformer.runtime.child import Outcome, name_of
+from jaxformer.runtime.crashes import twice
+from jaxformer.signals import cleaned_up
+
+SUPERVISED = (["parity", "compare"], ["parity", "check"])
+START = "import sys; sys.path[:] = {path!r}; sys.argv[1:] = {arguments!r}; from jaxformer.cli.main import main; main()"
+
+
+def supervised(arguments: Sequence[str]) -> int:
+    """The exit code of a command; where it crashed its process, also the second time, a report that says so."""
+    outcome, crash = twice(lambda environment: to_its_end(arguments, environment))
+    if not crash:
+        return outcome.value
+    from jaxformer.cli.parity.check import Check
+    from jaxformer.cli.parity.compare import Compare
+    from jaxformer.flags import parse
+    from jaxformer.parity.isolate import ended
+
+    kind = Compare if arguments[1] == "compare" else Check
+    return parse(kind, arguments[2:], prog=f"jaxformer {' '.join(arguments[:2])}").show(ended(crash))
+
+
+def to_its_end(arguments: Sequence[str], environment: dict[str, str]) -> Outcome:
+    """The command in a process of its own, which a signal that ends this one ends too. What it says on standard error is shown
+    once it has ended, where it did not crash: XLA leaves pages then."""
+    code = START.format(path=sys.path, arguments=[*arguments])
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env={**os.environ, **environment}, stderr=errors, start_new_session=True
+        )
+        with cleaned_up(process.kill):
+            ended = process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
+    crashed = ended < 0
+    sys.stderr.write("" if crashed else said)
+    return Outcome(ended, name_of(ended) if crashed else "", crashed)

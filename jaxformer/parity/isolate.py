@@ -1,0 +1,47 @@
+"""A comparison in a process of its own: what ends that process, a crash of the compiler or of the user's code, is told.
+
+Where it ends, a second process runs the JAX model's operations one by one: it names the module, or judges the port by these.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from jaxformer.errors import InputError, ParityError, first_line
+from jaxformer.extras import extra_package
+from jaxformer.parity.report.data import Stage
+from jaxformer.parity.report.report import Report
+from jaxformer.runtime.child import Child
+from jaxformer.runtime.crashes import CRASHED, twice
+
+
+def isolated(compare: Callable[..., Report], *given: Any, **options: Any) -> Report:
+    """compare(*given, **options) in a process of its own. InputError where what it is given cannot be handed over."""
+    with extra_package():
+        import cloudpickle
+    try:
+        payload = cloudpickle.dumps(partial(compare, *given, **options))
+    except Exception as error:
+        why = f"isolate = True hands both models to another process, and they cannot be pickled: {first_line(error)}"
+        raise InputError(f"{why}; name them to `jaxformer parity compare` instead, which builds them there") from None
+    outcome, crash = twice(lambda environment: Child(payload, environment, quiet=False).outcome())
+    if crash:
+        return ended(crash)
+    if outcome.raised is not None:
+        raise outcome.raised
+    if outcome.error:
+        raise ParityError(outcome.error)
+    return outcome.value
+
+
+def ended(crash: str) -> Report:
+    """The report of a comparison whose process crashed."""
+    return Report(tier="", tolerance=0.0, stages=[Stage("forward", "failed", crash)])
+
+
+def first_crash() -> list[Stage]:
+    """What is said of a first process that crashed, in the second one; nothing elsewhere."""
+    if not (said := os.environ.get(CRASHED)):
+        return []
+    return [Stage("compiler", "warning", f"XLA, not the port: {said}; the port is judged by its operations, one by one")]

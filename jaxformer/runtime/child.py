@@ -1,0 +1,128 @@
+"""A function in a process of its own: where it ends that process, the caller is told how, and goes on.
+
+The function and what it is given are pickled, and so is what it returns. Importing this module imports no jax.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.child import serve; serve({reading}, {writing})"
+
+
+class Outcome(NamedTuple):
+    """What a function in a child process came to."""
+
+    value: Any = None
+    error: str = ""
+    """How it ended where it gave no value: 'SIGSEGV', 'an exit with code 3', 'a time limit of 60 s', or an error's line."""
+    crashed: bool = False
+    """Whether the process ended, and not the function alone."""
+    raised: Exception | None = None
+    """What the function raised, where that can be pickled."""
+
+
+class Child:
+    """A process that runs `pickle.loads(payload)()`, begun at once; `outcome` waits for it. A `quiet` one prints nothing."""
+
+    def __init__(self, payload: bytes, environment: Mapping[str, str] | None = None, *, quiet: bool = True):
+        theirs, self.writing = os.pipe()
+        self.reading, answer = os.pipe()
+        self.errors = subprocess.DEVNULL if quiet else tempfile.TemporaryFile()  # noqa: SIM115  closed in `outcome`
+        code = START.format(path=sys.path, reading=theirs, writing=answer)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=(theirs, answer),
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.DEVNULL if quiet else None,
+            stderr=self.errors,
+        )
+        os.close(theirs)
+        os.close(answer)
+        self.payload = payload
+
+    def outcome(self, seconds: float | None = None) -> Outcome:
+        """What came of it; the process is gone then."""
+        try:
+            outcome = self._outcome(seconds)
+        finally:
+            self.process.kill()
+            self.process.wait()
+        if not isinstance(self.errors, int):
+            with self.errors:
+                self.errors.seek(0)
+                said = self.errors.read().decode(errors="replace")
+            sys.stderr.write("" if outcome.crashed else said)  # a crash leaves pages of XLA's own
+        return outcome
+
+    def _outcome(self, seconds: float | None) -> Outcome:
+        with suppress(BrokenPipeError), open(self.writing, "wb") as pipe:
+            pipe.write(self.payload)
+        timer = _Timer(self.process, seconds)
+        with timer, open(self.reading, "rb") as pipe:
+            answer = pipe.read()
+        if timer.is_over:
+            return Outcome(error=f"a time limit of {seconds:.0f} s", crashed=True)
+        if code := self.process.wait():
+            return Outcome(error=name_of(code), crashed=True)
+        value, error, raised = pickle.loads(answer)
+        return Outcome(value, error, raised=pickle.loads(raised))
+
+
+class _Timer:
+    """Kills a process after some seconds."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float | None):
+        self.process, self.is_over = process, False
+        self.timer = threading.Timer(seconds, self.end) if seconds else None
+
+    def end(self) -> None:
+        self.is_over = True
+        self.process.kill()
+
+    def __enter__(self) -> None:
+        if self.timer:
+            self.timer.start()
+
+    def __exit__(self, *_: Any) -> None:
+        if self.timer:
+            self.timer.cancel()
+
+
+def name_of(code: int) -> str:
+    """How a process ended, by its exit code: 'SIGSEGV'; of SIGKILL, which the system sends, why that may be."""
+    if code >= 0:
+        return f"an exit with code {code}"
+    name = signal.Signals(-code).name
+    return f"{name}, as the system does where memory is short" if name == "SIGKILL" else name
+
+
+def serve(reading: int, writing: int) -> None:
+    """Run what is read, in the child: the value goes back, or the error as one line."""
+    with open(reading, "rb") as pipe:
+        payload = pipe.read()
+    try:
+        answer = (pickle.loads(payload)(), "", pickle.dumps(None))
+    except Exception as error:
+        answer = (None, f"{type(error).__name__}: {error}".split("\n")[0], _pickled(error))
+    with open(writing, "wb") as pipe:
+        pipe.write(pickle.dumps(answer))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(0)  # threads of a broken program would not let Python end
+
+
+def _pickled(error: Exception) -> bytes:
+    """The error; None where it cannot be read again."""
+    with suppress(Exception):
+        pickle.loads(answer := pickle.dumps(error))
+        return answer
+    return pickle.dumps(None)
