@@ -68,15 +68,8 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with (
-            watch_jax(model, probing),
-            written_out(),
-            jax_draws() as drawn,
-            unopened() as used,
-            suspect_operations(lambda: probing.running[-1]) as suspects,
-        ):
-            outputs = several(call(model, *arrays), "call_jax", call)
-        noted.update(draws=drawn, unopened=used, suspects=suspects)
+        outputs, seen = _observed(model, call, arrays, probing)
+        noted.update(seen)
         found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
         every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
@@ -103,6 +96,16 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
         untraced,
         **noted,
     )
+
+
+def _observed(
+    model: Any, call: Callable[..., Any], arrays: list[Any], probing: "_Probing"
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The outputs of call(model, *arrays), and fields of a NormalRun: what was noted on the way."""
+    suspected = suspect_operations(lambda: probing.running[-1])
+    with watch_jax(model, probing), written_out(), jax_draws() as draws, unopened() as used, suspected as suspects:
+        outputs = several(call(model, *arrays), "call_jax", call)
+    return outputs, {"draws": draws, "unopened": used, "suspects": suspects}
 
 
 class _Probing:
