@@ -47,9 +47,9 @@ def listen() -> None:
     """From here on a signal ends the process. For commands: a library leaves the signals to its user."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in heeded():
         signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _listening.append(writing)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
 
