@@ -49,6 +49,17 @@ with only_writer(Path(sys.argv[1])), written_whole(Path(sys.argv[1]) / "file") a
     time.sleep(60)
 """
 PLAIN = WRITING.replace("listen()\n", "")
+FINISHING = """
+import os, signal, time
+from jaxformer.flags import run
+from jaxformer.signals import cleaned_up, listen
+def main(arguments):
+    with cleaned_up(lambda: time.sleep(0.3)):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+listen()
+run(main)
+"""
 INTERRUPTED = """
 import os, runpy, signal, sys
 class Finder:
@@ -185,6 +196,12 @@ def test_an_interrupt_soon_after_the_start(delay):
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=20)[1]
     assert (process.returncode, said) == (130, "stopped by Ctrl-C\n") or "/jaxformer/" not in said
+
+
+def test_an_interrupt_while_the_command_comes_to_its_end():
+    process = start(FINISHING)
+    assert process.communicate(timeout=20)[1] == "stopped by Ctrl-C\n"
+    assert process.returncode == 130
 
 
 def test_an_early_interrupt_that_the_process_was_started_to_ignore():
