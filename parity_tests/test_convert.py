@@ -18,6 +18,7 @@ from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.errors import CheckpointError, InputError, MissingPackageError, shown
 from jaxformer.folders.certificate import certify
+from jaxformer.folders.conversion import round_trip
 from jaxformer.folders.opened import open_path
 from jaxformer.folders.texts import read_ids, read_tokenizer
 from jaxformer.training.runs import RunFolder
@@ -135,6 +136,37 @@ def test_ours_and_torchs(gpt2, tmp_path, capsys):
     shutil.copy(gpt2 / "config.json", tmp_path / "config.json")
     run(capsys, "convert", tmp_path / "state.pt", tmp_path / "again", "--to", "hf", "--family", "gpt2")
     assert (tmp_path / "again/model.safetensors").read_bytes() == (gpt2 / "model.safetensors").read_bytes()
+
+
+RENAMED = "{} of the source are written under other names; back again: bitwise equal"
+
+
+def test_tensors_under_other_names_are_not_told_as_lost(gpt2, tmp_path, capsys):
+    _, lines = run(capsys, "convert", gpt2, tmp_path / "ours", "--to", "jax")
+    assert lines[-1] == f"round trip: 28 tensors, read again bit for bit; {RENAMED.format(28)}"
+    state = transformers.GPT2LMHeadModel.from_pretrained(gpt2).state_dict()  # with the head, which is tied
+    state |= {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 64, 64).bool() for layer in (0, 1)}
+    (tmp_path / "old").mkdir()
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "old/pytorch_model.bin")
+    shutil.copy(gpt2 / "config.json", tmp_path / "old")
+    _, lines = run(capsys, "convert", tmp_path / "old", tmp_path / "new", "--to", "hf")
+    left = "transformer.h.0.attn.bias, transformer.h.1.attn.bias"
+    unneeded = f"2 of the source are left out, as the model computes or ignores them: {left}"
+    assert lines[-1] == f"round trip: 28 tensors, read again bit for bit; {RENAMED.format(29)}; {unneeded}"
+
+
+@pytest.mark.filterwarnings("ignore:.* of a head for masked words and next sentences are not loaded")
+def test_lost_tensors_are_named(gpt2, tmp_path, capsys):
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 20}
+    transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    _, lines = run(capsys, "convert", tmp_path / "bert", tmp_path / "it", "--to", "jax")
+    said = "; not in it: 5 of the source, of a head for masked words and next sentences: cls.predictions.bias, "
+    assert f"{RENAMED.format(21)}{said}" in lines[-1]
+    found = open_path(gpt2)
+    table = found.model.embed.position.table
+    table[...] = table.at[0, 0].multiply(-1)
+    said = round_trip(found, {}, found.model, None)
+    assert said.endswith(f"; {RENAMED.format(27)}; LOST: 1 of the source: transformer.wpe.weight")
 
 
 @pytest.mark.parametrize("arguments", [("state.txt", "--to", "torch"), ("", "--to", "hf")], ids=["no ending", "there"])
