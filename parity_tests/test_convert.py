@@ -99,8 +99,13 @@ def test_a_folder_comes_back_bit_for_bit_with_a_certificate(gpt2, tmp_path, caps
     for name, (old, new) in damages.items():
         (tmp_path / "it" / name).write_bytes(written[name].replace(old, new))
         _, lines = run(capsys, "info", tmp_path / "it")
-        assert lines[-1].endswith(f"; changed since: {name}")
+        said = lines[-1].removeprefix("certificate").strip()
+        assert said.startswith(f"NO LONGER VALID: {name} changed since it was written; it said EQUAL: ")
+        assert "unchanged" not in said
         (tmp_path / "it" / name).write_bytes(written[name])
+    (tmp_path / "it/tokenizer.json").write_bytes(written["tokenizer.json"] + b" ")
+    _, lines = run(capsys, "info", tmp_path / "it")
+    assert lines[-1].endswith(f" {transformers.__version__}; still valid for the weights; changed since: tokenizer.json")
     for text in ("{}", json.dumps(found | {"verdict": "DIFFERENT"})):
         (tmp_path / "it/parity.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"parity.json is damaged, or not a certificate"):
