@@ -243,7 +243,22 @@ def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys
     wanted = model.generate(ids, max_new_tokens=64, num_beams=beams, do_sample=False, early_stopping=True)[0, 1:]
     _, lines = run(capsys, "translate", bart, TEXTS[1], "--beam", beams)
     stop = (wanted == 2).nonzero()[0]
-    assert lines == [shown(" ".join(words.backend_tokenizer.decode(wanted[:stop].tolist()).split("\n")).strip())]
+    assert lines == [shown(" ".join(words.decode(wanted[:stop], skip_special_tokens=True).split("\n")))]
+
+
+def test_spaces_around_a_target_are_kept_as_transformers_keeps_them(bart, words, tmp_path, capsys):
+    model = transformers.BartForConditionalGeneration.from_pretrained(bart)
+    space, line = (words.backend_tokenizer.token_to_id(it) for it in ("Ġ", "Ċ"))
+    model.final_logits_bias[0, space], model.final_logits_bias[0, line] = 2000, 1000
+    model.save_pretrained(tmp_path / "it")
+    words.save_pretrained(tmp_path / "it")
+    ids = words(TEXTS[1], return_tensors="pt")["input_ids"]
+    found = model.generate(ids, max_new_tokens=64, do_sample=False, num_beams=1)[0]
+    wanted = words.decode(found, skip_special_tokens=True)
+    assert wanted.startswith("  ")
+    assert "\n" in wanted.strip(" ")
+    dispatch(["generate", str(tmp_path / "it"), "--prompt", TEXTS[1]])
+    assert capsys.readouterr().out == f"{shown(wanted)}\n"
 
 
 def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_path, capsys):
