@@ -32,7 +32,7 @@ The packages, bottom to top; each may import only those before it:
     cli                                     the `jaxformer` command
 """
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing's own would be imported before a command can catch Ctrl-C
 
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.config.fixed_table import FixedTable as FixedTable
@@ -125,7 +125,7 @@ _MODULES = {name: f"jaxformer.{module}" for module, names in PUBLIC.items() for 
 __all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str):
     import difflib
     import importlib
 

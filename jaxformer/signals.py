@@ -41,15 +41,16 @@ _held: list[Held] = []
 _received: list[int] = []
 _cleanups: list[Callable[[], Any]] = []
 _listening: list[int] = []
+_ending = threading.Event()
 
 
 def listen() -> None:
     """From here on a signal ends the process. For commands: a library leaves the signals to its user."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number in heeded():
         signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _listening.append(writing)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
 
@@ -65,7 +66,10 @@ def received() -> list[int]:
 
 
 def stop_listening() -> None:
-    """While Python ends, no thread runs any more: from here on the system ends the process."""
+    """While Python ends, no thread runs any more: from here on the system ends the process. Where a signal already does,
+    wait for that, as the exit code is the signal's."""
+    if _ending.is_set():
+        threading.Event().wait()
     if _listening:
         for number in heeded():
             signal.signal(number, signal.SIG_DFL)
@@ -137,6 +141,7 @@ def _rescue(work: Held, number: int) -> None:
 
 def end(code: int, said: str) -> NoReturn:
     """Leave nothing half-written, say a line, the last one, and end, from any thread."""
+    _ending.set()
     for cleanup in reversed(_cleanups):
         with suppress(Exception):
             cleanup()

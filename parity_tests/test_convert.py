@@ -18,6 +18,7 @@ from jaxformer.cli.main import dispatch
 from jaxformer.convert.safetensors_io import save_weights
 from jaxformer.errors import CheckpointError, InputError, MissingPackageError, shown
 from jaxformer.folders.certificate import certify
+from jaxformer.folders.conversion import round_trip
 from jaxformer.folders.opened import open_path
 from jaxformer.folders.texts import read_ids, read_tokenizer
 from jaxformer.training.runs import RunFolder
@@ -98,8 +99,13 @@ def test_a_folder_comes_back_bit_for_bit_with_a_certificate(gpt2, tmp_path, caps
     for name, (old, new) in damages.items():
         (tmp_path / "it" / name).write_bytes(written[name].replace(old, new))
         _, lines = run(capsys, "info", tmp_path / "it")
-        assert lines[-1].endswith(f"; changed since: {name}")
+        said = lines[-1].removeprefix("certificate").strip()
+        assert said.startswith(f"NO LONGER VALID: {name} changed since it was written; it said EQUAL: ")
+        assert "unchanged" not in said
         (tmp_path / "it" / name).write_bytes(written[name])
+    (tmp_path / "it/tokenizer.json").write_bytes(written["tokenizer.json"] + b" ")
+    _, lines = run(capsys, "info", tmp_path / "it")
+    assert lines[-1].endswith(f" {transformers.__version__}; still valid for the weights; changed since: tokenizer.json")
     for text in ("{}", json.dumps(found | {"verdict": "DIFFERENT"})):
         (tmp_path / "it/parity.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"parity.json is damaged, or not a certificate"):
@@ -135,6 +141,37 @@ def test_ours_and_torchs(gpt2, tmp_path, capsys):
     shutil.copy(gpt2 / "config.json", tmp_path / "config.json")
     run(capsys, "convert", tmp_path / "state.pt", tmp_path / "again", "--to", "hf", "--family", "gpt2")
     assert (tmp_path / "again/model.safetensors").read_bytes() == (gpt2 / "model.safetensors").read_bytes()
+
+
+RENAMED = "{} of the source are written under other names; back again: bitwise equal"
+
+
+def test_tensors_under_other_names_are_not_told_as_lost(gpt2, tmp_path, capsys):
+    _, lines = run(capsys, "convert", gpt2, tmp_path / "ours", "--to", "jax")
+    assert lines[-1] == f"round trip: 28 tensors, read again bit for bit; {RENAMED.format(28)}"
+    state = transformers.GPT2LMHeadModel.from_pretrained(gpt2).state_dict()  # with the head, which is tied
+    state |= {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 64, 64).bool() for layer in (0, 1)}
+    (tmp_path / "old").mkdir()
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "old/pytorch_model.bin")
+    shutil.copy(gpt2 / "config.json", tmp_path / "old")
+    _, lines = run(capsys, "convert", tmp_path / "old", tmp_path / "new", "--to", "hf")
+    left = "transformer.h.0.attn.bias, transformer.h.1.attn.bias"
+    unneeded = f"2 of the source are left out, as the model computes or ignores them: {left}"
+    assert lines[-1] == f"round trip: 28 tensors, read again bit for bit; {RENAMED.format(29)}; {unneeded}"
+
+
+@pytest.mark.filterwarnings("ignore:.* of a head for masked words and next sentences are not loaded")
+def test_lost_tensors_are_named(gpt2, tmp_path, capsys):
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 20}
+    transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).save_pretrained(tmp_path / "bert")
+    _, lines = run(capsys, "convert", tmp_path / "bert", tmp_path / "it", "--to", "jax")
+    said = "; not in it: 5 of the source, of a head for masked words and next sentences: cls.predictions.bias, "
+    assert f"{RENAMED.format(21)}{said}" in lines[-1]
+    found = open_path(gpt2)
+    table = found.model.embed.position.table
+    table[...] = table.at[0, 0].multiply(-1)
+    said = round_trip(found, {}, found.model, None)
+    assert said.endswith(f"; {RENAMED.format(27)}; LOST: 1 of the source: transformer.wpe.weight")
 
 
 @pytest.mark.parametrize("arguments", [("state.txt", "--to", "torch"), ("", "--to", "hf")], ids=["no ending", "there"])
@@ -206,7 +243,22 @@ def test_a_translator_writes_what_transformers_writes(bart, words, beams, capsys
     wanted = model.generate(ids, max_new_tokens=64, num_beams=beams, do_sample=False, early_stopping=True)[0, 1:]
     _, lines = run(capsys, "translate", bart, TEXTS[1], "--beam", beams)
     stop = (wanted == 2).nonzero()[0]
-    assert lines == [shown(" ".join(words.backend_tokenizer.decode(wanted[:stop].tolist()).split("\n")).strip())]
+    assert lines == [shown(" ".join(words.decode(wanted[:stop], skip_special_tokens=True).split("\n")))]
+
+
+def test_spaces_around_a_target_are_kept_as_transformers_keeps_them(bart, words, tmp_path, capsys):
+    model = transformers.BartForConditionalGeneration.from_pretrained(bart)
+    space, line = (words.backend_tokenizer.token_to_id(it) for it in ("Ġ", "Ċ"))
+    model.final_logits_bias[0, space], model.final_logits_bias[0, line] = 2000, 1000
+    model.save_pretrained(tmp_path / "it")
+    words.save_pretrained(tmp_path / "it")
+    ids = words(TEXTS[1], return_tensors="pt")["input_ids"]
+    found = model.generate(ids, max_new_tokens=64, do_sample=False, num_beams=1)[0]
+    wanted = words.decode(found, skip_special_tokens=True)
+    assert wanted.startswith("  ")
+    assert "\n" in wanted.strip(" ")
+    dispatch(["generate", str(tmp_path / "it"), "--prompt", TEXTS[1]])
+    assert capsys.readouterr().out == f"{shown(wanted)}\n"
 
 
 def test_a_run_is_written_for_transformers_and_writes_the_same_characters(tmp_path, capsys):

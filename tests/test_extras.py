@@ -1,8 +1,10 @@
 """What an extra installs is needed by what it is for alone; where it is missing, one line says how to get it."""
 
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,40 @@ def test_an_extra_installs_what_is_said_of_it(extra):
     installed = {Requirement(text).name for text in PROJECT["optional-dependencies"][extra]}
     assert installed == {package for package, other in EXTRAS.values() if other == extra}
     assert not installed & {Requirement(text).name for text in PROJECT["dependencies"]}
+
+
+def pulled(requirement: Requirement, found: set[tuple[str, str]]) -> set[str]:
+    """Names of all packages that pip installs for a requirement; of one that is not installed here, its name alone."""
+    for extra in ("", *requirement.extras):
+        if (requirement.name, extra) in found:
+            continue
+        found.add((requirement.name, extra))
+        try:
+            needed = map(Requirement, metadata.requires(requirement.name) or ())
+        except metadata.PackageNotFoundError:
+            continue
+        for inner in needed:
+            if inner.marker is None or inner.marker.evaluate({"extra": extra}):
+                pulled(inner, found)
+    return {name for name, _ in found}
+
+
+@pytest.mark.parametrize("extra", ["", *sorted({*PROJECT["optional-dependencies"]} - {"torch", "test", "dev"})])
+def test_no_extra_but_torchs_installs_torch(extra):
+    """PyTorch takes gigabytes."""
+    wanted = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    own = [it for it in map(Requirement, wanted) if it.name == "jaxformer"]
+    wanted = [*wanted, *(text for it in own for name in it.extras for text in PROJECT["optional-dependencies"][name])]
+    names = set().union(*(pulled(Requirement(text), set()) for text in wanted if not text.startswith("jaxformer")))
+    assert "numpy" in names or extra in ("export", "tpu", "cuda12", "cuda13")
+    assert "torch" not in names
+
+
+def test_the_readme_names_a_torch_that_its_extras_take():
+    """Else pip would put another build in its place."""
+    command = r"pip install torch==([\d.]+) --index-url https://download\.pytorch\.org/whl/cpu`"
+    (version,) = re.findall(command, (ROOT / "README.md").read_text("utf-8"))
+    texts = [text for extra in ("torch", "test") for text in PROJECT["optional-dependencies"][extra]]
+    asked = [it.specifier for it in map(Requirement, texts) if it.name == "torch"]
+    assert len(asked) == 2
+    assert all(f"{version}+cpu" in it for it in asked)

@@ -1,10 +1,9 @@
-"""The `jaxformer` command. What it needs is imported after it listens to signals, and a command when it is called."""
+"""The `jaxformer` command. Modules are imported after it catches Ctrl-C, and a command's own when it is called."""
 
+import _signal  # pyright: ignore[reportMissingImports]  # `signal` without its enums, which take milliseconds
 import os
 
 from jaxformer import __version__
-from jaxformer.signals import listen
-from jaxformer.streams import open_closed_streams
 
 HELP, VERSION = ("-h", "--help", "help"), "--version"
 
@@ -30,12 +29,29 @@ def dispatch(arguments: list[str]) -> int | None:
 
 def main(*command: str) -> None:
     """The console script; `command` stands before the arguments."""
+    catch_interrupt()
+    from jaxformer.signals import listen
+    from jaxformer.streams import open_closed_streams
+
     open_closed_streams()
     listen()
     os.environ["MPLBACKEND"] = "agg"  # pictures are files; one of Jupyter's may be named, and not be there
     from jaxformer.flags import run
 
     run(lambda arguments: checked([*command, *arguments]))
+
+
+def catch_interrupt() -> None:
+    """Let Ctrl-C end the process at once, until `listen` takes over; not where whoever started it has it ignored."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: object) -> None:
+    try:
+        os.write(2, b"stopped by Ctrl-C\n")
+    finally:  # standard error may be closed
+        os._exit(128 + number)
 
 
 def checked(arguments: list[str]) -> int | None:

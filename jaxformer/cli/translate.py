@@ -95,12 +95,14 @@ def main(arguments: list[str]) -> None:
 def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
     """Print the translation of each source."""
     from jaxformer.training.plots import plot_alignment
+    from jaxformer.training.translator import one_line
 
     typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
     for texts in chunks(sources(flags), 1 if typed else LINES):
         for found in translator.beam(texts, beam):
             for text, score in found:
-                print(shown(text) if flags.n_best == 1 else f"{score:.4f}\t{shown(text)}")
+                line = shown(one_line(text))
+                print(line if flags.n_best == 1 else f"{score:.4f}\t{line}")
             if flags.attention is not None:
                 plot_alignment(flags.attention, *translator.alignment(texts[0], found[0].text))
         sys.stdout.flush()

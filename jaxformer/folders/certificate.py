@@ -19,6 +19,7 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.convert.state_files import weight_files
 from jaxformer.errors import CheckpointError, MissingPackageError
 from jaxformer.folders.hf import Checkpoint
+from jaxformer.folders.written import TOKENIZER_FILES
 from jaxformer.models import Encoder, EncoderDecoder, Model
 from jaxformer.nn import padding_mask
 from jaxformer.parity.compare import compare
@@ -139,7 +140,8 @@ def call_jax(model: Model, ids: jax.Array, valid: jax.Array, *target: jax.Array)
 
 
 def read_certificate(folder: Path) -> str:
-    """What the certificate of a folder says, and whether the files are still those that it is about."""
+    """Verdict in the certificate of a folder, and whether it still holds: it is about the weights and their configuration, not
+    about the tokenizer's files, which are only listed."""
     path = folder / NAME
     if not path.is_file():
         return "none; jaxformer convert ... --verify writes one"
@@ -150,8 +152,12 @@ def read_certificate(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = f"{path} is damaged, or not a certificate: {error!r:.80}; write it again with --verify"
         raise CheckpointError(said) from None
-    since = f"changed since: {', '.join(changed)}" if changed else "its files are unchanged"
-    return f"{verdict}; beside transformers {version}; {since}"
+    said = f"{verdict}; beside transformers {version}"
+    if judged := [name for name in changed if name not in TOKENIZER_FILES]:
+        return f"NO LONGER VALID: {', '.join(judged)} changed since it was written; it said {said}"
+    if changed:
+        return f"{said}; still valid for the weights; changed since: {', '.join(changed)}"
+    return f"{said}; its files are unchanged"
 
 
 def checksums(files: list[Path]) -> dict[str, str]:

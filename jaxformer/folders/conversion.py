@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxformer.convert.family import Family
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.rules import tensors_to_torch
+from jaxformer.convert.rules import tensors_to_torch, to_torch
 from jaxformer.convert.state_files import open_folder_state, open_state, weight_files, write_state
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.folders.hf import model_of
+from jaxformer.folders.hf import Checkpoint, model_of, unwrapped
 from jaxformer.folders.opened import Opened, cast, open_path
 from jaxformer.folders.written import write_folder
 from jaxformer.models import Model
@@ -60,7 +61,8 @@ def convert(
     wanted = tensors_to_torch(model, back.family)
     if lost := [name for name, array in wanted.items() if not same_bits(array, again[name])]:
         raise CheckpointError(f"{out} was written, and reads otherwise: {listed(lost)}; the disk or the memory is faulty")
-    return Converted(source, back.model, files, state, round_trip(source, state, dtype))
+    del again, wanted
+    return Converted(source, back.model, files, state, round_trip(source, state, back.model, dtype))
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
@@ -68,14 +70,38 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def round_trip(source: Opened, written: Mapping[str, Any], dtype: str | None) -> str:
-    """What became of the source's tensors, beside what was read again."""
+def round_trip(source: Opened, written: Mapping[str, Any], model: Model, dtype: str | None) -> str:
+    """Verdict on the source's tensors: which are in the file as they were, which come back from `model`, the one that was read
+    again, and which are lost."""
     said = f"round trip: {len(written)} tensors, read again bit for bit"
     if source.checkpoint is None or dtype is not None:
         return said
     origin = open_folder_state(source.place) if source.place.is_dir() else open_state(source.place)
-    same = [name for name, array in written.items() if name in origin and same_bits(array, origin[name])]
-    left = [name for name in origin if name not in written]
-    return f"{said}; {len(same)} are the source's, name and bits" + (
-        f"; {len(left)} of the source are not in it" if left else ""
-    )
+    same = {name for name, array in written.items() if name in origin and same_bits(array, origin[name])}
+    if same:
+        said += f"; {len(same)} are the source's, name and bits"
+    rest = {own: array for name, (own, array) in zip(origin, unwrapped(origin).items(), strict=True) if name not in same}
+    return "; ".join([said, *fates(source.checkpoint, source.family, rest, model)] if rest else [said])
+
+
+def fates(source: Checkpoint, family: Family, tensors: Mapping[str, Any], model: Model) -> list[str]:
+    """Phrases for the source's tensors that the file does not hold as they were, one for each thing that became of them."""
+    owns, back = {name: own for own, name in source.names.items()}, to_torch(model, family)
+    found: dict[str, list[str]] = {"renamed": [], "unneeded": [], "head": [], "lost": []}
+    for name, array in tensors.items():
+        own = owns.get(name, name)
+        if own in back and same_bits(back[own], array):
+            fate = "renamed"
+        elif name in source.unused:
+            fate = "head"
+        else:
+            fate = "lost" if own in back or family.why_ignored(own) is None else "unneeded"
+        found[fate].append(name)
+    heads = ", ".join(sorted({source.unused[name] for name in found["head"]}))
+    phrases = {
+        "renamed": "{n} of the source are written under other names; back again: bitwise equal",
+        "unneeded": "{n} of the source are left out, as the model computes or ignores them: {names}",
+        "head": f"not in it: {{n}} of the source, of a head for {heads}: {{names}}",
+        "lost": "LOST: {n} of the source: {names}",
+    }
+    return [phrases[fate].format(n=len(names), names=listed(names)) for fate, names in found.items() if names]

@@ -128,10 +128,16 @@ class Translator:
         return min(self.model.config.context, max(SHORTEST, 2 * bucket(ids.shape[1])))
 
     def _text(self, ids: np.ndarray) -> str:
-        """A target up to its end, on one line."""
+        """Target up to its end: of a run on one line, of another folder as transformers decodes it, spaces around it too."""
         ends = np.flatnonzero(ids == self.frame.end)
         ids = ids[: ends[0]] if ends.size else ids
-        return " ".join(self.tokenizer.decode(ids[ids < self.tokenizer.vocab_size]).split("\n")).strip()
+        text = self.tokenizer.decode(ids[ids < self.tokenizer.vocab_size])
+        return one_line(text).strip() if self.given_frame is None else text
+
+
+def one_line(text: str) -> str:
+    """Text with a space for every end of a line."""
+    return text.replace("\n", " ")
 
 
 def load_translator(path: Path, too_long: TooLong = "cut") -> Translator:

@@ -49,6 +49,28 @@ with only_writer(Path(sys.argv[1])), written_whole(Path(sys.argv[1]) / "file") a
     time.sleep(60)
 """
 PLAIN = WRITING.replace("listen()\n", "")
+FINISHING = """
+import os, signal, time
+from jaxformer.flags import run
+from jaxformer.signals import cleaned_up, listen
+def main(arguments):
+    with cleaned_up(lambda: time.sleep(0.3)):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+listen()
+run(main)
+"""
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == imported:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+_, command, imported = sys.argv
+sys.argv[1:] = ["--help"]
+runpy.run_module(command, run_name="__main__")
+"""
 
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -148,6 +170,48 @@ def test_from_the_first_line_on(tmp_path, text_file):
         said = process.communicate(timeout=5)[1]
         assert (process.returncode, said) == (130, "stopped by Ctrl-C\n")
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "imported"),
+    [
+        ("jaxformer", "jaxformer.signals"),
+        ("jaxformer", "jaxformer.flags"),
+        ("train.reverse", "dataclasses"),
+        ("train.reverse", "tyro"),
+    ],
+)
+def test_an_interrupt_while_a_module_is_imported(command, imported):
+    process = start(INTERRUPTED, command, imported)
+    assert process.communicate(timeout=20)[1] == "stopped by Ctrl-C\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.04, 0.08, 0.16, 0.32])
+def test_an_interrupt_soon_after_the_start(delay):
+    """Python starts for 20 ms and more, and an interrupt in them is its own to tell."""
+    arguments = [sys.executable, "-m", "train.reverse", "--help"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[1]
+    assert (process.returncode, said) == (130, "stopped by Ctrl-C\n") or "/jaxformer/" not in said
+
+
+def test_an_interrupt_while_the_command_comes_to_its_end():
+    process = start(FINISHING)
+    assert process.communicate(timeout=20)[1] == "stopped by Ctrl-C\n"
+    assert process.returncode == 130
+
+
+def test_an_early_interrupt_that_the_process_was_started_to_ignore():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start(INTERRUPTED, "jaxformer", "jaxformer.flags")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == 0
 
 
 def test_held_work_does_not_go_on_while_it_is_rescued(monkeypatch):
