@@ -13,6 +13,7 @@ import jax
 
 from jaxformer.processes.group import count
 from jaxformer.releases import releases
+from jaxformer.runtime.xla_options import cure
 
 SETTINGS = (
     *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"),
@@ -34,6 +35,7 @@ def environment() -> dict[str, str]:
         "devices": str(jax.device_count()),
         "processes": str(count()),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "XLA options": " ".join(f"{name}={value}" for name, value in cure().items()),
         **settings,
     }
 

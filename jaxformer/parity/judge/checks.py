@@ -1,7 +1,7 @@
 """The registry of checks, in the order in which they run. A new check is a function in a file of its own, and a row here."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -76,10 +76,12 @@ def needs_of(checks: Sequence[Check]) -> frozenset[Need]:
 def run_checks(comparison: Comparison, checks: Sequence[Check]) -> Iterator[Result]:
     """What each one finds. A tensor without a match ends the comparison before the first."""
     comparison.candidate  # noqa: B018
-    fault = miscompiled(comparison) if {check.name for check in checks} & OF_VALUES else ""
-    with one_by_one() if fault else nullcontext():
-        comparison = replace(comparison) if fault else comparison  # which has computed nothing yet
+    fault: str | None = None
+    with ExitStack() as stack:
         for check in checks:
+            if check.name in OF_VALUES and fault is None and (fault := miscompiled(comparison)):
+                stack.enter_context(one_by_one())
+                comparison = replace(comparison)  # which has computed nothing yet
             if result := check.run(comparison):
                 yield replace(result, more={**comparison.module_fields, **result.more}) if check.by_module else result
         comparison.reference  # noqa: B018  # the torch model has to run, even where weights alone are compared

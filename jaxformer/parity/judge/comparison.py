@@ -29,6 +29,7 @@ from jaxformer.parity.run.trace import Traced, trace
 from jaxformer.parity.run.training_mode import InTraining, with_training
 from jaxformer.parity.run.unread_parameters import with_idle
 from jaxformer.parity.run.unusual_orders import resolve
+from jaxformer.runtime.xla_options import exact
 
 Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
 """The JAX model's normal run; its modules on torch's values; both sides' gradients; which parameters torch's output depends on;
@@ -155,4 +156,5 @@ def environment() -> dict[str, str]:
         "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
         "jax matmul precision": f"highest in float64 and float32, {precision} below",
         "jax float32 product": str(jax_product()),
+        "jax compiler": "without YNNPACK" if exact() else "as it is",
     }
