@@ -11,6 +11,7 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.empty_arrays import empty_arrays
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
 from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
@@ -39,6 +40,8 @@ class NormalRun:
     """What jit cannot do, and at which line; the model ran without it then."""
     draws: Sequence[str] = ()
     """The lines at which it draws random numbers."""
+    unset: Sequence[str] = ()
+    """The lines at which it makes arrays without values."""
     unopened: Sequence[str] = ()
     """Transformations inside of which calls are not seen, and their lines."""
 
@@ -65,9 +68,9 @@ def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cot
     def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
         probing = _Probing(probes)
         arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
-        with watch_jax(model, probing), written_out(), jax_draws() as drawn, unopened() as used:
+        with watch_jax(model, probing), written_out(), jax_draws() as drawn, empty_arrays() as unset, unopened() as used:
             outputs = several(call(model, *arrays), "call_jax", call)
-        noted.update(draws=drawn, unopened=used)
+        noted.update(draws=drawn, unset=unset, unopened=used)
         found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
         order[:], taps[:] = found, probing.taps
         every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
