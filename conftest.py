@@ -3,14 +3,24 @@ the fusions, which takes half of the time away. `benchmarks` measures programs a
 thread of torch's, and seldom looks for garbage: a tenth of the time went to looking through all that jax and torch have."""
 
 import gc
+import importlib.util
 import os
+import re
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+from benchmarks.xla_flags import xla_flags
+
+QUICKLY = xla_flags(
+    {
+        "xla_backend_optimization_level": "0",
+        "xla_llvm_disable_expensive_passes": "true",
+        "xla_cpu_use_fusion_emitters": "false",
+    }
+)
 FOLDER, LEAST = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
@@ -45,3 +55,31 @@ def _heed_interrupts() -> Callable[[], None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+MISSING = re.compile(r"No module named '(torch|transformers|haiku|equinox)\b|needs (PyTorch|transformers)")
+"""What a test says that needs PyTorch, or a package that is installed beside it."""
+_not_collected: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """A file that imports PyTorch is not collected where there is none."""
+    report = yield
+    if not HAS_TORCH and report.failed and isinstance(collector, pytest.Module) and MISSING.search(report.longreprtext):
+        _not_collected.add(collector.path.name)
+        report.outcome, report.longrepr, report.result = "passed", None, []
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Nor does a test run that is marked, and needs it."""
+    if not HAS_TORCH and item.get_closest_marker("torch"):
+        pytest.skip("needs PyTorch")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line that tells of them."""
+    if _not_collected:
+        terminalreporter.write_line(f"no PyTorch here: {len(_not_collected)} files of tests that import it are left out")

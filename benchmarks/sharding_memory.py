@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.xla_flags import xla_flags
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.runtime.xla_options import YNNPACK
 
 SIZES: dict[str, Any] = {"vocab_size": 1024, "context": 256, "d_model": 256, "n_layers": 4, "n_heads": 8, "d_ff": 1024}
 GPT = GPTConfig(**SIZES)
@@ -34,7 +36,7 @@ CASES = (
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "JAXFORMER_BENCHMARK": "child",
-    "XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type=",
+    "XLA_FLAGS": xla_flags({YNNPACK: ""}),
 }
 
 

@@ -8,6 +8,8 @@ from jaxformer.cli.main import dispatch
 from jaxformer.errors import JaxformerError
 from jaxformer.parity.report.report import Report
 
+pytestmark = pytest.mark.torch
+
 MINE = """
 from dataclasses import replace
 import numpy as np

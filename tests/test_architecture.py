@@ -143,6 +143,7 @@ def test_no_heavy_import_at_module_top():
             assert {"parity", "convert", "selfcheck", "bench"} & {*path.parts}, path
 
 
+@pytest.mark.torch
 def test_a_measurement_loads_one_framework():
     """The parent loads none, a side of torch's no jax."""
     parent = loaded("import jaxformer.bench.run, jaxformer.bench.measure, jaxformer.bench.worker")

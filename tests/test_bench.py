@@ -51,6 +51,7 @@ WITH_SIDES = [
 
 
 @pytest.mark.parametrize("item", WITH_SIDES)
+@pytest.mark.torch
 def test_every_side_does_the_same_work(item, data, tmp_path):
     cost = cost_of(prepared(item, tmp_path, data))
     assert cost.flops > 0
@@ -69,6 +70,7 @@ def test_every_side_does_the_same_work(item, data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.torch
 def test_the_compiled_side_too(data, tmp_path):
     item = next(item for item in ITEMS if key_of(item) == "train W2")
     prepared(item, tmp_path, data)
@@ -77,6 +79,7 @@ def test_the_compiled_side_too(data, tmp_path):
     side.run()
 
 
+@pytest.mark.torch
 def test_the_first_text_is_the_same(data, tmp_path):
     item = next(item for item in ITEMS if item.build == "checkpoint")
     prepared(item, tmp_path, data)
@@ -87,6 +90,7 @@ def test_the_first_text_is_the_same(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.torch
 def test_the_twin_makes_the_whole_run(data, tmp_path):
     from jaxformer.bench.twin_run import Run
 
@@ -159,6 +163,7 @@ def measured() -> tuple[Result, bool]:
     return result, stopped
 
 
+@pytest.mark.torch
 def test_sides_are_warm_before_they_are_timed_in_turn(faked):
     result, stopped = measured()
     names = (JAXFORMER, "twin", "torch")
@@ -173,6 +178,7 @@ def test_sides_are_warm_before_they_are_timed_in_turn(faked):
 
 
 @pytest.mark.parametrize("where", ["check", "warm up", "round", "loss"])
+@pytest.mark.torch
 def test_a_side_that_fails_is_skipped_with_its_reason(faked, where):
     faked["twin"] = {"fails": where}
     result, _ = measured()
@@ -205,6 +211,7 @@ def test_a_side_that_is_not_installed_is_skipped(faked, monkeypatch):
         ([5, 6, 7], [5, 6], "of 3 tokens, the one at place 2 differs"),
     ],
 )
+@pytest.mark.torch
 def test_other_work_is_refused_before_anything_is_timed(faked, wanted, found, says):
     faked[JAXFORMER], faked["torch"] = {"check": wanted}, {"check": found}
     faked["twin"] = {"check": wanted}
@@ -214,11 +221,13 @@ def test_other_work_is_refused_before_anything_is_timed(faked, wanted, found, sa
     assert not [line for line in Fake.log if line.endswith("round")]
 
 
+@pytest.mark.torch
 def test_float32_may_differ_in_its_last_digits(faked):
     faked["torch"] = {"check": [2.00001]}
     assert "torch" in measured()[0].sides
 
 
+@pytest.mark.torch
 def test_ctrl_c_shows_and_keeps_what_is_finished(faked, capsys, tmp_path):
     faked["torch"] = {"fails": "Ctrl-C"}
     path = tmp_path / "bench.json"

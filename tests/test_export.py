@@ -79,7 +79,7 @@ def test_it_is_for_every_platform_and_size_and_holds_its_weights(folder):
     assert [str(argument.shape) for argument in program.in_avals] == ["(b, - t_at_most_5 + 6)"] * 2 + ["()"]
     assert [str(argument.shape) for argument in program.out_avals] == ["(b, 3)"]
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(GPT))
-    assert weights < (folder / "gpt.jax").stat().st_size < weights + 40_000
+    assert weights < (folder / "gpt.jax").stat().st_size < weights + 60_000  # since jax 0.11 it has the lines of more calls
 
 
 @pytest.mark.parametrize(("name", "given"), [("gpt", (TOKENS,)), ("translated", (TOKENS, VALID))])

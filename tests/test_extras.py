@@ -68,6 +68,7 @@ def run(code: str, folder: Path, *missing: str) -> str:
     return done.stdout
 
 
+@pytest.mark.torch
 def test_models_and_the_checker_need_nothing_of_train(tmp_path):
     assert {name for name, (_, extra) in EXTRAS.items() if extra == "train"} == {"tokenizers", "orbax", "pooch"}
     run(MODELS + CHECKER, tmp_path, "tokenizers", "orbax", "pooch", "matplotlib", "sacrebleu")

@@ -119,6 +119,7 @@ for module, *flags in json.load(sys.stdin):
 """Modules that are run as `python -m` runs them, by one process: each would import and compile for seconds what others have."""
 
 
+@pytest.mark.torch
 def test_commands_run_in_order(folder):
     short = {command: shlex.split(f"{command} {more}") for command in in_order() if (more := how(command)) is not None}
     assert {program for program, *_ in short.values()} == {".venv/bin/python", ".venv/bin/jaxformer"}
@@ -160,6 +161,7 @@ LAST = {
 """What holds after the last line of a document."""
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("document", LAST)
 def test_python_blocks_run(document, small_gpt2, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

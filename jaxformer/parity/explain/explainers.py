@@ -58,6 +58,8 @@ def same_shapes(difference: Difference) -> bool:
 
 def explain_rerun(difference: Difference) -> str:
     """By torch's own code, if torch is at hand. Several changes of it may give the same integers: none is a fact."""
+    if not (reruns := [*difference.reruns()]):
+        return ""
     torch, jax = (array.astype(np.float64) for array in (difference.torch, difference.jax))
     hints, says, are_whole = difference.hints, "", difference.torch.dtype.kind != "f"
     effort = Effort.of(hints)
@@ -66,7 +68,6 @@ def explain_rerun(difference: Difference) -> str:
         jax = np.where(jax < 0, torch.min(), 0.0)
     from jaxformer.parity.explain.alterations.explain import explain_altered, explain_as_before
 
-    reruns = [*difference.reruns()]
     for rerun in reruns if len(reruns) > 1 else ():
         says = says or explain_as_before(rerun, torch, jax, hints, effort)
     for rerun in reruns:

@@ -8,7 +8,7 @@ from jaxformer.parity.capture.call_sites import CALL, Site
 from jaxformer.parity.explain.alterations.altered import Found
 from jaxformer.parity.explain.explainers import cause_of_all, found_of, looks_of, served_by
 from jaxformer.parity.judge.other_shapes import code_of
-from jaxformer.parity.judge.unsteady import drawn, unsteady
+from jaxformer.parity.judge.unsteady import drawn, unset, unsteady
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
@@ -42,7 +42,9 @@ class Blame:
 
     def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
         """What gives another array each time has no cause in torch's code."""
-        self.causes[site] = "" if unsteady(self.traced) else cause_of_all(self.traced, mismatches, near=near)
+        self.causes[site] = unset(self.traced, site)
+        if not self.causes[site] and not unsteady(self.traced):
+            self.causes[site] = cause_of_all(self.traced, mismatches, near=near)
         if found := found_of(self.traced):
             self.found[site] = found
         if not self.causes[site]:

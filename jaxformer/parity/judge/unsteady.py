@@ -1,6 +1,8 @@
 """What is said of a JAX model that draws random numbers, or gives another output each time."""
 
+from jaxformer.parity.capture.call_sites import Site
 from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.run.unset_arrays import reads_of_unset
 from jaxformer.parity.run.unsteady import why_unsteady
 
 
@@ -12,8 +14,17 @@ def unsteady(traced: Traced) -> str:
     return traced.hints["unsteady"]
 
 
+def unset(traced: Traced, site: Site | None = None) -> str:
+    """That this call, or any where there is none given, reads what `jnp.empty` left unset, and the line; ''."""
+    if "unset" not in traced.hints:
+        traced.hints["unset"] = reads_of_unset(traced)
+    reads = traced.hints["unset"]
+    line = reads.get(site, "") if site is not None else next(iter(reads.values()), "")
+    return line and f"jax reads jnp.empty, which is uninitialised since jax 0.11 (at {line}); use jnp.zeros"
+
+
 def drawn(traced: Traced) -> str:
     """The same, or that it draws numbers that are the same each time."""
     places = [] if traced.untied else traced.normal_run.draws
     same = f"jax draws random numbers (at {places[0]}), which torch has not: take them out" if places else ""
-    return unsteady(traced) or same
+    return unset(traced) or unsteady(traced) or same

@@ -20,6 +20,7 @@ from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
 from jaxformer.parity.numerics.grouped_products import grouped_product, is_grouped_product
 from jaxformer.parity.numerics.host_operations import on_host
 from jaxformer.parity.numerics.torch_operations import torch_operations
+from jaxformer.parity.numerics.unset_arrays import EMPTY, WIDER, filled
 from jaxformer.pytree import is_weight
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
@@ -28,7 +29,6 @@ FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INTEGERS = np.dtype(np.int32), np.dtype(np.int64)
 SLICED = {primitives.dynamic_slice_p: 1, primitives.dynamic_update_slice_p: 2}
 """How many arrays stand before the indices, which may have another type."""
-WIDER = {FLOAT32: FLOAT64, np.dtype(np.complex64): np.dtype(np.complex128)}
 
 
 @contextmanager
@@ -49,12 +49,12 @@ def jax_float64(tables: Tables = NO_TABLES) -> Iterator[None]:
         return bind_as_it_is(operation, *args[:first], *integers, **how)
 
     def bind_float64(operation: Primitive, *args: Any, **how: Any) -> Any:
+        if operation.name == EMPTY and (array := filled(how)) is not None:
+            return array
         if operation in TYPED:
             how = {name: WIDER.get(value, value) if isinstance(value, np.dtype) else value for name, value in how.items()}
-        if {FLOAT32, FLOAT64} <= {getattr(arg, "dtype", None) for arg in args} and not has_jaxpr(how):
-            args = tuple(jnp.asarray(arg, FLOAT64) if getattr(arg, "dtype", None) == FLOAT32 else arg for arg in args)
-        if tables.held and not has_jaxpr(how):
-            args = tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args)
+        if not has_jaxpr(how):
+            args = tables_instead(one_float(args), tables)
         if not computes or not (args or operation is primitives.iota_p) or not all(map(is_constant, args)):
             return bind(operation, *args, **how)
         with eval_context(), mock.patch.object(Primitive, "bind", bind_as_it_is):
@@ -78,6 +78,19 @@ def has_jaxpr(how: dict[str, Any]) -> bool:
     """Whether an operation runs a program of its own, as `jit`, `scan` and `cond` do."""
     values = (each for value in how.values() for each in (value if isinstance(value, tuple) else (value,)))
     return any(isinstance(each, Jaxpr | ClosedJaxpr) for each in values)
+
+
+def one_float(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """float64 for float32, where there are both."""
+    types = [getattr(arg, "dtype", None) for arg in args]
+    if not {FLOAT32, FLOAT64} <= {*types}:
+        return args
+    return tuple(jnp.asarray(arg, FLOAT64) if dtype == FLOAT32 else arg for arg, dtype in zip(args, types, strict=True))
+
+
+def tables_instead(args: tuple[Any, ...], tables: Tables) -> tuple[Any, ...]:
+    """torch's tables for those among constants that are theirs."""
+    return tuple(tables.instead(arg) if is_constant(arg) and np.ndim(arg) else arg for arg in args) if tables.held else args
 
 
 def one_integer(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

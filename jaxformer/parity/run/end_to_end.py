@@ -11,6 +11,7 @@ import numpy as np
 from jaxformer.errors import ParityError
 from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.capture.call_sites import CALL, Site
+from jaxformer.parity.capture.empty_arrays import empty_arrays
 from jaxformer.parity.capture.jax_hooks import UNTRACEABLE, run_once, watch_jax
 from jaxformer.parity.capture.random_draws import jax_draws
 from jaxformer.parity.capture.source_lines import definition_of
@@ -40,6 +41,8 @@ class NormalRun:
     """What jit cannot do, and at which line; the model ran without it then."""
     draws: Sequence[str] = ()
     """The lines at which it draws random numbers."""
+    unset: Sequence[str] = ()
+    """The lines at which it makes arrays without values."""
     unopened: Sequence[str] = ()
     """Transformations inside of which calls are not seen, and their lines."""
     suspects: Sequence[Suspect] = ()
@@ -103,9 +106,16 @@ def _observed(
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The outputs of call(model, *arrays), and fields of a NormalRun: what was noted on the way."""
     suspected = suspect_operations(lambda: probing.running[-1])
-    with watch_jax(model, probing), written_out(), jax_draws() as draws, unopened() as used, suspected as suspects:
+    with (
+        watch_jax(model, probing),
+        written_out(),
+        jax_draws() as draws,
+        empty_arrays() as unset,
+        unopened() as used,
+        suspected as suspects,
+    ):
         outputs = several(call(model, *arrays), "call_jax", call)
-    return outputs, {"draws": draws, "unopened": used, "suspects": suspects}
+    return outputs, {"draws": draws, "unset": unset, "unopened": used, "suspects": suspects}
 
 
 class _Probing:

@@ -1,0 +1,128 @@
+"""Dumps that one environment writes and another one checks: the verdicts and causes have to be the same, word for word.
+
+    python -m benchmarks.round_trip write FOLDER    (with torch and transformers)
+    python -m benchmarks.round_trip check FOLDER    (in any environment, torch or none)
+
+`write` keeps what its own `check` says beside the dumps.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import round_trip_ports as ports
+from jaxformer.errors import InputError
+from jaxformer.parity.compare import check, dump
+from jaxformer.parity.numerics.unset_arrays import are_unset
+from jaxformer.parity.record.archive import load
+from jaxformer.parity.report.report import Report
+
+SAYS = "says.json"
+TOLD = r"jax reads jnp\.empty, which is uninitialised since jax 0\.11 \(at \S*round_trip_ports\.py:\d+\); use jnp\.zeros"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A torch model, and its ports: one that is right, and others with one bug each."""
+
+    torch_model: str
+    """A function of `round_trip_torch`, which is imported where there is torch."""
+    inputs: Callable[[], tuple[np.ndarray, ...]]
+    ports: ports.Ports
+    call: str = "apply"
+    """Of the torch model, a function of the same file."""
+    rules: str | None = None
+    mode: Any = "eval"
+
+
+KINDS: dict[str, Kind] = {
+    "gpt2": Kind("gpt2", ports.ids, ports.GPT2, "call_gpt2", rules="gpt2"),
+    "translator": Kind("translator", ports.pairs, ports.TRANSLATOR, "call_twin", rules="twin"),
+    "functions": Kind("layers", ports.rows, ports.FUNCTIONS),
+    "linen": Kind("layers", ports.rows, ports.LINEN),
+    "dropout": Kind("dropped", ports.rows, ports.DROPPED, mode="train"),
+}
+
+
+def said(report: Report) -> dict[str, Any]:
+    """What has to be the same: the verdict, every check's, and the causes."""
+    stages = [f"{stage.name}: {stage.status}" for stage in report.stages]
+    causes = [f"{module.name}: {module.cause or module.looks}" for module in report.diverging]
+    return {"verdict": report.verdict, "checks": stages, "causes": causes}
+
+
+def without_rounding(said: Any) -> str:
+    """Without residuals that are rounding, as (residual 4e-16): compilers round otherwise."""
+    return re.sub(r" \(residual \de-1[4-9]\)", "", json.dumps(said))
+
+
+def checked(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """'gpt2, wrong epsilon' and what is said of it, of every port."""
+    for name, kind in KINDS.items():
+        reference = load(folder / name)
+        for port, make in kind.ports.items():
+            model, call = make(reference.weights)
+            report = check(reference, model, rules=kind.rules, call_jax=call)
+            yield f"{name}, {port}", said(report)
+
+
+def write(folder: Path) -> None:
+    """Dumps of all torch models, and what is said of the ports here."""
+    from benchmarks import round_trip_torch
+
+    folder.mkdir(parents=True)
+    for name, kind in KINDS.items():
+        model, call = getattr(round_trip_torch, kind.torch_model)(), getattr(round_trip_torch, kind.call)
+        dump(model, kind.inputs(), folder / name, call_torch=call, mode=kind.mode)
+    (folder / SAYS).write_text(json.dumps(dict(checked(folder)), indent=1), "utf-8")
+
+
+def compare(folder: Path) -> tuple[int, int]:
+    """How many verdicts are the same here, and of how many; others are printed beside the first ones."""
+    wanted, same = json.loads((folder / SAYS).read_text("utf-8")), 0
+    for name, found in checked(folder):
+        if without_rounding(found) == without_rounding(wanted[name]):
+            same += 1
+            continue
+        for part, here in found.items():
+            if without_rounding(here) != without_rounding(wanted[name][part]):
+                print(f"{name}: {part}\n  written: {wanted[name][part]}\n  here:    {here}")
+    return same, len(wanted)
+
+
+def tells_unset(folder: Path) -> bool:
+    """Whether `jnp.empty` is told where this jax leaves it unset, and nowhere else."""
+    reference = load(folder / "functions")
+    model, call = ports.UNSET(reference.weights)
+    report = check(reference, model, call_jax=call, checks=("weights", "forward", "local"))
+    if not are_unset():
+        return report.status == "equal"
+    return bool(re.search(TOLD, report.verdict))
+
+
+def main(arguments: list[str]) -> int:
+    """The command; exit code 1 where a verdict differs."""
+    match arguments:
+        case ["write", folder]:
+            write(Path(folder))
+            print(f"{len(KINDS)} dumps written to {folder}")
+            return 0
+        case ["check", folder] if (Path(folder) / SAYS).is_file():
+            begin = time.monotonic()
+            same, count = compare(Path(folder))
+            unset = "" if tells_unset(Path(folder)) else "; jnp.empty is not told"
+            print(f"round trip: {same} of {count} verdicts and causes are the same{unset}, {time.monotonic() - begin:.0f} s")
+            return int(same != count or bool(unset))
+    raise InputError("give write FOLDER, or check FOLDER with what that wrote")
+
+
+if __name__ == "__main__":
+    from jaxformer.flags import run
+
+    run(lambda given: main(given))

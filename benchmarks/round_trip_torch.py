@@ -1,0 +1,57 @@
+"""The torch sides of the round trip."""
+
+from typing import Any
+
+import torch
+import transformers
+
+import torch_ref.models
+from benchmarks import round_trip_ports as ports
+from jaxformer.models import abstract
+from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.reference import apply
+from jaxformer.selfcheck.call_models import call_torch as call_twin
+from jaxformer.selfcheck.ladder import load_torch
+
+__all__ = ["apply", "call_gpt2", "call_twin", "dropped", "gpt2", "layers", "translator"]
+
+
+def gpt2() -> torch.nn.Module:
+    """A small GPT-2 of transformers."""
+    sizes = {"n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(vocab_size=ports.VOCAB, **sizes)
+    return excite(transformers.GPT2LMHeadModel(config).eval(), seed=0)
+
+
+def call_gpt2(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Its logits."""
+    return model(ids.long()).logits
+
+
+def translator() -> torch.nn.Module:
+    """The twin of an encoder-decoder."""
+    model = excite(abstract(ports.SEQ2SEQ), seed=1)
+    return load_torch(torch_ref.models.build(ports.SEQ2SEQ), model).eval()
+
+
+class Layers(torch.nn.Module):
+    """Norm, wider layer, activation, and back."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(ports.WIDTH)
+        self.up, self.down = torch.nn.Linear(ports.WIDTH, ports.WIDER), torch.nn.Linear(ports.WIDER, ports.WIDTH)
+        self.drop = torch.nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.drop(torch.nn.functional.gelu(self.up(self.norm(x)))))
+
+
+def layers() -> torch.nn.Module:
+    """Without dropout."""
+    return excite(Layers(0.0).eval(), seed=2)
+
+
+def dropped() -> torch.nn.Module:
+    """With it, for training mode."""
+    return excite(Layers(ports.RATE), seed=2)
