@@ -15,8 +15,9 @@ from jaxformer.data.tasks import Pairs
 from jaxformer.errors import ConfigError
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
-from jaxformer.parity.numerics.metrics import check_float32, check_float64
+from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.runtime.xla_options import exact
 from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import chunked_loss, losses
 from jaxformer.training.pairs import pair_loss
@@ -118,6 +119,8 @@ def sure_logits(size: float, shift: float) -> tuple[np.ndarray, np.ndarray]:
     return logits.astype(np.float32), np.where(np.arange(64) % 8, targets, PADDING)
 
 
+LOST = 64**0.5 * 2.0**-53
+"""In float64, where each of 64 rows rounds 1 + s, s being what the other classes add to the largest."""
 SURE = {
     "10": (10.0, 0.0),
     "15": (15.0, 0.0),
@@ -144,11 +147,13 @@ def test_in_float32_value_and_gradient_are_as_accurate_as_torchs(rules, case):
         return total, x.grad
 
     given = {name: jnp.asarray(rule, jnp.float32) if isinstance(rule, np.ndarray) else rule for name, rule in rules.items()}
-    found = jax.value_and_grad(lambda x: losses.cross_entropy(x, jnp.asarray(targets), **given)[0])(jnp.asarray(logits))
+    value = jax.value_and_grad(lambda x: losses.cross_entropy(x, jnp.asarray(targets), **given)[0])
+    found = jax.jit(value, compiler_options=exact())(jnp.asarray(logits))
     for name, ours, theirs, truth in zip(
         ("total", "gradient"), found, torch_side(torch.float32), torch_side(torch.float64), strict=True
     ):
-        check_float32(name, ours, theirs, truth)
+        noise = Noise(LOST, LOST) if name == "total" else EXACT
+        check_float32(name, ours, theirs, truth, noise)
 
 
 def test_a_sure_row_has_torchs_loss_bit_for_bit():

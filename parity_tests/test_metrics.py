@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.numerics.metrics import Noise, check_float32, check_float64, check_gradients, difference
+from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64, check_gradients, difference
 
 T64 = np.random.default_rng(0).standard_normal((5, 7))
 
@@ -195,3 +195,15 @@ def test_a_gradient_off_by_1e_11():
 def test_a_nan_gradient_is_not_null():
     with pytest.raises(ParityError, match=r"key\.bias"):
         check_gradients(GRADIENTS | {"key.bias": np.full(7, np.nan)}, GRADIENTS)
+
+
+def test_torchs_own_error_is_one_draw():
+    """Where torch is right by luck, twice what rounding does to it is allowed; a noise without a bound allows nothing."""
+    truth = np.random.default_rng(0).standard_normal(90)
+    theirs, off = truth.astype(np.float32), 3e-6 * np.linalg.norm(truth) / np.sqrt(90)
+    ours = truth + off * np.where(np.arange(90) % 2, 1, -1)
+    usual = Noise(2e-6 * np.linalg.norm(truth) / 2**29, 2e-6 / 2**29)
+    assert check_float32("x", ours, theirs, truth, usual) < 1
+    for noise in (EXACT, Noise(usual.size / 2, usual.peak / 2), Noise(np.inf, np.inf)):
+        with pytest.raises(ParityError, match="tier B"):
+            check_float32("x", ours, theirs, truth, noise)

@@ -3,8 +3,9 @@
 R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output is off than torch's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
-from jaxformer.parity.numerics.metrics import as_float64, check_bfloat16, check_float32, host, over, rounding_ratio
+from jaxformer.parity.numerics.metrics import Noise, as_float64, check_bfloat16, check_float32, host, over, rounding_ratio
 from jaxformer.parity.numerics.products import jax_product
 from jaxformer.parity.record.outputs import apart, side_by_side
 from jaxformer.parity.record.reference import Reference, saying
@@ -31,13 +32,16 @@ COMPILED = "compiled"
 EVERY_ROUNDING = "with every rounding kept"
 """XLA keeps float32 between the operations that it joins, where code that is not compiled rounds after each one."""
 OWN_PRODUCTS = "with the device's own products"
+NO_NOISE: Mapping[str, Noise] = MappingProxyType({})
 Outputs = Callable[[Reference, Candidate], dict[str, Any]]
 """The output of the JAX model, by how it was run."""
 
 
 def float32(comparison: Comparison) -> Result:
     """Tier B. Products are in float32, whatever the device's default is."""
-    return _judged("float32", check_float32, in_float32, comparison)
+    reference = comparison.reference
+    noise = {_label(reference.outputs[key.number]): each for key, each in reference.rounding.output.items()}
+    return _judged("float32", check_float32, in_float32, comparison, noise)
 
 
 def bfloat16(comparison: Comparison) -> Result:
@@ -45,7 +49,10 @@ def bfloat16(comparison: Comparison) -> Result:
     return _judged("bfloat16", check_bfloat16, in_bfloat16, comparison)
 
 
-def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison) -> Result:
+def _judged(
+    name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison, noise: Mapping[str, Noise] = NO_NOISE
+) -> Result:
+    """What `check` says; `noise` is how far rounding perturbs torch, by the names of its outputs."""
     reference = comparison.reference
     if name not in reference.low_precision:
         how = f"dump it with --tier {comparison.tier}, or check a lower tier"
@@ -56,9 +63,9 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
         found = outputs(reference, comparison.candidate)
     more = ""
     try:
-        used = _used(name, check, found, reference)
+        used = _used(name, check, found, reference, noise)
     except ParityError as error:
-        if (alone := _one_by_one(name, check, outputs, comparison)) is None:
+        if (alone := _one_by_one(name, check, outputs, comparison, noise)) is None:
             return Result(Stage(name, "different", f"{error}{_why(name, comparison)}"))
         used, found = alone
         more = f"; XLA, not the port: {error}, and by its operations one by one it is not"
@@ -68,24 +75,26 @@ def _judged(name: str, check: Callable[..., float], outputs: Outputs, comparison
     return Result(Stage(name, "equal", f"{used:.2f} of what torch's own rounding allows; R = {ratios}{tokens}{more}"))
 
 
-def _used(name: str, check: Callable[..., float], found: dict[str, Any], reference: Reference) -> float:
+def _used(
+    name: str, check: Callable[..., float], found: dict[str, Any], reference: Reference, noise: Mapping[str, Noise]
+) -> float:
     """The largest error, in units of its tolerance; ParityError above 1."""
     return max(
-        check(f"{what} in {name}, {how}", *sides)
+        check(f"{what} in {name}, {how}", *sides, *([noise[what]] if what in noise else []))
         for how, output in found.items()
         for what, *sides in outputs_of(reference, name, output)
     )
 
 
 def _one_by_one(
-    name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison
+    name: str, check: Callable[..., float], outputs: Outputs, comparison: Comparison, noise: Mapping[str, Noise]
 ) -> tuple[float, dict[str, Any]] | None:
     """The same of operations that run one by one; None where that is no better, or the model differs in float64 too."""
     if name != "float32" or any(over(row.propagated, "activation") for row in comparison.rows):
         return None
     with one_by_one(), suppress(ParityError):
         found = outputs(comparison.reference, comparison.candidate)
-        return _used(name, check, found, comparison.reference), found
+        return _used(name, check, found, comparison.reference, noise), found
     return None
 
 
@@ -98,7 +107,12 @@ def outputs_of(reference: Reference, name: str, ours: Any) -> Iterator[tuple[str
         return
     for label, mine, theirs, array in zip(reference.outputs, apart(host(ours), truth), apart(low, truth), truth, strict=True):
         if len(truth) == 1 or array.dtype.kind in "fc":
-            yield f"output {label}".strip(), mine, theirs, array
+            yield _label(label), mine, theirs, array
+
+
+def _label(name: str) -> str:
+    """'output logits'."""
+    return f"output {name}".strip()
 
 
 def _why(name: str, comparison: Comparison) -> str:

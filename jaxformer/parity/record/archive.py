@@ -36,7 +36,7 @@ PARTS = ("inputs", "output", "input_gradients", "output_gradients")
 """Of a record, in its order; a gradient may be missing."""
 NAMED = ("weights", "gradients", "buffers", "low_precision")
 """Of a reference: arrays by name."""
-ROUNDING = ("run", "alone")
+ROUNDING = ("run", "alone", "output")
 """Fields of `Rounding`."""
 PLAIN = ("tied", "environment", "heads")
 """Of a reference: what JSON holds."""
@@ -148,7 +148,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         cotangent=arrays["cotangent"],
         **{kind: {name: arrays[f"{kind}/{name}"] for name in manifest[kind]} for kind in NAMED},
         calls=calls,
-        rounding=Rounding(*(_perturbed(manifest[kind]) for kind in ROUNDING)),
+        rounding=Rounding(*(_perturbed(manifest.get(kind, [])) for kind in ROUNDING)),
         frozen=frozenset(manifest["frozen"]),
         outputs=tuple(manifest.get("outputs", ("",))),
         not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),

@@ -71,6 +71,8 @@ class Rounding:
     """Along the normal run."""
     alone: Perturbed = field(default_factory=dict)
     """In each module that holds parameters, given torch's own arrays."""
+    output: Perturbed = field(default_factory=dict, compare=False)
+    """Of the output alone, of any model: in one draw."""
 
 
 @dataclass(frozen=True)

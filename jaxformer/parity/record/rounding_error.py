@@ -33,13 +33,14 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
     """
     try:
         first = _draw(module, reference, call, 0, alone=False)
+        output = {key: noise for key, noise in first.items() if key.site == CALL and key.part == "output"}
         if not any(_matters(reference, first)):
-            return Rounding()
+            return Rounding(output=output)
         run = [first, *(_draw(module, reference, call, seed, alone=False) for seed in range(1, DRAWS))]
         alone = [_draw(module, reference, call, seed, alone=True) for seed in range(DRAWS)]
     except REFUSALS:
         return Rounding()  # a model that refuses to be perturbed has the usual tolerances
-    return Rounding(_largest(run), _largest(alone))
+    return Rounding(_largest(run), _largest(alone), output)
 
 
 def holders(reference: Reference) -> set[Site]:
