@@ -1,72 +1,196 @@
-"""The oldest and the newest packages that jaxformer runs with: an environment of each, and the tests that tell most."""
+"""The oldest and the newest packages that jaxformer runs with: an environment of each, its tests, and dumps to be checked.
+
+The table that it prints stands in docs/evidence.md. Packages with PyTorch are tried on the Python that runs this; the newest
+ones without it, as a checker beside the user's JAX has them, on every newer Python that is found.
+"""
 
 import os
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from benchmarks.pythons import python_of
+from jaxformer.errors import InputError
 from jaxformer.flags import parse, run
 
 ROOT = Path(__file__).parents[1]
-OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6"}
+OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6", "torch": "2.13.0"}
 """flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`."""
-NEWEST = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.15.0"}
-"""What pip finds today; a newer one is tried here before pyproject.toml allows it."""
-SETS = {"oldest": OLDEST, "newest": NEWEST}
+LAST_OF_3_11 = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.15.0"}
+"""What pip finds for Python 3.11; flax 0.12.8 and older need jax 0.11.0 or older."""
+NEWEST = {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "flax": "0.12.12", "optax": "0.2.8"}
+"""What it finds for newer ones; newer packages are tried here before pyproject.toml allows them."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One environment."""
+
+    python: str
+    packages: Mapping[str, str]
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether PyTorch is installed; without it, files of tests that import it are left out."""
+        return "torch" in self.packages
+
+
+LEGS = {
+    "3.11": Leg("3.11", LAST_OF_3_11),
+    "oldest": Leg("3.11", OLDEST),
+    "3.12": Leg("3.12", NEWEST),
+    "3.13": Leg("3.13", NEWEST),
+}
+"""The first one with PyTorch writes the dumps."""
 TESTS = (
     "parity_tests/test_comparison_kinds.py",
     "parity_tests/test_float64.py",
     "parity_tests/test_gpt.py",
     "parity_tests/test_hints.py",
-    "parity_tests/test_scan.py",
     "parity_tests/test_optimizers.py",
+    "parity_tests/test_scan.py",
+    "parity_tests/test_unset_arrays.py",
+    "tests/test_checkpoint.py",
+    "tests/test_config.py",
+    "tests/test_export.py",
+    "tests/test_generate.py",
+    "tests/test_large_files.py",
+    "tests/test_loop.py",
+    "tests/test_remat.py",
+    "tests/test_reverse.py",
     "tests/test_step.py",
+    "tests/test_twins.py",
 )
-"""Engine, models and training: a few minutes on two cores."""
-TOOLS = ("beartype", "hypothesis", "pytest", "pytest-xdist", "transformers")
+"""Engine, models, decoding, folders and training: some minutes on two cores."""
+BRIEF = (
+    "tests/test_checkpoint.py::test_weights_come_back_bit_for_bit",
+    "tests/test_generate.py::test_greedy_is_the_argmax_of_a_full_pass_each_time",
+    "tests/test_large_files.py",
+    "tests/test_reverse.py::test_generate_writes_the_target",
+    "tests/test_reverse.py::test_resumed_equals_uninterrupted",
+)
+"""Models, decoding, folders, training and going on with a run: a minute."""
+TOOLS = ("beartype", "hypothesis", "pytest", "pytest-xdist")
+HEADER = """| environment | Python | jax | flax | PyTorch | passed | failed | left out | round trip | seconds |
+|---|---|---|---|---|---|---|---|---|---|"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environments:
-    """Install the oldest and the newest packages, and run tests with each."""
+    """Install the oldest and the newest packages, run tests with each, and check dumps that one of them wrote."""
 
-    only: Literal["oldest", "newest", "both"] = "both"
-    """Which of the two."""
+    only: tuple[str, ...] = ()
+    """Names of environments: 3.11, oldest, 3.12, 3.13; all of them where none is given."""
+    brief: bool = False
+    """A minute of tests, and every other dump's port."""
+    dumps: Path | None = None
+    """A folder that `python -m benchmarks.round_trip write` wrote; None: the first environment with PyTorch writes one."""
+    pythons: tuple[str, ...] = ()
+    """Interpreters to use before those that pyenv or PATH have, as 3.13=/usr/bin/python3.13."""
     folder: Path | None = None
     """Where the environments are left; None: they are deleted."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """What one environment gave."""
+
+    counts: Mapping[str, int]
+    """Of tests that passed and failed, of those left out, and of files of tests that were."""
+    round_trip: str
+    """'20 of 20'"""
+    passed: bool
+    seconds: float
+
+    def cells(self, name: str, leg: Leg) -> str:
+        """Its row of the table."""
+        have = leg.packages
+        counts = [str(self.counts[each]) for each in ("passed", "failed")]
+        counts.append(f"{self.counts['skipped']}, and {self.counts['files']} files")
+        versions = [leg.python, have["jax"], have["flax"], have.get("torch", "none")]
+        return f"| {' | '.join([name, *versions, *counts, self.round_trip, f'{self.seconds:.0f}'])} |"
+
+
 def requirements(name: str) -> list[str]:
-    """What pip is asked for; torch as the `test` extra has it, where the set names none."""
-    pins = {"torch": "2.13.0", **SETS[name]}
-    return [f"{ROOT}[train]", *TOOLS, *(f"{package}=={version}" for package, version in pins.items())]
+    """What pip is asked for."""
+    leg = LEGS[name]
+    beside = ("export", "train") if not leg.has_torch else ("export", "train", "torch")
+    tools = (*TOOLS, "transformers") if leg.has_torch else TOOLS
+    return [f"{ROOT}[{','.join(beside)}]", *tools, *(f"{package}=={version}" for package, version in leg.packages.items())]
 
 
-def check(name: str, folder: Path) -> bool:
-    """Whether the tests pass; the environment is made anew. Warnings of one library about another are no failures here."""
+def install(name: str, interpreter: Path, folder: Path) -> Path:
+    """A new environment, and its Python."""
+    subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
     python = folder / "bin/python"
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", *requirements(name)], check=True)
-    print(f"== {name}: {', '.join(f'{package} {version}' for package, version in SETS[name].items())}", flush=True)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([python, "-m", "pytest", "-W", "default", *TESTS], cwd=ROOT, env=environment).returncode == 0
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", *requirements(name)], check=True)
+    return python
 
 
-def main(arguments: list[str]) -> None:
-    """The command; exit code 1 where tests fail."""
+def counts_of(said: str) -> dict[str, int]:
+    """Of pytest's last line, and of the line about files that are not collected."""
+    found = {what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|error|skipped|files of tests)", said)}
+    return {
+        "passed": found.get("passed", 0),
+        "failed": found.get("failed", 0) + found.get("error", 0),
+        "skipped": found.get("skipped", 0),
+        "files": found.get("files of tests", 0),
+    }
+
+
+def check(name: str, python: Path, dumps: Path, flags: Environments) -> Row:
+    """Tests, and the dumps beside them. Warnings of one library about another are no failures here."""
+    begin, leg = time.monotonic(), LEGS[name]
+    print(f"== {name}: Python {leg.python}, {', '.join(map(' '.join, leg.packages.items()))}", flush=True)
+
+    def started(*command: str | Path) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.Popen([python, "-m", *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+    how = ["--brief"] * flags.brief
+    if not (dumps / "says.json").exists():
+        if not leg.has_torch:
+            raise InputError(f"{name} has no PyTorch to write dumps; give --dumps, or 3.11 among those of --only")
+        started("benchmarks.round_trip", "write", *how, dumps).communicate()
+    trip = started("benchmarks.round_trip", "check", *how, dumps)
+    tests = started("pytest", "-W", "default", *(BRIEF if flags.brief else TESTS))
+    (said, _), (verdicts, _) = tests.communicate(), trip.communicate()
+    passed = tests.returncode == trip.returncode == 0
+    print(verdicts if passed else said + verdicts, flush=True)
+    same = re.search(r"(\d+ of \d+) verdicts", verdicts)
+    return Row(counts_of(said), same[1] if same else "none", passed, time.monotonic() - begin)
+
+
+def tried(flags: Environments, folder: Path) -> bool:
+    """Whether all that can be tried passes; the table is printed."""
+    rows: dict[str, Row] = {}
+    dumps = (flags.dumps or folder / "dumps").resolve()
+    for name in flags.only or LEGS:
+        interpreter = python_of(LEGS[name].python, flags.pythons)
+        if interpreter is None:
+            print(f"== {name} is left out: there is no Python {LEGS[name].python} on PATH or of pyenv's; name one by --pythons")
+            continue
+        rows[name] = check(name, install(name, interpreter, folder / name), dumps, flags)
+    print("\n".join([HEADER, *(row.cells(name, LEGS[name]) for name, row in rows.items())]))
+    return all(row.passed for row in rows.values())
+
+
+def main(arguments: list[str]) -> int:
+    """The command; exit code 1 where tests fail or a verdict differs."""
     flags = parse(Environments, arguments, prog="python -m benchmarks.environments")
-    names = list(SETS) if flags.only == "both" else [flags.only]
+    if unknown := [name for name in flags.only if name not in LEGS]:
+        raise InputError(f"only = {unknown[0]!r} is not known; give some of {', '.join(LEGS)}")
     folder = flags.folder or Path(tempfile.mkdtemp())
     try:
-        passed = [check(name, folder.resolve() / name) for name in names]
+        return int(not tried(flags, folder.resolve()))
     finally:
         if flags.folder is None:
             shutil.rmtree(folder)
-    sys.exit(0 if all(passed) else 1)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ def ours(config: Any, call: Callable[..., Any] = apply, **changes: Any) -> Make:
 _gpt2 = replace(preset("gpt2_small"), vocab_size=VOCAB, context=32, d_model=48, n_layers=2, n_heads=4, d_ff=192)
 GPT2: Ports = {
     "right": ours(_gpt2),
+    "gelu by erf, rolled and recomputed": ours(_gpt2, activation="gelu", layers="rolled", remat=True),
     "right, rolled and recomputed": ours(_gpt2, layers="rolled", remat=True),
-    "gelu by erf": ours(_gpt2, activation="gelu"),
     "epsilon of 1e-6": ours(_gpt2, norm_epsilon=1e-6),
     "another scale of scores": ours(_gpt2, attention_scale=1 / 12),
-    "relu, rolled and recomputed": ours(_gpt2, activation="relu", layers="rolled", remat=True),
+    "relu": ours(_gpt2, activation="relu"),
 }
 TRANSLATOR: Ports = {
     "right, rolled": ours(SEQ2SEQ, call_twin, layers="rolled"),
