@@ -60,7 +60,7 @@ def warning(report):
 
 
 @affected
-@pytest.mark.parametrize("n", [16_385, 40_001])
+@pytest.mark.parametrize("n", [pytest.param(16_385, marks=pytest.mark.slow), 40_001])
 def test_wrong_sums_are_the_compilers(n):
     report = compared(Lengths(), lengths, rng.standard_normal((n, 3)))
     assert report.exit_code == 0, report
@@ -82,6 +82,7 @@ def test_a_crash_is_told_and_survived():
     assert "(jax#40412 or jax#39257)" in warning(report)
 
 
+@pytest.mark.slow
 @affected
 def test_a_bug_of_the_ports_stays_one():
     """Beside the compiler's: the module is accused, and both are told."""
@@ -91,6 +92,7 @@ def test_a_bug_of_the_ports_stays_one():
     assert "jax#39103" in report.verdict
 
 
+@pytest.mark.slow
 @affected
 def test_a_dump_is_checked_in_the_same_way(tmp_path):
     model, x = Product(), rng.standard_normal((3, 1, 2, 2, 8, 8, 8)).astype(np.float32)

@@ -63,10 +63,12 @@ def isolated(call, **options):
     return compare(torch_model(), parameters(), (X,), call_jax=call, checks=VALUES, tier="A", isolate=True, **options)
 
 
+@pytest.mark.slow
 def test_equal():
     assert isolated(two).verdict == "EQUAL: weights, forward (tier A)"
 
 
+@pytest.mark.slow
 def test_a_crash_is_told():
     report = isolated(crashing)
     assert report.exit_code == 2
@@ -82,6 +84,7 @@ def test_what_crashes_compiled_is_judged_by_its_operations():
     assert "XLA, not the port: the JAX program crashed the process (SIGSEGV) while running the model" in report.verdict
 
 
+@pytest.mark.slow
 def test_a_refusal_is_the_same():
     with pytest.raises(ConfigError, match="mode = 'other'"):
         isolated(two, mode="other")
