@@ -18,7 +18,7 @@ __all__ = ["apply", "call_gpt2", "call_twin", "dropped", "gpt2", "layers", "tran
 
 def gpt2() -> torch.nn.Module:
     """A small GPT-2 of transformers."""
-    sizes = {"n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+    sizes: dict[str, Any] = {"n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=ports.VOCAB, **sizes)
     return excite(transformers.GPT2LMHeadModel(config).eval(), seed=0)
 

@@ -70,7 +70,11 @@ def test_check_says_what_compare_says(sides, folder):
         assert str(later) == str(at_once)
 
 
-def test_check_needs_no_torch(folder):
+@pytest.mark.parametrize(
+    ("changes", "says"), [({}, "EQUAL: "), ({"attention_scale": 1 / 12}, "DIFFERENT: stack.blocks.0.attention: ")]
+)
+def test_check_needs_no_torch(folder, changes, says):
+    """Nor does it warn of a search in torch's code where it finds no cause."""
     script = f"""
 import sys
 sys.modules["torch"] = None
@@ -81,11 +85,12 @@ from jaxformer.parity.compare import check
 from jaxformer.parity.record.archive import load
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.config.models import GPTConfig
-report = check(load(Path({str(folder)!r})), excite(abstract({CONFIG!r}), seed=1), call_jax=call_jax)
+report = check(load(Path({str(folder)!r})), excite(abstract({replace(CONFIG, **changes)!r}), seed=1), call_jax=call_jax)
 print(report.verdict)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})
-    assert done.stdout.startswith("EQUAL: "), done.stderr
+    assert done.stdout.startswith(says), done.stderr
+    assert "search" not in done.stderr
 
 
 def test_a_dump_of_format_3_opens(reference, folder, tmp_path):

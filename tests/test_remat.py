@@ -1,5 +1,6 @@
 """Rematerialisation changes what a backward pass keeps, and no number."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -11,6 +12,7 @@ from jaxformer.config.blocks import RematPolicy
 from jaxformer.config.models import GPTConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models import GPT
+from jaxformer.parity.capture.rematerialised import nothing_rematerialised
 from tests.tiny import quick_key
 
 PLAIN = GPTConfig(vocab_size=16, context=32, d_model=16, n_layers=4, n_heads=4, d_ff=64, layers="rolled", residual_dropout=0.1)
@@ -44,3 +46,28 @@ def test_a_policy_is_read_with_remat_alone():
         replace(PLAIN, remat_policy="dots")
     with pytest.raises(ConfigError, match="dots_with_no_batch_dims"):
         replace(PLAIN, remat=True, remat_policy="dots_with_no_batch")
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_comparison_sees_what_is_recomputed(newer):
+    """Newer releases of jax have a second way to recompute, which is off unless it is asked for."""
+    name = "jax_remat3"
+    if newer and name not in jax.config.values:
+        pytest.skip(f"this jax has no {name}")
+    f = jax.checkpoint(lambda x, times: times * jnp.sin(x), static_argnums=1)
+
+    def program() -> str:
+        return str(jax.make_jaxpr(lambda x: f(x, 2.0))(1.0))
+
+    before = jax.config.values.get(name, False)
+    if newer:
+        jax.config.update(name, True)
+    try:
+        plain = program()
+        with nothing_rematerialised():
+            opened = program()
+    finally:
+        if newer:
+            jax.config.update(name, before)
+    assert re.search(r"remat|checkpoint", plain, re.IGNORECASE)
+    assert not re.search(r"remat|checkpoint", opened, re.IGNORECASE)
