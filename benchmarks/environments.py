@@ -21,8 +21,8 @@ from jaxformer.flags import parse, run
 ROOT = Path(__file__).parents[1]
 OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6", "torch": "2.13.0"}
 """flax 0.11 has no `nnx.List`, jax 0.7 no `jax.enable_x64`."""
-LAST_OF_3_11 = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.15.0"}
-"""What pip finds for Python 3.11; flax 0.12.8 and older need jax 0.11.0 or older."""
+LAST_OF_3_11 = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "torch": "2.13.0"}
+"""What pip finds for Python 3.11, with the PyTorch of the `test` extra; flax 0.12.8 and older need jax 0.11.0 or older."""
 NEWEST = {"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "flax": "0.12.12", "optax": "0.2.8"}
 """What it finds for newer ones; newer packages are tried here before pyproject.toml allows them."""
 
@@ -43,6 +43,7 @@ class Leg:
 LEGS = {
     "3.11": Leg("3.11", LAST_OF_3_11),
     "oldest": Leg("3.11", OLDEST),
+    "newest-torch": Leg("3.11", {**LAST_OF_3_11, "torch": "2.15.0"}),
     "3.12": Leg("3.12", NEWEST),
     "3.13": Leg("3.13", NEWEST),
 }
@@ -81,7 +82,7 @@ class Environments:
     """Install the oldest and the newest packages, run tests with each, and check dumps that one of them wrote."""
 
     only: tuple[str, ...] = ()
-    """Names of environments: 3.11, oldest, 3.12, 3.13; all of them where none is given."""
+    """Names of environments: 3.11, oldest, newest-torch, 3.12, 3.13; all of them where none is given."""
     brief: bool = False
     """A minute of tests, and every other dump's port."""
     dumps: Path | None = None

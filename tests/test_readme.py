@@ -43,6 +43,7 @@ SHORTENED = {
     "jaxformer bench generate": None,  # the same way, with sides that test_bench.py runs
     "jaxformer bench start": None,
     "-m benchmarks.parity": "--presets qa --steps 0",
+    "-m benchmarks.environments": None,  # `.ci/run` has its short form
     "jaxformer parity mutants": None,  # test_mutants.py runs all of it
 }
 """How each command is made short: flags that are added, the last one of a kind counting."""

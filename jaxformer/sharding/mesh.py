@@ -62,7 +62,12 @@ def on_mesh(config: MeshConfig | None) -> Iterator[Mesh | None]:
 
 def current() -> Mesh | None:
     """The mesh that surrounds, of devices; None without one."""
-    mesh = jax.sharding.get_mesh()
+    if hasattr(jax.sharding, "get_mesh"):
+        mesh = jax.sharding.get_mesh()
+    else:  # jax 0.8.0
+        from jax._src.mesh import get_concrete_mesh
+
+        mesh = get_concrete_mesh()
     return None if mesh.empty else mesh
 
 
