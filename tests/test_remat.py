@@ -52,8 +52,8 @@ def test_a_policy_is_read_with_remat_alone():
 def test_a_comparison_sees_what_is_recomputed(newer):
     """Newer releases of jax have a second way to recompute, which is off unless it is asked for."""
     name = "jax_remat3"
-    if newer and name not in jax.config.values:
-        pytest.skip(f"this jax has no {name}")
+    if newer and jax.__version_info__ < (0, 12):
+        pytest.skip(f"this jax decides by {name} where a function is decorated, or has it not")
     f = jax.checkpoint(lambda x, times: times * jnp.sin(x), static_argnums=1)
 
     def program() -> str:

@@ -9,7 +9,7 @@ from unittest import mock
 import jax
 
 REMAT3 = "remat3"
-"""What `jax.checkpoint` goes through where newer releases of jax are told to by `jax_remat3`."""
+"""What `jax.checkpoint` goes through where jax 0.12 is told to by `jax_remat3`."""
 
 
 class _AsItIs:
