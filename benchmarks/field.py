@@ -4,7 +4,7 @@ planted in them.
 transformers 5 has no Flax models any more, so this needs an environment of its own (once, about two minutes):
 
     python3 -m venv field-venv
-    field-venv/bin/pip install jax==0.10.2 flax==0.12.8 torch==2.13.0 transformers==4.46.3 jaxtyping rich tyro
+    field-venv/bin/pip install jax==0.10.2 flax==0.12.8 torch==2.13.0 transformers==4.46.3 flatbuffers jaxtyping rich tyro
     field-venv/bin/pip install --no-deps diffusers==0.30.3 pillow importlib_metadata zipp
     field-venv/bin/pip install --no-deps -e .
     field-venv/bin/python -m benchmarks.field
