@@ -49,6 +49,7 @@ def check_xla_flags() -> None:
     """
     if not (flags := os.environ.get("XLA_FLAGS")):
         return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as jax sets it, which is not imported yet: XLA says less
     from jaxlib import xla_client
 
     reading, writing = os.pipe()

@@ -96,18 +96,34 @@ def test_what_cannot_be_handed_over_is_refused():
         isolated(lambda p, x: two(p, x) if lock else None)
 
 
-def test_the_command_survives_a_crash(tmp_path):
-    names = [f"parity_tests.test_isolate:{name}" for name in ("torch_model", "jax_side", "inputs")]
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ("crashing_side", "the JAX program crashed the process (SIGSEGV) while running the model; `jaxformer doctor` lists"),
+        ("ending_side", "the JAX program ended the process (an exit with code 0) while running the model; take that out"),
+    ],
+)
+def test_the_command_survives_what_ends_the_process(side, said, tmp_path):
+    names = [f"parity_tests.test_isolate:{name}" for name in ("torch_model", side, "inputs")]
     command = [sys.executable, "-m", "jaxformer", "parity", "compare", *names[:2], "--inputs", names[2], "--tier", "A"]
     done = subprocess.run([*command, "--json", str(tmp_path / "r.json")], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "the JAX program crashed the process (SIGSEGV) while running the model" in done.stdout.splitlines()[-1]
+    assert said in done.stdout.splitlines()[-1]
     assert done.stderr == ""
     assert (tmp_path / "r.json").is_file()
 
 
-def jax_side():
+def crashing_side():
     return parameters(), crashing
+
+
+def ending(p, x):
+    """Ends the process as if all were well."""
+    os._exit(0) if "down.bias" in p else None
+
+
+def ending_side():
+    return parameters(), ending
 
 
 def inputs():

@@ -59,6 +59,7 @@ def test_an_error_comes_back_as_it_was_raised():
         (os.abort, (), "SIGABRT"),
         (kill_itself, (), "SIGKILL, as the system does where memory is short"),
         (os._exit, (3,), "an exit with code 3"),
+        (os._exit, (0,), "an exit with code 0"),
         (time.sleep, (9,), "a time limit of 1 s"),
     ],
 )

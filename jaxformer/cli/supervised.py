@@ -7,11 +7,23 @@ import tempfile
 from collections.abc import Sequence
 
 from jaxformer.runtime.child import Outcome, name_of
-from jaxformer.runtime.crashes import twice
+from jaxformer.runtime.crashes import has_ended, twice
 from jaxformer.signals import cleaned_up
 
 SUPERVISED = (["parity", "compare"], ["parity", "check"])
-START = "import sys; sys.path[:] = {path!r}; sys.argv[1:] = {arguments!r}; from jaxformer.cli.main import main; main()"
+START = """
+import sys
+sys.path[:] = {path!r}
+sys.argv[1:] = {arguments!r}
+from jaxformer.cli.main import main
+from jaxformer.runtime.crashes import ENDED, note
+try:
+    main()
+finally:
+    note(ENDED)
+"""
+OWN_CODES = range(128)
+"""Exit codes that stand for no signal."""
 
 
 def supervised(arguments: Sequence[str]) -> int:
@@ -40,6 +52,6 @@ def to_its_end(arguments: Sequence[str], environment: dict[str, str]) -> Outcome
             ended = process.wait()
         errors.seek(0)
         said = errors.read().decode(errors="replace")
-    crashed = ended < 0
+    crashed = ended < 0 or (ended in OWN_CODES and not has_ended(environment))
     sys.stderr.write("" if crashed else said)
     return Outcome(ended, name_of(ended) if crashed else "", crashed)

@@ -70,7 +70,7 @@ class Child:
             answer = pipe.read()
         if timer.is_over:
             return Outcome(error=f"a time limit of {seconds:.0f} s", crashed=True)
-        if code := self.process.wait():
+        if (code := self.process.wait()) or not answer:
             return Outcome(error=name_of(code), crashed=True)
         value, error, raised = pickle.loads(answer)
         return Outcome(value, error, raised=pickle.loads(raised))

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,9 @@ NOTES = "JAXFORMER_NOTES"
 CRASHED = "JAXFORMER_CRASHED"
 """Environment variable: how a compiled program has ended another process. None is compiled then."""
 
+ENDED = "its end"
+"""The note of a process that has come to its end, and was not ended by the code that it runs."""
+
 Run = Callable[[dict[str, str]], Outcome]
 """run(environment): a process with these variables beside its own, to its end."""
 
@@ -26,16 +29,28 @@ def note(what: str) -> None:
             notes.write(what)
 
 
+def has_ended(environment: Mapping[str, str]) -> bool:
+    """Whether the process that had these variables came to its end."""
+    with suppress(OSError):
+        return Path(environment[NOTES]).read_text("utf-8") == ENDED
+    return False
+
+
 class Crash(NamedTuple):
     """How a process ended, and what it was running."""
 
     how: str
-    """'SIGSEGV'."""
+    """'SIGSEGV', or 'an exit with code 3'."""
     where: str
     """'layers.0.norm', or 'the compiled program'."""
 
+    @property
+    def is_signal(self) -> bool:
+        """Whether a signal ended it, and not the user's code by itself."""
+        return self.how.startswith("SIG")
+
     def __str__(self) -> str:
-        return f"the JAX program crashed the process ({self.how}) while running {self.where}"
+        return f"the JAX program {'crashed' if self.is_signal else 'ended'} the process ({self.how}) while running {self.where}"
 
 
 def twice(run: Run) -> tuple[Outcome, str]:
@@ -45,8 +60,11 @@ def twice(run: Run) -> tuple[Outcome, str]:
     if not outcome.crashed:
         return outcome, ""
     outcome, crash = _noted(run, {CRASHED: str(crash)})
+    if not outcome.crashed:
+        return outcome, ""
     release = ".".join(map(str, jaxlib_release()))
-    return outcome, f"{crash}; `jaxformer doctor` lists the known reports of jaxlib {release}" if outcome.crashed else ""
+    known = f"`jaxformer doctor` lists the known reports of jaxlib {release}"
+    return outcome, f"{crash}; {known if crash.is_signal else 'take that out'}"
 
 
 def _noted(run: Run, environment: dict[str, str]) -> tuple[Outcome, Crash]:
