@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from jaxformer.parity.explain.alterations.bound import bound, holds_tensors
 from jaxformer.parity.explain.alterations.packed_sequences import safe
 
 Frame = tuple[CodeType, int]
@@ -201,6 +202,7 @@ class Listing(TorchFunctionMode):
         if func in OPENED:
             with opened(self):
                 return func(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
         (place, frame), held = place_of(), tuple(kept(each) for each in args)
         output = func(*args, **kwargs)
         if holds_tensors(output):
@@ -257,17 +259,13 @@ class Altered(TorchFunctionMode):
             with opened(self):
                 return func(*args, **kwargs)
         place, _ = place_of()
-        compute, func = self.altered.get(place), safe(func)
+        compute = self.altered.get(place)
         if compute is None:
-            return func(*args, **kwargs)
+            return safe(func)(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
+        func = safe(func)
         self.runs[place] += 1
         return compute(func, args, kwargs, self.runs[place] - 1)
-
-
-def holds_tensors(value: Any) -> bool:
-    """Whether it is a tensor, or several."""
-    several = isinstance(value, (tuple, list)) and len(value) > 0
-    return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
 
 
 def same(x: Any, y: Any) -> bool:

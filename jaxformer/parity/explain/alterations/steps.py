@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.capture.torch_softmax import fused_scores
+from jaxformer.parity.explain.alterations.bound import bound
 from jaxformer.parity.explain.alterations.operations import OPENED, opened
 from jaxformer.parity.explain.alterations.rotated_steps import (
     COSINES,
@@ -94,6 +95,7 @@ class Decoding(TorchFunctionMode):
         if func in OPENED:
             with opened(self):
                 return func(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
         if func is functional.scaled_dot_product_attention:
             return self._fused(func, args, kwargs)
         if func in SOFTMAX and is_last(args, kwargs):
