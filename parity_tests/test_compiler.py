@@ -11,6 +11,7 @@ import jaxformer.parity.capture.suspect_operations as suspect_operations
 import jaxformer.parity.judge.low_precision as low_precision
 from jaxformer.parity.capture import jax_hooks
 from jaxformer.parity.compare import check, compare, dump
+from jaxformer.runtime import known_programs
 from jaxformer.runtime.xla_options import FAULTS, PRODUCTS_ALONE, known
 
 pytestmark = pytest.mark.foreign
@@ -100,6 +101,22 @@ def test_a_dump_is_checked_in_the_same_way(tmp_path):
     report = check(tmp_path / "dump", {"weight": jnp.asarray(model.weight.detach().numpy())}, call_jax=product, checks=VALUES)
     assert report.exit_code == 0
     assert "(SIGSEGV)" in report.verdict
+
+
+@pytest.mark.skipif(not suspect_operations.faults(), reason="this jaxlib computes it right")
+@pytest.mark.parametrize("loops", [False, True])
+def test_operations_that_run_by_themselves_are_right(loops):
+    """As in a loop that is not traced, or where none is compiled."""
+    program, given, wanted = known_programs.dilated()
+
+    def run(x):
+        return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, program(x)), (0, wanted))[1] if loops else program(x)
+
+    with jax_hooks.one_by_one():
+        found, _ = jax_hooks.run_once(run, *given)
+    np.testing.assert_array_equal(found, wanted)
+    with jax.disable_jit():  # which the comparison does not do alone: they are wrong so
+        assert not np.array_equal(run(*map(jnp.asarray, given)), wanted)
 
 
 def test_few_rows_are_not_suspected():

@@ -69,6 +69,26 @@ def test_the_end_of_the_process_is_told(f, given, said):
     assert found.error == said
 
 
+def begin_a_child_and_be_killed(note):
+    """The child says its number in the note, and waits."""
+    Child(pickle.dumps(partial(say_and_wait, note)))._outcome(None)
+
+
+def say_and_wait(note):
+    with open(note, "w") as file:
+        file.write(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def test_a_child_ends_with_its_parent(tmp_path):
+    assert outcome(begin_a_child_and_be_killed, tmp_path / "note").error.startswith("SIGKILL")
+    child, end = int((tmp_path / "note").read_text()), time.monotonic() + 20
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{child}")
+
+
 def run(f):
     return twice(lambda environment: outcome(f, **environment))
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from jaxformer.runtime.child import Outcome, name_of
+from jaxformer.runtime.child import Outcome, lifeline, name_of
 from jaxformer.runtime.crashes import has_ended, twice
 from jaxformer.signals import cleaned_up
 
@@ -16,7 +16,9 @@ import sys
 sys.path[:] = {path!r}
 sys.argv[1:] = {arguments!r}
 from jaxformer.cli.main import main
+from jaxformer.runtime.child import end_with_parent
 from jaxformer.runtime.crashes import ENDED, note
+end_with_parent({lifeline})
 try:
     main()
 finally:
@@ -43,10 +45,14 @@ def supervised(arguments: Sequence[str]) -> int:
 def to_its_end(arguments: Sequence[str], environment: dict[str, str]) -> Outcome:
     """The command in a process of its own, which a signal that ends this one ends too. What it says on standard error is shown
     once it has ended, where it did not crash: XLA leaves pages then."""
-    code = START.format(path=sys.path, arguments=[*arguments])
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors, lifeline() as pipe:
+        code = START.format(path=sys.path, arguments=[*arguments], lifeline=pipe)
         process = subprocess.Popen(
-            [sys.executable, "-c", code], env={**os.environ, **environment}, stderr=errors, start_new_session=True
+            [sys.executable, "-c", code],
+            pass_fds=(pipe,),
+            env={**os.environ, **environment},
+            stderr=errors,
+            start_new_session=True,
         )
         with cleaned_up(process.kill):
             ended = process.wait()

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.child import serve; serve({reading}, {writing})"
+
+SIZE = 8
+"""Bytes of the number that says how long a payload is."""
 
 
 class Outcome(NamedTuple):
@@ -27,6 +30,27 @@ class Outcome(NamedTuple):
     """Whether the process ended, and not the function alone."""
     raised: Exception | None = None
     """What the function raised, where that can be pickled."""
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """A pipe for a child, which calls `end_with_parent` with it."""
+    theirs, ours = os.pipe()  # ours closes with this process, however that ends
+    try:
+        yield theirs
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+def end_with_parent(lifeline: int) -> None:
+    """In a child: end it when the other end of this pipe is closed, as it is by SIGKILL of the parent."""
+
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class Child:
@@ -55,6 +79,7 @@ class Child:
         finally:
             self.process.kill()
             self.process.wait()
+            os.close(self.writing)
         if not isinstance(self.errors, int):
             with self.errors:
                 self.errors.seek(0)
@@ -63,7 +88,8 @@ class Child:
         return outcome
 
     def _outcome(self, seconds: float | None) -> Outcome:
-        with suppress(BrokenPipeError), open(self.writing, "wb") as pipe:
+        with suppress(BrokenPipeError), open(self.writing, "wb", closefd=False) as pipe:
+            pipe.write(len(self.payload).to_bytes(SIZE))
             pipe.write(self.payload)
         timer = _Timer(self.process, seconds)
         with timer, open(self.reading, "rb") as pipe:
@@ -106,8 +132,9 @@ def name_of(code: int) -> str:
 
 def serve(reading: int, writing: int) -> None:
     """Run what is read, in the child: the value goes back, or the error as one line."""
-    with open(reading, "rb") as pipe:
-        payload = pipe.read()
+    with open(reading, "rb", closefd=False) as pipe:
+        payload = pipe.read(int.from_bytes(pipe.read(SIZE)))
+    end_with_parent(reading)
     try:
         answer = (pickle.loads(payload)(), "", pickle.dumps(None))
     except Exception as error:
