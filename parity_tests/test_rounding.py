@@ -185,3 +185,72 @@ def test_a_model_that_refuses_is_judged_by_the_lines():
 
     assert moved(once) == Rounding()
     assert len(calls) == 2
+
+
+SURE, CLASSES = 14.0, 6
+targets = np.arange(16) % CLASSES
+
+
+class Classifier(torch.nn.Module):
+    """Sure of every class: the loss is 4e-6."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(SURE * torch.eye(CLASSES) + 0.1 * torch.arange(36.0).reshape(6, 6).sin())
+
+    def forward(self, x, targets):
+        return torch.nn.functional.cross_entropy(x @ self.weight, targets.long())
+
+
+class Tail(torch.nn.Module):
+    """GELU far below 0, where it is 1e-6."""
+
+    def __init__(self, approximate):
+        super().__init__()
+        self.weight, self.approximate = torch.nn.Parameter(torch.tensor([0.6])), approximate
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(x - 4 - self.weight, approximate=self.approximate)
+
+
+def picked(scores, targets):
+    return jnp.take_along_axis(scores, targets[:, None], 1)[:, 0]
+
+
+LOSSES = {
+    "the logits subtracted": lambda x, y: jnp.mean(jax.nn.logsumexp(x, -1) - picked(x, y)),
+    "their largest subtracted first": lambda x, y: -jnp.mean(picked(jax.nn.log_softmax(x), y)),
+    "one-hot": lambda x, y: -jnp.mean(jnp.sum(jax.nn.one_hot(y, CLASSES) * jax.nn.log_softmax(x), -1)),
+}
+
+
+def loss_report(loss: Callable[..., Any], **options: Any) -> Report:
+    model = Classifier()
+    x = np.eye(CLASSES)[targets] + 0.02 * np.random.default_rng(0).standard_normal((16, CLASSES))
+    weights = {"weight": jnp.asarray(model.weight.detach().numpy())}
+    given = x.astype(np.float32), targets.astype(np.int32)
+    return compare(model, weights, given, call_jax=lambda p, x, y: loss(x @ p["weight"], y), **options)
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_is_sure_is_rounded_as_its_logits_are(name):
+    report = loss_report(LOSSES[name])
+    assert report.exit_code == 0, report
+
+
+@pytest.mark.foreign
+def test_a_bug_in_such_a_loss_is_found():
+    report = loss_report(lambda x, y: 1.00001 * LOSSES["one-hot"](x, y), checks=("weights", "forward"), tier="A")
+    assert report.exit_code == 1
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_tail_of_gelu_is_rounded_as_its_operand_is(approximate):
+    model = Tail(approximate)
+    weights = {"weight": jnp.asarray(model.weight.detach().numpy())}
+    x = np.linspace(-0.5, 0.5, 7, dtype=np.float32)
+    call = lambda p, x: jax.nn.gelu(x - 4 - p["weight"], approximate=approximate == "tanh")  # noqa: E731
+    report = compare(model, weights, (x,), call_jax=call)
+    assert report.exit_code == 0, report
