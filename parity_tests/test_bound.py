@@ -1,5 +1,7 @@
 """Calls of torch's functions that name their arguments are those that give them by position."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +80,8 @@ BUGS = {"scale": "jax with 0.125 = 1/8 for 0.353553391 there", "one key more": "
 def test_causes(bug):
     model = excite(Named(), seed=0)
     weights = {name: jnp.asarray(array.detach().numpy()) for name, array in model.named_parameters()}
-    call = lambda weights, x: attention(weights, x, bug)  # noqa: E731
-    report = compare(model, weights, (np.asarray(x),), call_jax=call, checks=("weights", "forward"), tier="A")
+    report = compare(
+        model, weights, (np.asarray(x),), call_jax=partial(attention, bug=bug), checks=("weights", "forward"), tier="A"
+    )
     assert "F.scaled" in report.verdict or "functional.scaled_dot_product_attention" in report.verdict
     assert BUGS[bug] in report.verdict

@@ -251,6 +251,9 @@ def test_the_tail_of_gelu_is_rounded_as_its_operand_is(approximate):
     model = Tail(approximate)
     weights = {"weight": jnp.asarray(model.weight.detach().numpy())}
     x = np.linspace(-0.5, 0.5, 7, dtype=np.float32)
-    call = lambda p, x: jax.nn.gelu(x - 4 - p["weight"], approximate=approximate == "tanh")  # noqa: E731
-    report = compare(model, weights, (x,), call_jax=call)
+
+    def call_jax(p, x):
+        return jax.nn.gelu(x - 4 - p["weight"], approximate=approximate == "tanh")
+
+    report = compare(model, weights, (x,), call_jax=call_jax)
     assert report.exit_code == 0, report

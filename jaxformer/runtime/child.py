@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.child import serve; serve({reading}, {writing})"
-
-SIZE = 8
-"""Bytes of the number that says how long a payload is."""
+LENGTH_BYTES = 8
+"""Size of the payload's length, which is sent before it."""
 
 
 class Outcome(NamedTuple):
@@ -35,12 +34,12 @@ class Outcome(NamedTuple):
 @contextmanager
 def lifeline() -> Iterator[int]:
     """A pipe for a child, which calls `end_with_parent` with it."""
-    theirs, ours = os.pipe()  # ours closes with this process, however that ends
+    reading, writing = os.pipe()  # the system closes `writing` with this process, however that ends
     try:
-        yield theirs
+        yield reading
     finally:
-        os.close(theirs)
-        os.close(ours)
+        os.close(reading)
+        os.close(writing)
 
 
 def end_with_parent(lifeline: int) -> None:
@@ -89,7 +88,7 @@ class Child:
 
     def _outcome(self, seconds: float | None) -> Outcome:
         with suppress(BrokenPipeError), open(self.writing, "wb", closefd=False) as pipe:
-            pipe.write(len(self.payload).to_bytes(SIZE))
+            pipe.write(len(self.payload).to_bytes(LENGTH_BYTES))
             pipe.write(self.payload)
         timer = _Timer(self.process, seconds)
         with timer, open(self.reading, "rb") as pipe:
@@ -133,7 +132,7 @@ def name_of(code: int) -> str:
 def serve(reading: int, writing: int) -> None:
     """Run what is read, in the child: the value goes back, or the error as one line."""
     with open(reading, "rb", closefd=False) as pipe:
-        payload = pipe.read(int.from_bytes(pipe.read(SIZE)))
+        payload = pipe.read(int.from_bytes(pipe.read(LENGTH_BYTES)))
     end_with_parent(reading)
     try:
         answer = (pickle.loads(payload)(), "", pickle.dumps(None))

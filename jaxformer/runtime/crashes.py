@@ -30,7 +30,7 @@ def note(what: str) -> None:
 
 
 def has_ended(environment: Mapping[str, str]) -> bool:
-    """Whether the process that had these variables came to its end."""
+    """True if the process that had these variables came to its end."""
     with suppress(OSError):
         return Path(environment[NOTES]).read_text("utf-8") == ENDED
     return False
@@ -46,7 +46,7 @@ class Crash(NamedTuple):
 
     @property
     def is_signal(self) -> bool:
-        """Whether a signal ended it, and not the user's code by itself."""
+        """True if a signal ended it, and not the user's code by itself."""
         return self.how.startswith("SIG")
 
     def __str__(self) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+from jaxformer.parity.explain.alterations.rerun import Arguments
 
 
 def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The same call with the arguments that it requires by position: `linear(input=x, weight=w, bias=b)` is
-    `linear(x, w, bias=b)`. Beside arguments by position only tensors move, so that `softmax(x, dim=-1)` stays as it is."""
+    """Move required arguments to their positions: `linear(input=x, weight=w, bias=b)` becomes `linear(x, w, bias=b)`. Where
+    some arguments are positional already, only tensors move, so that `softmax(x, dim=-1)` stays as it is."""
     if not kwargs:
         return args, kwargs
     is_named = not args
@@ -42,6 +42,6 @@ def required(function: Callable[..., Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether it is a tensor, or several."""
+    """True for a tensor, and for a list or tuple of tensors."""
     several = isinstance(value, (tuple, list)) and len(value) > 0
     return isinstance(value, torch.Tensor) or (several and all(isinstance(each, torch.Tensor) for each in value))
