@@ -1,0 +1,130 @@
+"""Write what comparisons say of known bugs and of clean ports, one file a case: what a change of the engine changes is a diff.
+
+    python -m benchmarks.verdicts before mutants causes
+    field-venv/bin/python -m benchmarks.verdicts before bugs ports
+    python -m benchmarks.verdicts after mutants causes
+    diff -r before after
+
+`mutants`: the bugs of `jaxformer parity mutants`. `bugs` and `ports`: those of `benchmarks.field`, in an environment of its
+own. `causes`: every report that the fast parity tests make. A case whose file is there is left out, so that a run which was
+stopped goes on; what differs between two runs of the same code is chance, and a defect.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from jaxformer.errors import ParityError
+from jaxformer.flags import parse, run
+from jaxformer.whole_files import written_whole
+
+Case = tuple[str, Callable[[], str]]
+"""A name, and what says the verdict."""
+VERDICTS = "JAXFORMER_VERDICTS"
+"""The environment variable that tells pytest's processes where reports are written."""
+Gate = Literal["mutants", "bugs", "ports", "causes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdicts:
+    """Write the verdicts of the gates to files."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Made where it is not there."""
+    gates: Annotated[tuple[Gate, ...], tyro.conf.Positional] = ("mutants", "causes")
+    """Which of them."""
+    only: str = ""
+    """Cases whose name has this in it."""
+    part: tuple[int, int] = (0, 1)
+    """Share the cases with other processes: which of them this is, and how many they are."""
+
+
+def main(arguments: list[str]) -> None:
+    """A file for each case."""
+    flags = parse(Verdicts, arguments, prog="python -m benchmarks.verdicts")
+    which, many = flags.part
+    for gate in flags.gates:
+        if gate == "causes":
+            run_tests(flags.folder / gate, flags.only)
+            continue
+        cases = [case for case in CASES[gate]() if flags.only in case[0]]
+        for name, say in cases[which::many]:
+            if not (file := flags.folder / gate / f"{file_name(name)}.txt").exists():
+                write(file, say())
+                print(file, flush=True)
+
+
+def write(file: Path, text: str) -> None:
+    """A whole file, in a folder that is made where it is not there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(file) as unfinished:
+        unfinished.write_text(f"{text}\n")
+
+
+def file_name(case: str) -> str:
+    """The name of a case without what a file's name may not have."""
+    return re.sub(r"[^\w.,=+-]+", "_", case)
+
+
+def mutants() -> Iterator[Case]:
+    """The bugs of the project's own gate."""
+    from jaxformer.selfcheck.mutants import MUTANTS
+    from jaxformer.selfcheck.outcome import Outcome, table_row
+    from jaxformer.selfcheck.run import try_mutant
+
+    def said(outcome: Outcome) -> str:
+        modules = (f"{module.name}: {module.cause or module.looks}" for module in outcome.diverging)
+        return "\n".join([table_row(outcome), outcome.cause, *modules])
+
+    for mutant in MUTANTS:
+        yield mutant.name, lambda mutant=mutant: said(try_mutant(mutant))
+
+
+def ports() -> Iterator[Case]:
+    """Ports that others wrote, as they are."""
+    from benchmarks.field import Field, as_of_old, compared
+    from benchmarks.field_kinds import KINDS
+
+    as_of_old()
+    for kind in KINDS:
+        yield kind.model, lambda kind=kind: str(compared(kind, Field())[0])
+
+
+def bugs() -> Iterator[Case]:
+    """The same ports with a bug planted in each."""
+    from benchmarks.field import Field, as_of_old, compared, file_of
+    from benchmarks.field_bugs import BUGS, Bug
+    from benchmarks.field_kinds import KINDS, Kind
+    from benchmarks.field_outcome import outcome
+    from benchmarks.field_source import planted
+
+    def said(bug: Bug, kind: Kind) -> str:
+        with planted(file_of(kind), bug.where, bug.old, bug.new):
+            report, _ = compared(kind, Field())
+        return "\n".join(["; ".join(outcome(bug, report, 0.0).fails) or "ok", str(report)])
+
+    as_of_old()
+    for kind in KINDS:
+        for bug in (bug for bug in BUGS if bug.port == kind.name):
+            yield bug.title, lambda bug=bug, kind=kind: said(bug, kind)
+
+
+CASES: dict[str, Callable[[], Iterator[Case]]] = {"mutants": mutants, "ports": ports, "bugs": bugs}
+
+
+def run_tests(folder: Path, only: str) -> None:
+    """The fast parity tests, with `benchmarks.verdicts_of_tests` as a plugin; ParityError where one fails."""
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "benchmarks.verdicts_of_tests", "parity_tests", "-k", only]
+    if subprocess.run(command, env=os.environ | {VERDICTS: str(folder.absolute())}, check=False).returncode:
+        raise ParityError("a test failed")
+
+
+if __name__ == "__main__":
+    run(main)
