@@ -105,9 +105,9 @@ def judged(bug: Bug, kind: Kind, flags: Field) -> Outcome:
     return found
 
 
-def compared(kind: Kind, flags: Field) -> tuple[Report, float]:
+def compared(kind: Kind, flags: Field, seed: int = 0) -> tuple[Report, float]:
     """One comparison, and its seconds."""
-    port = ported(kind, flax_release(kind.package))
+    port = ported(kind, flax_release(kind.package), seed)
     start = time.perf_counter()
     report = compare(
         port.torch_model,

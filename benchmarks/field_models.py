@@ -63,23 +63,23 @@ def file_of(kind: Kind) -> str:
     return kind.file or f"transformers.models.{name}.modeling_flax_{name}"
 
 
-def ported(kind: Kind, package: Any) -> Port:
+def ported(kind: Kind, package: Any, seed: int = 0) -> Port:
     """Both sides of a kind, with excited weights, as the package's own converter takes them to Flax."""
     original = getattr(package, kind.model)
     flax_class = getattr(importlib.import_module(file_of(kind)), f"Flax{kind.model}")
     make = _of_diffusers if kind.package == "diffusers" else _of_transformers
-    torch_model, params, call_jax = make(kind, original, flax_class)
-    inputs, names = given(kind)
+    torch_model, params, call_jax = make(kind, original, flax_class, seed)
+    inputs, names = given(kind, seed)
     return Port(torch_model, params, inputs, partial(_call_torch, kind, names), partial(call_jax, names))
 
 
-def _of_transformers(kind: Kind, original: Any, flax_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
+def _of_transformers(kind: Kind, original: Any, flax_class: Any, seed: int) -> tuple[Any, Any, Callable[..., Any]]:
     from flax.traverse_util import flatten_dict, unflatten_dict
 
     to_flax = importlib.import_module("transformers.modeling_flax_pytorch_utils").convert_pytorch_state_dict_to_flax
     config = original.config_class(**kind.sizes)
     config._attn_implementation = "eager"
-    torch_model = excite(original(config).eval(), seed=0)
+    torch_model = excite(original(config).eval(), seed)
     for module in torch_model.modules():
         if "Embedding" in type(module).__name__ and hasattr(module, "weight"):
             module.padding_idx = None  # torch drops a gradient there and Flax does not, in every model alike
@@ -94,9 +94,9 @@ def _of_transformers(kind: Kind, original: Any, flax_class: Any) -> tuple[Any, A
     return torch_model, params, call_jax
 
 
-def _of_diffusers(kind: Kind, original: Any, flax_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
+def _of_diffusers(kind: Kind, original: Any, flax_class: Any, seed: int) -> tuple[Any, Any, Callable[..., Any]]:
     to_flax = importlib.import_module("diffusers.models.modeling_flax_pytorch_utils").convert_pytorch_state_dict_to_flax
-    torch_model, jax_model = excite(original(**kind.sizes).eval(), seed=0), flax_class(**kind.sizes)
+    torch_model, jax_model = excite(original(**kind.sizes).eval(), seed), flax_class(**kind.sizes)
 
     def call_jax(names: tuple[str, ...], params: Any, *arrays: Any) -> Any:
         return jax_model.apply({"params": params}, **dict(zip(names, arrays, strict=True)))[kind.gives]
@@ -104,11 +104,11 @@ def _of_diffusers(kind: Kind, original: Any, flax_class: Any) -> tuple[Any, Any,
     return torch_model, to_flax(dict(torch_model.state_dict()), jax_model), call_jax
 
 
-def given(kind: Kind) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+def given(kind: Kind, seed: int = 0) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
     """The inputs of a kind of model, and what both sides call them."""
-    ids, valid = probe(VOCAB, BATCH, LENGTH, pad=1)
-    target, _ = probe(VOCAB, BATCH, TARGET, seed=1, pad=1)
-    noise = np.random.default_rng(2).standard_normal
+    ids, valid = probe(VOCAB, BATCH, LENGTH, seed=3 * seed, pad=1)
+    target, _ = probe(VOCAB, BATCH, TARGET, seed=3 * seed + 1, pad=1)
+    noise = np.random.default_rng(3 * seed + 2).standard_normal
     match kind.given:
         case "ids":
             return (ids,), ("input_ids",)

@@ -5,7 +5,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 from unittest import mock
 
@@ -15,13 +15,17 @@ NEXT = re.compile(r"^(?:class|def|@)", re.MULTILINE)
 """Where the definition after one begins."""
 
 
-@contextmanager
-def planted(file: str, where: str, old: str, new: str) -> Iterator[None]:
+def planted(file: str, where: str, old: str, new: str) -> AbstractContextManager[None]:
     """The package of `file`, a module's name, with `new` in the place of `old` in the class or function `where`."""
+    return with_source(file, replaced(inspect.getsource(importlib.import_module(file)), where, old, new))
+
+
+@contextmanager
+def with_source(file: str, text: str) -> Iterator[None]:
+    """The package of `file`, a module's name, with another source of this module."""
     module = importlib.import_module(file)
     changed = ModuleType(file)
     vars(changed).update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__", "__loader__")})
-    text = replaced(inspect.getsource(module), where, old, new)
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(sys.modules, {file: changed}))
         exec(compile(text, str(module.__file__), "exec"), vars(changed))

@@ -1,6 +1,5 @@
 """Causes in a decoder, found in torch's own code, which runs again with one thing altered: whatever the port looks like."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -11,9 +10,9 @@ import transformers
 from flax import nnx
 
 from jaxformer.parity.compare import check, compare, dump
-from jaxformer.parity.explain.alterations import explain
-from jaxformer.parity.explain.alterations.altered import Dial
-from jaxformer.parity.explain.alterations.numbers import solved
+from jaxformer.parity.diagnose import search
+from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import usually
@@ -221,8 +220,8 @@ def test_causes_in_a_decoder(decoder, name):
 
 def test_rounding_may_stay_beside_a_large_difference_alone():
     one = np.ones(9)
-    assert explain.near_enough(one, 1.01 * one) == explain.FLOAT32
-    assert explain.near_enough(one, 1.001 * one) == EXPLAINED
+    assert search.limit_of(one, 1.01 * one) == search.FLOAT32
+    assert search.limit_of(one, 1.001 * one) == EXPLAINED
 
 
 def test_a_port_that_is_right_has_no_cause(decoder):
@@ -249,40 +248,33 @@ def test_without_torch_there_are_formulas_alone(decoder, tmp_path):
 def test_a_bug_in_all_layers_is_searched_for_once(decoder, monkeypatch):
     """What explained one module is tried first in the next."""
     ours, how = ported(decoder, BUGS["scale"][0])
-    hints: dict = {}
     seen = []
-    explained = explain.explain_altered
+    diagnosis = search.Search.diagnosis
 
-    def twice(rerun, torch, jax, _, end):
-        says = explained(rerun, torch, jax, hints, end)
-        hints.pop("tried")
-        seen.append((says, explained(rerun, torch, jax, hints, end), hints.get("tried")))
-        return says
+    def twice(self):
+        first = diagnosis(self)
+        tried = self.budget.tried
+        seen.append((first.first, diagnosis(self).first, self.budget.tried - tried))
+        return first
 
-    monkeypatch.setattr(explain, "explain_altered", twice)
+    monkeypatch.setattr(search.Search, "diagnosis", twice)
     compare(decoder, ours, (IDS,), checks=CHECKS, **how)
     ((first, second, tried),) = seen
-    assert first == second
-    assert tried is None
+    assert first.mutation == second.mutation
+    assert tried == 0
 
 
 def test_a_number_that_acts_in_steps_is_a_whole_one():
     """As a window does, whose next number is as good as one a little above the last."""
-    dial = Dial("window 2", "window {}", 2.0, lambda x: nullcontext(), sure=True)
-    found = solved(lambda x: 1.0 * (np.arange(9) < x), dial, 1.0 * (np.arange(9) < 2), 1.0 * (np.arange(9) < 5), EXPLAINED)
+    free = Free(2.0, sure=True)
+    found = solved(lambda x: 1.0 * (np.arange(9) < x), free, 1.0 * (np.arange(9) < 2), 1.0 * (np.arange(9) < 5), EXPLAINED)
     assert found == (5.0, 0.0)
 
 
 def test_a_number_near_0_is_0():
     """Even where 0 itself gives none, as of a mask that is infinite."""
     one, other = np.random.default_rng(0).standard_normal((2, 9))
-    dial = Dial("its bias", "{} times its bias", 1.0, lambda x: nullcontext())
-    found = solved(lambda x: one + x * other if x else None, dial, one + other, one, EXPLAINED)
+    free = Free(1.0)
+    found = solved(lambda x: one + x * other if x else None, free, one + other, one, EXPLAINED)
     assert found is not None
     assert found[0] == 0.0
-
-
-def test_of_causes_that_fit_alike_the_plainest_comes_first():
-    causes = [("has its second operand alone", 0.0), ("softmax there", 0.0), ("with {}", 48**-0.5), ("with {}", 2400**0.5)]
-    efforts = [explain.supposed(*each) for each in causes]
-    assert efforts == sorted(set(efforts))

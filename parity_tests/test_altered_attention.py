@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.explain.alterations.rotary_tables import plain_rates, smoothings
+from jaxformer.parity.diagnose.operators.rotary_tables import plain_rates, smoothings
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import usually
 
@@ -186,7 +186,7 @@ def test_scaled_rates_without_their_smoothing():
     """Rates of which the slow ones are divided by 8, and one between by less."""
     plain = plain_rates(8, 500.0)
     parts = torch.tensor([1.0, 0.4, 0.125, 0.125], dtype=torch.float64)
-    found = {says: rates / plain for says, rates in smoothings(plain * parts, 8)}
-    assert torch.allclose(found["not smoothed: those between divided by 8"], parts.where(parts != 0.4, 0.125))
-    assert torch.allclose(found["smoothed the other way round"], parts.where(parts != 0.4, 0.725))
+    found = {how: rates / plain for how, _, rates in smoothings(plain * parts, 8)}
+    assert torch.allclose(found["between_divided"], parts.where(parts != 0.4, 0.125))
+    assert torch.allclose(found["smoothed_inversely"], parts.where(parts != 0.4, 0.725))
     assert not [*smoothings(plain, 8)]

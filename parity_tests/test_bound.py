@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.explain.alterations.bound import bound
+from jaxformer.parity.diagnose.calls import bound
 from jaxformer.parity.probe.parameters import excite
 
 pytestmark = pytest.mark.foreign

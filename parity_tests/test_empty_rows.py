@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxformer.parity.explain.empty_rows import explain_empty_rows
-from jaxformer.parity.explain.evidence import Difference, Evidence
+from jaxformer.parity.diagnose.by_arrays.attention import explain_empty_rows
+from jaxformer.parity.diagnose.evidence import Difference, Evidence
 
 B, N, T, S, H = 4, 2, 3, 5, 6
 OPEN = np.ones((B, 1, T, S), bool)
@@ -24,7 +24,8 @@ SAYS = "torch attends to all keys alike, jax gives 0"
 
 
 def said(ours, theirs, scores, masks):
-    return explain_empty_rows(Difference(ours, theirs, evidence=Evidence(masks=masks, scores=scores)))
+    found = explain_empty_rows(Difference(ours, theirs, evidence=Evidence(masks=masks, scores=scores)))
+    return found.words() if found else ""
 
 
 MERGED = SCORES.reshape(B * N, T, S)

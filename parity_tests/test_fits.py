@@ -1,22 +1,51 @@
-"""Several changes that give the same arrays: no sentence of the report is about another one's place."""
+"""Several mutations that give the same arrays: no sentence of the report is about another one's place."""
 
-from jaxformer.parity.capture.call_sites import CALL
-from jaxformer.parity.explain.alterations.altered import Found
-from jaxformer.parity.explain.alterations.fits import Fit, said
+from dataclasses import replace
+
+from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Mutation, Target
+from jaxformer.parity.diagnose.search import best_of
+
+LEFT_OUT = Change("operations.left_out", "has its second operand alone", cost=DELETES)
+TWICE = Change("operations.twice", "does it twice")
+NUMBER = Change("arguments.number", "with {value} for {was:g} there")
+READS = Change("reroute.operand", "reads what {1} gives", reroutes=True)
 
 
-def fit(torch: str, jax: str) -> Fit:
-    return Fit(f"torch {torch}; jax {jax}", 1e-16, Found(CALL, torch, jax, 0.0), frozenset())
+def candidate(change: Change, *targets: str, value: float | None = None, **args: object) -> Candidate:
+    return Candidate(Mutation(change, tuple(map(Target, targets)), tuple(args.items()), value), 1e-16)
 
 
 def test_each_has_its_own_place():
-    says = said([fit("computes `loss + more`", "does it twice"), fit("computes `0.1 * share`", "with 0.2 for 0.1 there")])
+    says = str(Diagnosis((candidate(TWICE, "`loss + more`"), candidate(NUMBER, "`0.1 * share`", value=0.2, was=0.1))))
     first = "torch computes `loss + more`; jax does it twice (residual 1e-16)"
     assert says == f"{first}, or the same: torch computes `0.1 * share`; jax with 0.2 for 0.1 there"
 
 
 def test_what_is_left_out_is_not_told_once_more_as_another_array():
-    left = fit("computes `gate * y`", "has its second operand alone")
-    again = [fit("computes `gate * y` and mlp", "the two exchanged"), fit("computes `x + gate * y`", "reads what mlp gives")]
-    assert said([left, *again]) == "torch computes `gate * y`; jax has its second operand alone (residual 1e-16)"
-    assert "or the same: torch computes `x + gate * y`; jax reads" in said(again)
+    left, again = candidate(LEFT_OUT, "`gate * y`"), candidate(READS, "`x + gate * y`", "mlp")
+    assert str(Diagnosis((left, again))) == "torch computes `gate * y`; jax has its second operand alone (residual 1e-16)"
+    assert "or the same: torch computes `gate * y`; jax has" in str(Diagnosis((again, left)))
+
+
+def test_the_plainest_comes_first():
+    """What leaves something out, then numbers of few digits; one of which others fit too is no fact."""
+    left, half, odd = (
+        candidate(LEFT_OUT, "`a * b`"),
+        candidate(NUMBER, "`a * 1`", value=0.5, was=1.0),
+        candidate(NUMBER, "`b * 1`", value=0.512, was=1.0),
+    )
+    assert best_of([odd, half, left]) == [left, half, odd]
+    vague = replace(half, certainty="ambiguous")
+    assert best_of([odd, vague]) == [replace(odd, certainty="ambiguous")]
+    assert best_of([vague]) == [vague]
+    assert "jax as if with 0.5 for 1 there, others fit too" in str(Diagnosis((vague,)))
+
+
+def test_a_mutation_is_data():
+    one, other = candidate(NUMBER, "`a`", value=0.5, was=1.0).mutation, candidate(NUMBER, "`a`", was=1.0).mutation
+    assert one != other
+    assert one.key == other
+    (cause,) = Diagnosis((candidate(NUMBER, "`a`", value=0.5, was=1.0),)).causes()
+    assert (cause.operator, cause.change, cause.value, cause.args) == ("arguments", "arguments.number", 0.5, {"was": 1.0})
+    assert cause.says == "torch computes `a`; jax with 0.5 for 1 there"

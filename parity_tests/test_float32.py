@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxformer.parity.explain.float32 import is_rounded_constant
+from jaxformer.parity.diagnose.by_arrays.norms import is_rounded_constant
 from parity_tests.helpers import noise
 
 D, B, T = 8, 3, 5

@@ -10,8 +10,8 @@ import torch
 from flax import nnx
 
 import jaxformer as jf
-from jaxformer.parity.explain.evidence import Evidence
-from jaxformer.parity.explain.fast_variance import SAYS, fast_variance
+from jaxformer.parity.diagnose.by_arrays.norms import SAYS, fast_variance
+from jaxformer.parity.diagnose.evidence import Evidence
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF
 from parity_tests.helpers import noise
 

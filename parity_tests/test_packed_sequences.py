@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.explain.alterations.packed_sequences import safe
+from jaxformer.parity.diagnose.calls import safe
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise
 

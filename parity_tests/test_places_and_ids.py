@@ -9,8 +9,8 @@ from flax import nnx
 
 from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
-from jaxformer.parity.explain.alterations.other_ids import other_ids
-from jaxformer.parity.explain.alterations.rotary_tables import plain_rates, rotary
+from jaxformer.parity.diagnose.operators.positions import other_ids
+from jaxformer.parity.diagnose.operators.rotary_tables import plain_rates, rotary
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import noise, usually
 
@@ -189,7 +189,7 @@ def test_rows_of_a_rotary_table_have_positions_of_their_own():
 
 
 def test_other_ids_have_a_row():
-    found = dict(other_ids(torch.tensor([[2, 5, 1], [2, 0, 3]]), 6))
+    found = {str(way): ids for way, ids in other_ids(torch.tensor([[2, 5, 1], [2, 0, 3]]), 6)}
     assert all(other.min() >= 0 and other.max() < 6 for other in found.values())
     assert np.array_equal(found["0 for 2 at the beginning"], [[0, 5, 1], [0, 0, 3]])
     assert "+1" not in found

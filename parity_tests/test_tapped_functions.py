@@ -123,7 +123,7 @@ def test_a_stream_that_goes_on_to_all_norms_is_told_at_the_first(stream, says):
 
 
 def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
-    monkeypatch.setattr("jaxformer.parity.explain.effort.EACH", 0)
+    monkeypatch.setattr("jaxformer.parity.run.session.EACH", 0)
     weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")

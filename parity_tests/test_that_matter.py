@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey
-from jaxformer.parity.explain.alterations.of_modules import replaced
-from jaxformer.parity.explain.alterations.reruns import rerun_of
-from jaxformer.parity.explain.alterations.that_matter import those_that_may_be_why
+from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.replays import replay_of
+from jaxformer.parity.diagnose.slices import those_that_may_be_why
 from jaxformer.parity.record.reference import run_torch
 from parity_tests.helpers import noise
 
@@ -24,9 +24,9 @@ class Torch(torch.nn.Module):
 
 def test_what_changes_nothing_is_left_out():
     reference = run_torch(Torch(), (noise(5, 7, seed=1),), watch=True, gradients=False)
-    rerun = rerun_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
-    assert rerun.begins
-    listed, left = ([each.name for each in those] for those in (rerun.listed, rerun.operations))
+    replay = replay_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
+    assert replay.begins
+    listed, left = ([each.name for each in those] for those in (replay.listed, replay.operations))
     assert {*listed} - {*left} == {"exp", "mean", "sqrt"}
     assert {"sin", "topk", "flip", "cos", "abs", "gt", "where", "mul", "layer_norm", "gather"} <= {*left}
 
@@ -41,14 +41,14 @@ def test_what_the_equal_numbers_depend_on_is_not_why():
 
     place, x = ArrayKey(CALL, "output", 0), noise(5, 7, seed=1)
     reference = run_torch(Rows(), (x,), watch=True, gradients=False)
-    rerun = rerun_of(reference, CALL, place, frozenset(), reference.output)
-    assert rerun.begins
+    replay = replay_of(reference, CALL, place, frozenset(), reference.output)
+    assert replay.begins
     jax = reference.output.copy()
     jax[1:] += 1.0
-    rerun.compared = {place: jax}
-    assert [each.name for each in those_that_may_be_why(rerun, rerun.operations)] == ["getitem", "exp"]
-    rerun.compared = {place: jax + 1.0}
-    assert those_that_may_be_why(rerun, rerun.operations) == []
+    replay.compared = {place: jax}
+    assert [each.name for each in those_that_may_be_why(replay, replay.operations)] == ["getitem", "exp"]
+    replay.compared = {place: jax + 1.0}
+    assert those_that_may_be_why(replay, replay.operations) == []
 
 
 def test_settings_that_code_sets_by_itself_are_as_they_were_in_the_next_run():
@@ -64,7 +64,7 @@ def test_settings_that_code_sets_by_itself_are_as_they_were_in_the_next_run():
             return x.roll(self.shift, 0)
 
     reference = run_torch(SetsItself(), (noise(5, 7, seed=1),), watch=True, gradients=False)
-    rerun = rerun_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
-    assert rerun.begins
-    assert not np.array_equal(rerun.array(replaced(rerun.module, "window", 9)), reference.output)
-    assert np.array_equal(rerun.array(), reference.output)
+    replay = replay_of(reference, CALL, ArrayKey(CALL, "output", 0), frozenset(), reference.output)
+    assert replay.begins
+    assert not np.array_equal(replay.array(replaced(replay.module, "window", 9)), reference.output)
+    assert np.array_equal(replay.array(), reference.output)

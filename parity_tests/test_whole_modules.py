@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from jaxformer.parity.compare import compare
-from jaxformer.parity.explain.alterations import elsewhere
-from jaxformer.parity.explain.alterations.altered import Dial
-from jaxformer.parity.explain.alterations.numbers import solved
+from jaxformer.parity.diagnose import cross_check
+from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.probe.parameters import excite
 
@@ -115,7 +115,7 @@ def test_what_moves_another_array_away_from_jaxs_is_no_cause():
 
 
 def test_what_one_array_alone_tells_is_found_first(monkeypatch):
-    monkeypatch.setattr(elsewhere, "off", lambda *arrays: 0.0)
+    monkeypatch.setattr(cross_check, "off", lambda *arrays: 0.0)
     assert "shift" in compared(Shifted, without_parts).cause
 
 
@@ -172,5 +172,4 @@ def test_a_scale_that_stands_elsewhere_is_accused_where_its_number_is_wrong():
 def test_a_number_near_0_is_not_0_where_0_gives_something_else():
     """As of a mask with numbers that are finite."""
     one, other = np.random.default_rng(0).standard_normal((2, 9))
-    dial = Dial("its bias", "{} times its bias", 1.0, lambda x: None)  # pyright: ignore[reportArgumentType]
-    assert solved(lambda x: one + x * other if x else one + 1, dial, one + other, one, EXPLAINED) is None
+    assert solved(lambda x: one + x * other if x else one + 1, Free(1.0), one + other, one, EXPLAINED) is None

@@ -39,8 +39,8 @@ def test_a_text_that_is_not_there_once_is_refused(where, old, says):
 
 def test_a_planted_bug_is_seen_by_all_of_a_package_and_taken_out_again():
     home, user = (
-        importlib.import_module("jaxformer.parity.explain.factor"),
-        importlib.import_module("jaxformer.parity.explain.gradients"),
+        importlib.import_module("jaxformer.parity.diagnose.by_arrays.values"),
+        importlib.import_module("jaxformer.parity.diagnose.by_arrays.gradients"),
     )
     before = home.factor_between
     with planted(home.__name__, "factor_between", "or 1.0", "or 2.0"):

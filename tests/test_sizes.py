@@ -16,6 +16,7 @@ DECODING = "what a user can ask of decoding, each by its own name; and the same 
 COMPILED = "arrays and static sizes apart: only the sizes compile anew"
 TORCHS = "torch's own arguments, which it stands for"
 STEP_BY_STEP = "one thing after another, with no part that has a name of its own"
+COMPUTED = "what is otherwise, and the call that it stands for"
 COMPARISON = "what a user can say of a comparison, each by its own name"
 RECORDED = "everything that was recorded, which is used in one place"
 
@@ -61,8 +62,9 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
     "jaxformer/parity/compare.py:compare": COMPARISON,
     "jaxformer/parity/compare.py:dump": COMPARISON,
-    "jaxformer/parity/explain/alterations/other_functions.py:max_pool": TORCHS,
-    "jaxformer/parity/explain/alterations/other_functions.py:mean_pool": TORCHS,
+    "jaxformer/parity/compare.py:check": COMPARISON,
+    "jaxformer/parity/diagnose/operators/packing.py:part_of": COMPUTED,
+    "jaxformer/parity/diagnose/operators/permute.py:window": COMPUTED,
     "jaxformer/training/torch_run.py:from_torch_training": "what torch's optimizer does not say, each by its own name",
     "torch_ref/decoding/beam.py:beam_search": DECODING,
     "torch_ref/decoding/choose.py:choose": DECODING,

@@ -46,7 +46,7 @@ COMMANDS = {
         "recorded port:jax_model",
     ),
     "parity explain": Command(
-        "jaxformer.cli.parity.explain",
+        "jaxformer.cli.parity.diagnose",
         "print a saved report, or write it in another format",
         "report.json --markdown report.md",
     ),

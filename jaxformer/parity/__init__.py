@@ -9,7 +9,7 @@ The sub-packages and files, in the order in which they may import; the data go t
     record            what torch gives, recorded once
     match             which tensor is which
     run               the JAX model, as a whole and module by module
-    explain           why a module differs
+    diagnose          why a module differs
     judge             which modules diverge, and what each check says
     training          both sides trained step beside step
     decoding_steps    the logits of each step with a cache

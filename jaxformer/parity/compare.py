@@ -32,10 +32,11 @@ from jaxformer.parity.record.training_mode import InTraining
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.session import SECONDS
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_torch, evaluating
-from jaxformer.validation.fields import check_choice, check_path
+from jaxformer.validation.fields import check_choice, check_number, check_path
 from jaxformer.whole_files import refuse_existing
 
 
@@ -52,6 +53,7 @@ def compare(
     mode: Mode = "eval",
     training: TrainingSpec | None = None,
     generate: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None,
+    search_seconds: float = SECONDS,
     isolate: bool = False,
 ) -> Report:
     """A torch module against a JAX model on the same `inputs`.
@@ -69,17 +71,19 @@ def compare(
     their caches (see `compare_generation`).
     Where the JAX model's weights differ, that is reported, and the rest runs on torch's. Nothing is raised for a difference:
     `report.exit_code` is 0 for equal, 1 for different, 2 where a side could not be run or matched.
+    The search for causes takes at most `search_seconds`; 0 leaves it out.
     With `isolate`, all of it runs in a process of its own, which gets a copy of both models: where the JAX program crashes that
     process, the report says where.
     """
     if isolate:
         calls, judged = {"call_torch": call_torch, "call_jax": call_jax}, {"rules": rules, "checks": checks, "tier": tier}
-        later = {"mode": mode, "training": training, "generate": generate}
+        later = {"mode": mode, "training": training, "generate": generate, "search_seconds": search_seconds}
         return isolated(compare, torch_model, jax_model, inputs, **calls, **judged, **later)
     opened = open_modules(jax_model)
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
     check_choice("mode", mode, get_args(Mode))
+    check_number("search_seconds", search_seconds, least=0)
     given, in_training = opened.given(call_jax), mode == "train"
     outputs = Outputs(lambda: shapes_in_jax(given, opened.tree, arrays, in_training=in_training))
     call_torch, call_jax = outputs.of_torch(call_torch), outputs.of_jax(given, in_training=in_training)
@@ -97,6 +101,7 @@ def compare(
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
         options = {"trains": training is not None, "in_training": in_training, "record_rows": record}
+        options["search_seconds"] = search_seconds
         comparison = Comparison(state, opened.tree, family, call_jax, record, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
@@ -172,11 +177,13 @@ def check(
     call_jax: Call = apply,
     checks: tuple[str, ...] = CHECK_NAMES,
     tier: Tier = "B",
+    search_seconds: float = SECONDS,
 ) -> Report:
     """The same against a recorded reference, or the folder that holds it (see `dump`): torch is not needed."""
     opened = open_modules(jax_model)
     family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
+    check_number("search_seconds", search_seconds, least=0)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
     in_training = recorded.draws is not None
     outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
@@ -185,9 +192,8 @@ def check(
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        comparison = Comparison(
-            state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, in_training=in_training
-        )
+        options = {"in_training": in_training, "search_seconds": search_seconds}
+        comparison = Comparison(state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, **options)
         yield from run_checks(comparison, chosen)
 
     report = collected(results(), tier, [check.name for check in chosen])

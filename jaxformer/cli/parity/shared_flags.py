@@ -56,11 +56,15 @@ class JudgeFlags(CacheFlag):
     """A: float64 alone. B: float32 too. C: bfloat16 too."""
     checks: tuple[str, ...] = ()
     """Some of weights, forward, local, gradients, 'activation gradients', sensitivity. None: all."""
+    search_seconds: float = 60.0
+    """How long the search for causes may take at most; 0 leaves it out."""
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the comparison."""
         rules = load(self.rules) if self.rules is not None and ":" in self.rules else self.rules
-        return {"rules": rules, "tier": self.tier} | ({"checks": self.checks} if self.checks else {})
+        return {"rules": rules, "tier": self.tier, "search_seconds": self.search_seconds} | (
+            {"checks": self.checks} if self.checks else {}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from flax.core.tracers import current_trace
 
 from jaxformer.parity.capture.module_paths import below, join
+from jaxformer.parity.capture.source_lines import definition_of, line_here
 from jaxformer.runtime.crashes import note
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,6 +90,8 @@ class Visits:
         """Of the loops over layers that are running."""
         self.levels = [current_trace()]
         """Where values can be seen: JAX's trace around the model, and those of the vmaps in it that are running."""
+        self.lines: dict[str, str] = {}
+        """By paths: where the user's code begins that is called, or else where it calls a library's module, or taps a value."""
         self.hidden = 0
         """Calls that could not be seen, in the operation that is traced."""
 
@@ -147,6 +150,8 @@ class Visits:
         if not seen:
             return method(*args, **kwargs)
         self.calls[path] += 1
+        if path not in self.lines:
+            self.lines[path] = definition_of(method) or line_here()
         note(path or "the model")
         self.open.append((module, path))
         try:

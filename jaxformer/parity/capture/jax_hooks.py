@@ -133,7 +133,7 @@ def tap(path: str, value: T) -> T:
 
 
 @contextmanager
-def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
+def watch_jax(model: Any, observer: Observer) -> Iterator[Visits]:
     """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
     visits = Visits(observer, outside_of_vmaps)
 
@@ -157,7 +157,7 @@ def watch_jax(model: Any, observer: Observer) -> Iterator[None]:
         stack.enter_context(watch_pytrees(run))
         _running.append(record)
         stack.callback(_running.remove, record)
-        yield
+        yield visits
 
 
 def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:

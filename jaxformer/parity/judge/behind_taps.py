@@ -5,8 +5,9 @@ another one of the same code may be right, so it is accused only of what is know
 """
 
 from jaxformer.parity.capture.call_sites import CALL, Site
-from jaxformer.parity.explain.alterations.altered import Found
-from jaxformer.parity.explain.explainers import cause_of_all, found_of, looks_of, served_by
+from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, sentence
+from jaxformer.parity.diagnose.explainers import cause_of_all, looks_of, served_by
+from jaxformer.parity.diagnose.mutation import Mutation
 from jaxformer.parity.judge.other_shapes import code_of
 from jaxformer.parity.judge.unsteady import drawn, unset, unsteady
 from jaxformer.parity.run.isolated import Mismatch
@@ -21,12 +22,12 @@ class Blame:
 
     def __init__(self, traced: Traced, wrong: Wrong):
         self.traced = traced
-        self.causes: dict[Site, str] = {}
+        self.causes: dict[Site, Diagnosis] = {}
         self.behind: dict[Site, Site] = {}
         self.looks: dict[Site, str] = {}
         """Of those without a cause."""
-        self.found: dict[Site, Found] = {}
-        """Changes of torch's code."""
+        self.found: dict[Site, Candidate] = {}
+        """Mutations of torch's code."""
         self.mismatches = {site: mismatches[0] for site, mismatches in wrong}
         codes = {site: code for site, _ in wrong if (code := shared_code(traced, site)) is not None}
         first: dict[Site, Site] = {}
@@ -42,26 +43,28 @@ class Blame:
 
     def _explain(self, site: Site, mismatches: list[Mismatch], *, near: bool) -> None:
         """What gives another array each time has no cause in torch's code."""
-        self.causes[site] = unset(self.traced, site)
-        if not self.causes[site] and not unsteady(self.traced):
-            self.causes[site] = cause_of_all(self.traced, mismatches, near=near)
-        if found := found_of(self.traced):
-            self.found[site] = found
-        if not self.causes[site]:
-            self.looks[site] = drawn(self.traced) or looks_of(self.traced, mismatches[0])
+        cause = sentence(unset(self.traced, site))
+        if not cause and not unsteady(self.traced):
+            cause = cause_of_all(self.traced, mismatches, near=near)
+        self.causes[site] = cause
+        if cause.first and cause.first.owner:
+            self.found[site] = cause.first
+        if not cause:
+            self.looks[site] = drawn(self.traced) or looks_of(self.traced, mismatches[0], cause)
 
     def is_own(self, site: Site, code: Site) -> bool:
         """Whether the cause is in what is the tap's alone, and not in code that others go on with."""
         return site not in self.found or self.found[site].owner not in (CALL, Site("", 0), self.traced.pairs[code])
 
     def _take_what_serves_most(self, sites: list[Site]) -> None:
-        """Of changes of torch's code, each of which gives what some taps show; all that one gives are one difference."""
-        served: dict[Found, dict[Site, str]] = {}
-        for found in dict.fromkeys(self.found[site] for site in sites if site in self.found):
-            own = {site: self.causes[site] for site in sites if self.found.get(site) == found}
+        """Of mutations of torch's code, each of which gives what some taps show; all that one gives are one difference."""
+        served: dict[tuple[Site | None, Mutation], dict[Site, Diagnosis]] = {}
+        firsts = {of(found): found for site in sites if (found := self.found.get(site))}
+        for key, found in firsts.items():
+            own = {site: self.causes[site] for site in sites if site in self.found and of(self.found[site]) == key}
             others = (site for site in sites if site not in own and (site in self.found or not self.causes[site]))
             says = {site: served_by(self.traced, self.mismatches[site], found) for site in others}
-            served[found] = own | {site: cause for site, cause in says.items() if cause}
+            served[key] = own | {site: cause for site, cause in says.items() if cause}
         left = {*sites}
         for causes in sorted(served.values(), key=len, reverse=True):
             if not (served_here := [site for site in sites if site in causes and site in left]):
@@ -72,6 +75,11 @@ class Blame:
             self.behind |= dict.fromkeys(others, first)
             self.looks.pop(first, None)
             left -= {*served_here}
+
+
+def of(found: Candidate) -> tuple[Site | None, Mutation]:
+    """Whose code it mutates, and how."""
+    return found.owner, found.mutation
 
 
 def shared_code(traced: Traced, site: Site) -> Site | None:

@@ -25,6 +25,7 @@ from jaxformer.parity.record.torch_state import TorchState, without_ignored
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.load_weights import filled, has_shapes_alone
+from jaxformer.parity.run.session import SECONDS, Session
 from jaxformer.parity.run.trace import Traced, trace
 from jaxformer.parity.run.training_mode import InTraining, with_training
 from jaxformer.parity.run.unread_parameters import with_idle
@@ -64,6 +65,8 @@ class Comparison:
     tier: Tier = "B"
     trains: bool = False
     """Whether training is compared too: it tells then what one side alone trains."""
+    search_seconds: float = SECONDS
+    """How long the search for causes may take."""
     in_training: bool = False
     """Whether both sides run in training mode."""
     record_rows: Callable[[np.ndarray], Reference] | None = None
@@ -124,7 +127,8 @@ class Comparison:
     def traced(self) -> Traced:
         """The JAX model's runs in float64."""
         wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
-        return with_scale_behind_a_tap(with_open_borders(trace(self.reference, self.candidate, **wanted)))
+        traced = replace(trace(self.reference, self.candidate, **wanted), session=Session(self.search_seconds))
+        return with_scale_behind_a_tap(with_open_borders(traced))
 
     @cached_property
     def rows(self) -> list[Module]:

@@ -15,7 +15,7 @@ import numpy as np
 from jaxformer.errors import InputError, ParityError
 from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.capture.jax_hooks import one_by_one, run_once
-from jaxformer.parity.explain.explainers import attempt
+from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
@@ -128,7 +128,7 @@ def overflow(reference: Reference) -> str:
     """Which whole numbers do not fit in 32 bits; '' where they do, or torch's model is not at hand."""
     if reference.source is None:
         return ""
-    from jaxformer.parity.explain.alterations.of_overflow import whole_numbers_beyond  # torch is imported where it is needed
+    from jaxformer.parity.diagnose.operators.overflow import whole_numbers_beyond  # torch is imported where it is needed
 
     return whole_numbers_beyond(reference)
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from jaxformer.parity.capture.call_records import Record
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
-from jaxformer.parity.explain.explainers import cause_of
-from jaxformer.parity.explain.float32 import may_be_float32
-from jaxformer.parity.explain.formulas.attention import split
+from jaxformer.parity.diagnose.by_arrays.formulas.attention import split
+from jaxformer.parity.diagnose.by_arrays.norms import may_be_float32
+from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence
+from jaxformer.parity.diagnose.explainers import cause_of
 from jaxformer.parity.judge.behind_taps import Blame
 from jaxformer.parity.judge.handed_on import is_handed_on
 from jaxformer.parity.judge.one_scale import one_scale
@@ -41,7 +42,7 @@ def table(traced: Traced) -> list[Module]:
     scales = {**one_scale(differ), **traced.scales}
     known = {*scales, *(scale.behind for scale in scales.values())}
     blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in known])
-    blame.causes |= {scale.behind: scale.says for scale in scales.values()}
+    blame.causes |= {scale.behind: sentence(scale.says) for scale in scales.values()}
     rows = []
     for site in ordered:
         local, mismatch = forwards.get(site, (EQUAL, None))
@@ -49,7 +50,7 @@ def table(traced: Traced) -> list[Module]:
         forward, behind = over(local, "activation") and site not in scales, blame.behind.get(site)
         backward = back is not None and over(back, "gradient") and site.path not in held and site not in scales
         along = traced.normal[site] or EQUAL
-        blamed, cause = mismatch, blame.causes.get(site, "")
+        blamed, cause = mismatch, blame.causes.get(site, Diagnosis())
         if backward and not forward and sent:
             blamed, cause = sent, cause_of(traced, sent, gradient=True)
         spread = (over(along, "activation") and site not in traced.valid) or not site.path
@@ -63,7 +64,9 @@ def table(traced: Traced) -> list[Module]:
                 diverging=(forward or backward) and behind is None,
                 behind=str(behind or ""),
                 shared=site in shared and not forward,
-                cause=cause,
+                cause=str(cause),
+                causes=cause.causes(),
+                source=traced.normal_run.lines.get(site.path, ""),
                 float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
                 looks=blame.looks.get(site, ""),
                 gradient=returned(traced, site, noise),

@@ -2,16 +2,15 @@
 right, and the number is not torch's, as of a root that is rounded to bfloat16."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 
 from jaxformer.parity.capture.call_sites import Site
-from jaxformer.parity.explain.alterations.altered import Dial
-from jaxformer.parity.explain.alterations.numbers import solved
-from jaxformer.parity.explain.constants import say
-from jaxformer.parity.explain.factor import SMALLER, factor_between, round_number
+from jaxformer.parity.diagnose.by_arrays.values import SMALLER, factor_between, round_number
+from jaxformer.parity.diagnose.constants import say
+from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.diagnose.solve import solved
 from jaxformer.parity.numerics.metrics import EXPLAINED, over
 from jaxformer.parity.run.isolated import Isolated, Mismatch
 from jaxformer.parity.run.trace import Scale, Traced
@@ -75,8 +74,8 @@ def _solved(traced: Traced, inner: Mismatch, behind: list[Mismatch]) -> Traced |
     def run(scale: float) -> np.ndarray | None:
         return next(each.jax for each in given(scale).mismatches if each.place == most.place) if scale else None
 
-    dial = Dial("", "", torchs, nullcontext, sure=True)
-    if (found := solved(run, dial, most.jax, most.torch, EXPLAINED)) is None or abs(found[0] / torchs - 1) <= EXPLAINED:
+    found = solved(run, Free(torchs, sure=True), most.jax, most.torch, EXPLAINED)
+    if found is None or abs(found[0] / torchs - 1) <= EXPLAINED:
         return None
     isolated, first = given(found[0]), behind[0]
     left = {each.place for each in isolated.mismatches if over(traced.off(each), "activation")}

@@ -9,9 +9,10 @@ import numpy as np
 
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import ancestors
-from jaxformer.parity.explain.explainers import rerun_cause_of
+from jaxformer.parity.diagnose.diagnosis import Diagnosis
+from jaxformer.parity.diagnose.explainers import replay_cause_of
 from jaxformer.parity.numerics.metrics import DIFFERENT, over
-from jaxformer.parity.report.data import Module
+from jaxformer.parity.report.data import Cause, Module
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
@@ -23,17 +24,19 @@ def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
     sites = {str(other): mine for mine, other in traced.pairs.items()}
     wrong = {sites[row.torch]: row.cause for row in rows if row.diverging and over(row.local, "activation")}
     said: dict[str, str] = {}
+    causes: dict[str, list[Cause]] = {}
     left: set[str] = set()
     for site, sizes_differ in other_shapes(traced).items():
         behind = {each: cause for each, cause in wrong.items() if goes_on_with(traced, each, site)}
-        why = shape_cause(traced, site) if sizes_differ and (behind or CALL in traced.unfit) else ""
+        why = shape_cause(traced, site) if sizes_differ and (behind or CALL in traced.unfit) else Diagnosis()
         if CALL in traced.unfit or (why and behind) or not all(behind.values()):
+            causes[str(traced.pairs[site])] = why.causes()
             said[str(traced.pairs[site])] = f"{gives(traced, site)}{f': {why}' if why else ''}"
             left |= {str(traced.pairs[each]) for each, cause in behind.items() if sizes_differ and (why or not cause)}
 
     def judged(row: Module) -> Module:
         if row.torch in said:
-            return replace(row, local=DIFFERENT, diverging=True, cause=said[row.torch])
+            return replace(row, local=DIFFERENT, diverging=True, cause=said[row.torch], causes=causes[row.torch])
         return replace(row, diverging=False) if row.torch in left else row
 
     return [judged(row) for row in rows]
@@ -50,20 +53,20 @@ def outputs(traced: Traced, site: Site) -> tuple[np.ndarray, np.ndarray]:
     return traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
 
 
-def shape_cause(traced: Traced, site: Site) -> str:
+def shape_cause(traced: Traced, site: Site) -> Diagnosis:
     """Why, where all that was made before is torch's: what the call gives along the normal run is of its own making then."""
     order = [*traced.reference.calls]
     until = order.index(traced.pairs[site])
     before = (found for each, found in traced.normal.items() if order.index(traced.pairs[each]) < until)
     if any(found is None or over(found, "activation") for found in before):
-        return ""
+        return Diagnosis()
     ours, theirs = outputs(traced, site)
     alike = [(sum(map(int.__eq__, np.transpose(theirs, to).shape, ours.shape)), to) for to in permutations(range(theirs.ndim))]
     most, to = max(alike, key=lambda each: (each[0], -alike.index(each)))
     if theirs.ndim != ours.ndim or most < theirs.ndim - 1:
-        return ""
+        return Diagnosis()
     laid_out = np.transpose(ours, np.argsort(to))
-    return rerun_cause_of(traced, Mismatch(site, None, "output", laid_out, theirs, ArrayKey(site, "output", 0)))
+    return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, theirs, ArrayKey(site, "output", 0)))
 
 
 def other_shapes(traced: Traced) -> dict[Site, bool]:

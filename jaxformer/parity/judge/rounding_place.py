@@ -6,9 +6,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from jaxformer.parity.explain.evidence import evidence_of
-from jaxformer.parity.explain.explainers import attempt
-from jaxformer.parity.explain.fast_variance import fast_variance
+from jaxformer.parity.diagnose.by_arrays.norms import fast_variance
+from jaxformer.parity.diagnose.evidence import evidence_of
+from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, distance
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
@@ -20,7 +20,7 @@ APART = 10.0
 def rounding_place(traced: Traced) -> str:
     """'; digits are lost in norm, which is off by 269 times float32's rounding, half of the modules by at most 1'; '' where no
     module stands out."""
-    return attempt("where digits are lost", lambda: _said(traced, _alone(traced)))
+    return attempt("where digits are lost", lambda: _said(traced, _alone(traced))) or ""
 
 
 def _alone(traced: Traced) -> Iterable[Mismatch]:

@@ -8,17 +8,17 @@ from jaxformer.parity.run.unsteady import why_unsteady
 
 def unsteady(traced: Traced) -> str:
     """That it gives another output each time, why and where; '' where it does not. Found out once."""
-    if "unsteady" not in traced.hints:
+    if traced.session.unsteady is None:
         why = why_unsteady(traced)
-        traced.hints["unsteady"] = f"jax gives another output each time: {why}; take that out" if why else ""
-    return traced.hints["unsteady"]
+        traced.session.unsteady = f"jax gives another output each time: {why}; take that out" if why else ""
+    return traced.session.unsteady
 
 
 def unset(traced: Traced, site: Site | None = None) -> str:
     """That this call, or any where there is none given, reads what `jnp.empty` left unset, and the line; ''."""
-    if "unset" not in traced.hints:
-        traced.hints["unset"] = reads_of_unset(traced)
-    reads = traced.hints["unset"]
+    if traced.session.unset is None:
+        traced.session.unset = reads_of_unset(traced)
+    reads = traced.session.unset
     line = reads.get(site, "") if site is not None else next(iter(reads.values()), "")
     return line and f"jax reads jnp.empty, which is uninitialised since jax 0.11 (at {line}); use jnp.zeros"
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.summarize import alike, say_alike
@@ -28,6 +28,39 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Place:
+    """What a cause is about: an operation of torch's code, a module, a tensor, a setting."""
+
+    label: str
+    """'`q * cos` (rope.py:12)', 'layers.*.norm.eps'"""
+    file: str = ""
+    """Of the source, if it is an operation of the code."""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One change of what torch does that gives what jax does, as data."""
+
+    operator: str
+    """What kind of change it is: 'arguments', 'masks', 'rotary'."""
+    change: str
+    """Which change of the operator's, as 'axes.reduced'."""
+    targets: list[Place]
+    """Of torch's."""
+    args: dict[str, Any]
+    """What is otherwise, by names: numbers, texts, switches and lists of these."""
+    value: float | None
+    """The number that was solved for, if one was; infinite where it is left out."""
+    residual: float | None
+    """relL2 of what it gives and jax's array; None where the arrays are the same."""
+    certainty: str
+    """'exact'; 'float32': but for its rounding; 'ambiguous': other numbers fit too; 'integers': other changes may give them."""
+    says: str
+    """In words."""
+
+
+@dataclass(frozen=True)
 class Module:
     """One call of a module that both sides have."""
 
@@ -43,7 +76,9 @@ class Module:
     diverging: bool
     """Whether its local error is over the tolerance, forwards or backwards, and changes a result."""
     cause: str = ""
-    """Why it diverges; '' where no formula explains both sides."""
+    """Why it diverges; '' where it is not known."""
+    causes: list[Cause] = field(default_factory=list)
+    """The same as data: the plainest first, and those that give as much. Empty where a check of its own tells the cause."""
     gradient: Error | None = None
     """Of the gradient that comes back to its output in the normal run."""
     local_gradient: Error | None = None
@@ -52,6 +87,8 @@ class Module:
     """relL2 of its output at each position: along axis 1 of arrays with 3 axes or more."""
     heads: list[float] = field(default_factory=list)
     """relL2 of what each attention head computes from torch's values."""
+    source: str = ""
+    """Line of its JAX code, as 'port.py:12': where it begins, where a library's module is called, or where a tap stands."""
     float32: bool = False
     """Whether no cause is known, and a constant that one side rounds to float32 may be the cause."""
     looks: str = ""

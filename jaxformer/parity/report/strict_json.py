@@ -43,12 +43,16 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
     return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(kind: Any, value: Any, where: str) -> Any:
     """The value as `kind`, the annotation of a field; `where` names it in errors."""
     outer, inner = get_origin(kind) or kind, get_args(kind)
+    if kind is Any:
+        return value
     if is_dataclass(kind):
         return read_fields(kind, value, where)
     if outer is list and isinstance(value, list):

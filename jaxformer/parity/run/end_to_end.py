@@ -45,6 +45,8 @@ class NormalRun:
     """The lines at which it makes arrays without values."""
     unopened: Sequence[str] = ()
     """Transformations inside of which calls are not seen, and their lines."""
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """Where the code of each module begins, by paths; of a library's, where it is called, and of a tap, where that stands."""
     suspects: Sequence[Suspect] = ()
     """Operations that this jaxlib may compute wrong."""
 
@@ -107,7 +109,7 @@ def _observed(
     """The outputs of call(model, *arrays), and fields of a NormalRun: what was noted on the way."""
     suspected = suspect_operations(lambda: probing.running[-1])
     with (
-        watch_jax(model, probing),
+        watch_jax(model, probing) as visits,
         written_out(),
         jax_draws() as draws,
         empty_arrays() as unset,
@@ -115,7 +117,13 @@ def _observed(
         suspected as suspects,
     ):
         outputs = several(call(model, *arrays), "call_jax", call)
-    return outputs, {"draws": draws, "unset": unset, "unopened": used, "suspects": suspects}
+    return outputs, {
+        "draws": draws,
+        "unset": unset,
+        "unopened": used,
+        "suspects": suspects,
+        "lines": visits.lines | {CALL.path: definition_of(call)},
+    }
 
 
 class _Probing:

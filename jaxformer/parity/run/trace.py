@@ -39,6 +39,7 @@ from jaxformer.parity.run.pair_modules import (
     without_uneven_gradients,
 )
 from jaxformer.parity.run.patched_program import PatchedProgram
+from jaxformer.parity.run.session import Session
 from jaxformer.parity.run.turned_axes import in_usual_orders
 from jaxformer.pytree import is_weight, named_leaves
 
@@ -71,8 +72,8 @@ class Traced:
     isolation: Isolation
     tables: Tables
     """torch's, in place of those that jax's code computes."""
-    hints: dict[Any, Any] = field(default_factory=dict)
-    """What explained other modules of this run: layers repeat, and so do their bugs."""
+    session: Session = field(default_factory=Session)
+    """What the search for causes knows."""
     opened: frozenset[ArrayKey] = frozenset()
     """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
     divided: frozenset[Site] = frozenset()

@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import Family
-from jaxformer.parity.explain.formulas.optimizer_steps import flat
+from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import flat
 from jaxformer.parity.numerics.metrics import NULL_GRADIENT, check_float32, host, rms
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.training.trainers import JaxTrainer, StepSnapshot, TorchTrainer

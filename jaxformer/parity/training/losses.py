@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jaxformer.parity.explain.constants import say
-from jaxformer.parity.explain.factor import factor_between, round_number
+from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
+from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.numerics.metrics import EXPLAINED
 from jaxformer.parity.training.trainers import StepSnapshot
 

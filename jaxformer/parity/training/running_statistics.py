@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family
-from jaxformer.parity.explain.factor import factor_between
+from jaxformer.parity.diagnose.by_arrays.values import factor_between
 from jaxformer.parity.match.statistics import pair_statistics, path_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, PARAMETER
 from jaxformer.parity.report.data import Stage

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.explain.explainers import attempt
-from jaxformer.parity.explain.formulas.optimizer_steps import Settings, explain_moves, explain_step, flat
+from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import Settings, explain_moves, explain_step, flat
+from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
 from jaxformer.parity.report.format import count
@@ -123,7 +123,7 @@ class StepComparison:
         moves = tuple((flat(side.parameters, kept) - before) / steps for side in (theirs, ours))
         if self.settings is not None:
             known = self.settings, self.gradients, self.before, moves, kept
-            self.cause = attempt("an optimizer's setting", explain_step, *known)
+            self.cause = attempt("an optimizer's setting", explain_step, *known) or ""
         if stage.status == "equal":
             return stage
         gaps = self._largest_gaps(ours.gradients, theirs.gradients)

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
-from jaxformer.parity.explain.formulas.optimizer_steps import Settings, settings_of
+from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import Settings, settings_of
 from jaxformer.parity.match.one_sided import OneSided
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host

@@ -1,0 +1,258 @@
+"""Bugs that nobody chose: mechanical changes of the source of other people's ports, drawn by a seed.
+
+    field-venv/bin/python -m benchmarks.holdout --seed 1 --count 50
+
+`benchmarks/field.py` tells the environment. A change is one of a number, an operator or a comparison, an argument or a line
+that is left out, or two arguments exchanged. Those count that change what the port gives, beyond rounding, and do not end
+it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change, and whether the
+cause is right. A cause is right where the same mutation of torch's code explains the port on other weights and other inputs
+too: what fits by chance, does so once. Who changes the engine looks at one seed; others tell how good it is, and nothing is
+tuned on them.
+"""
+
+import ast
+import importlib
+import inspect
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from flax import linen
+
+from benchmarks.field import Field, compared
+from benchmarks.field_kinds import KINDS, Kind
+from benchmarks.field_models import Port, as_of_old, file_of, flax_release, ported
+from benchmarks.field_source import with_source
+from jaxformer.flags import parse, run
+from jaxformer.parity.report.data import Cause, Module
+from jaxformer.parity.report.report import Report
+
+CLEAR = 1e-4
+"""How far an output has to be off, relL2 in float32, to be above rounding."""
+SAME = 1e-6
+"""How near the numbers are that two comparisons solved for."""
+OPERATORS: dict[type[ast.operator], ast.operator] = {
+    ast.Add: ast.Sub(),
+    ast.Sub: ast.Add(),
+    ast.Mult: ast.Div(),
+    ast.Div: ast.Mult(),
+}
+COMPARISONS: dict[type[ast.cmpop], ast.cmpop] = {ast.Lt: ast.LtE(), ast.LtE: ast.Lt(), ast.Gt: ast.GtE(), ast.GtE: ast.Gt()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdout:
+    """Draw changes of the sources of ports, and judge what a comparison says of them."""
+
+    seed: int = 0
+    """Which changes are drawn."""
+    count: int = 20
+    """How many that change what a port gives."""
+    only: tuple[str, ...] = ()
+    """Names of ports; none: all that are equal to torch's as they are."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a source."""
+
+    where: str
+    """The class or function."""
+    line: int
+    before: str
+    after: str
+    text: str
+    """The whole source with it."""
+
+
+@dataclass
+class Outcome:
+    """What the comparison said of a change."""
+
+    kind: Kind
+    change: Change
+    noticed: bool = False
+    module: bool = False
+    innocent: bool = False
+    cause: str = ""
+    """'right', 'false', or 'none'."""
+    says: str = ""
+    seconds: float = 0.0
+    failed: str = ""
+
+    def __str__(self) -> str:
+        marks = ["noticed" if self.noticed else "NOT NOTICED", "module" if self.module else "MODULE", f"cause {self.cause}"]
+        what = f"{self.kind.name} {self.change.where}:{self.change.line} {self.change.before!r} -> {self.change.after!r}"
+        return f"{self.seconds:5.1f} s  {', '.join(marks):40} {what}\n{'':10}{self.says}"
+
+
+def main(arguments: list[str]) -> None:
+    """A line for each change, then the figures."""
+    flags = parse(Holdout, arguments, prog="python -m benchmarks.holdout")
+    as_of_old()
+    draw, found = random.Random(flags.seed), list[Outcome]()
+    kinds = [each for each in KINDS if not each.differs and (not flags.only or each.name in flags.only)]
+    while len(found) < flags.count:
+        kind = draw.choice(kinds)
+        change = draw.choice([*changes(inspect.getsource(importlib.import_module(file_of(kind))))])
+        if is_live(kind, change):
+            found.append(judged(kind, change))
+            print(found[-1], flush=True)
+    named = [each for each in found if each.cause != "none"]
+    for says, count in {
+        "noticed": sum(each.noticed for each in found),
+        "module right": sum(each.module for each in found),
+        "innocents accused": sum(each.innocent for each in found),
+        "cause right": sum(each.cause == "right" for each in found),
+        "cause false": sum(each.cause == "false" for each in named),
+    }.items():
+        print(f"{says:18} {count:4} of {len(found)} ({count / len(found):.0%})")
+    print(f"{'seconds each':18} {np.mean([each.seconds for each in found]):4.1f}")
+
+
+def changes(source: str) -> Iterator[Change]:
+    """Every change of the modules of a source and of the functions that they call."""
+    tree, lines = ast.parse(source), source.split("\n")
+    for top in tree.body:
+        if isinstance(top, ast.FunctionDef) or (isinstance(top, ast.ClassDef) and has_call(top)):
+            for node in ast.walk(top):
+                for new in otherwise(node):
+                    yield put(lines, top.name, node, new)
+
+
+def has_call(node: ast.ClassDef) -> bool:
+    """True for a class of modules: it has a `__call__`, and is no model with weights of its own."""
+    names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    return "__call__" in names and "init_weights" not in names
+
+
+def otherwise(node: ast.AST) -> Iterator[str]:
+    """Other code for a part of a program."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        for value in {node.value + 1, node.value * 2, node.value - 1} - {node.value}:
+            yield repr(value)
+    elif isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield repr(not node.value)
+    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        yield ast.unparse(ast.BinOp(node.left, OPERATORS[type(node.op)], node.right))
+    elif isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
+        yield ast.unparse(ast.Compare(node.left, [COMPARISONS[type(node.ops[0])], *node.ops[1:]], node.comparators))
+    elif isinstance(node, ast.Call):
+        for i in range(len(node.keywords)):
+            yield ast.unparse(ast.Call(node.func, node.args, node.keywords[:i] + node.keywords[i + 1 :]))
+        names = [i for i, each in enumerate(node.args) if isinstance(each, ast.Name)]
+        for i, j in pairwise(names):
+            args = [*node.args]
+            args[i], args[j] = args[j], args[i]
+            yield ast.unparse(ast.Call(node.func, args, node.keywords))
+    elif isinstance(node, ast.Assign) and reads_its_target(node):
+        yield "pass"
+
+
+def reads_its_target(node: ast.Assign) -> bool:
+    """True for `x = f(x)`."""
+    (target, *_), read = node.targets, {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+    return isinstance(target, ast.Name) and target.id in read
+
+
+def put(lines: list[str], where: str, node: Any, new: str) -> Change:
+    """The source with other code in the place of a node."""
+    first, last = node.lineno - 1, node.end_lineno - 1
+    text = "\n".join(lines[first : last + 1]).encode()
+    end = len(text) - len(lines[last].encode()) + node.end_col_offset
+    before, old, after = text[: node.col_offset], text[node.col_offset : end], text[end:]
+    changed = (before + new.encode() + after).decode().split("\n")
+    return Change(where, node.lineno, old.decode(), new, "\n".join([*lines[:first], *changed, *lines[last + 1 :]]))
+
+
+def is_live(kind: Kind, change: Change) -> bool:
+    """True where the port runs with the change, and gives something else."""
+
+    def given() -> np.ndarray:
+        port = ported(kind, flax_release(kind.package))
+        return np.asarray(port.call_jax(port.params, *port.inputs), np.float64)
+
+    whole = given()
+    try:
+        with with_source(file_of(kind), change.text):
+            other = given()
+    except Exception:  # code that does not run is no bug that has to be found
+        return False
+    if other.shape != whole.shape or not np.isfinite(other).all():
+        return False
+    return float(np.linalg.norm(other - whole)) > CLEAR * float(np.linalg.norm(whole))
+
+
+def judged(kind: Kind, change: Change) -> Outcome:
+    """What is said of it, on two sets of weights and inputs."""
+    outcome, start = Outcome(kind, change), time.perf_counter()
+    with with_source(file_of(kind), change.text):
+        classes = classes_of(ported(kind, flax_release(kind.package)))
+        first, _ = compared(kind, Field())
+        outcome.seconds = time.perf_counter() - start
+        second, _ = compared(kind, Field(), seed=1)
+    outcome.noticed, outcome.says = first.status == "different", first.verdict
+    owners = owners_of(change)
+    named = [classes.get(module.jax, "") for module in first.diverging]
+    outcome.module = any(name in owners for name in named)
+    outcome.innocent = any(name and name not in owners for name in named)
+    outcome.cause = cause_of(first, second)
+    return outcome
+
+
+def classes_of(port: Port) -> dict[str, str]:
+    """The classes of the port's modules, by their paths."""
+    found: dict[str, str] = {}
+
+    def noted(method, args, kwargs, context):
+        found.setdefault(".".join(context.module.path), type(context.module).__name__)
+        return method(*args, **kwargs)
+
+    with linen.intercept_methods(noted):
+        port.call_jax(port.params, *port.inputs)
+    return found
+
+
+def owners_of(change: Change) -> set[str]:
+    """The classes whose code has the change: those too that call a function that has it."""
+    owners = {change.where}
+    for top in ast.parse(change.text).body:
+        calls = {each.id for each in ast.walk(top) if isinstance(each, ast.Name)}
+        if isinstance(top, ast.ClassDef) and change.where in calls and not has_class(change):
+            owners.add(top.name)
+    return owners
+
+
+def has_class(change: Change) -> bool:
+    """True if the change is inside of a class."""
+    return f"class {change.where}(" in change.text
+
+
+def cause_of(first: Report, second: Report) -> str:
+    """'right' if what the first comparison names first is confirmed by the second; 'false' if it is not; 'none'."""
+    named = [module for module in first.diverging if module.causes]
+    if not named:
+        return "none"
+    other = {module.torch: module.causes for module in second.diverging}
+    return "right" if all(is_confirmed(module, other) for module in named) else "false"
+
+
+def is_confirmed(module: Module, other: dict[str, list[Cause]]) -> bool:
+    """True where one of the causes that are said to be equal explains the module again."""
+    return any(same(cause, its) for cause in module.causes for its in other.get(module.torch, []))
+
+
+def same(one: Cause, other: Cause) -> bool:
+    """True for the same mutation of the same code, with the same number."""
+    alike = (one.change, one.targets, one.args) == (other.change, other.targets, other.args)
+    if not alike or one.value is None or other.value is None:
+        return alike and one.value == other.value
+    return one.value == other.value or abs(one.value - other.value) <= SAME * abs(one.value)
+
+
+if __name__ == "__main__":
+    run(main)

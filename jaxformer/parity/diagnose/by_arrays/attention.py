@@ -1,0 +1,114 @@
+"""Scores and weights of attention: a factor, other keys, rows in which every key is masked."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxformer.parity.capture.attention_calls import TINY
+from jaxformer.parity.diagnose.by_arrays.values import factor_between
+from jaxformer.parity.diagnose.diagnosis import Candidate, plain
+from jaxformer.parity.diagnose.evidence import SCORES, Difference
+from jaxformer.parity.diagnose.mutation import Change
+from jaxformer.parity.numerics.float_masks import MASKED
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.parity.report.format import count
+
+SCALED = Change("scores.scaled", "jax's scores are {by:.6g} times torch's", torch="")
+OTHER_KEYS = Change("scores.keys", "jax attends to {keys}", torch="")
+SOFTMAX = Change("scores.softmax", "jax's weights are the softmax of {by:.6g} times torch's scores", torch="")
+
+
+def explain_attention(difference: Difference) -> Candidate | None:
+    """Of finite arrays beside torch's scores: a factor, or other masked keys."""
+    arrays = difference.jax, difference.torch
+    if difference.evidence.scores[-1].shape != arrays[1].shape or not all(np.isfinite(array).all() for array in arrays):
+        return None
+    if difference.kind == SCORES:
+        return explain_scores(difference)
+    return explain_masked_keys(difference) or explain_weights(difference)
+
+
+def explain_scores(difference: Difference) -> Candidate | None:
+    """A factor between jax's scores and torch's; both are 0 where no entry is valid."""
+    factor, residual = factor_between(difference.jax, difference.torch)
+    return plain(SCALED, residual, by=factor) if residual <= EXPLAINED else None
+
+
+def explain_masked_keys(difference: Difference) -> Candidate | None:
+    """Where jax attends to other keys than torch.
+
+    Weights that are 0 are masked for sure only where jax made them of torch's scores: elsewhere they may be underflow, and
+    nothing is said of them.
+    """
+    ours, theirs, masked = difference.jax, difference.torch, difference.evidence.scores[-1] <= MASKED
+    more = int(((ours != 0) & masked).sum())
+    fewer = int(((ours == 0) & (theirs > TINY) & ~masked).sum()) if difference.forced else 0
+    counted = [f"{count(n, 'key')} {how}" for n, how in ((more, "that torch masks"), (fewer, "fewer than torch")) if n]
+    return plain(OTHER_KEYS, keys=" and ".join(counted)) if counted else None
+
+
+def explain_weights(difference: Difference) -> Candidate | None:
+    """Where jax's weights are the softmax of a multiple of torch's scores."""
+    ours, scores = difference.jax, difference.evidence.scores[-1]
+    keys = scores > MASKED
+    some = keys & (ours > 0)
+    logs = np.log(ours, where=some, out=np.zeros_like(ours)), np.where(some, scores, 0.0)
+    count = np.maximum(some.sum(-1, keepdims=True), 1)
+    jax_logs, torch_logs = (np.where(some, array - array.sum(-1, keepdims=True) / count, 0.0) for array in logs)
+    factor, _ = factor_between(jax_logs, torch_logs)
+    scaled = np.where(keys, factor * np.where(keys, scores, 0.0), -np.inf)
+    highest = scaled.max(-1, keepdims=True)
+    exp_scores = np.exp(scaled - np.where(np.isfinite(highest), highest, 0.0))
+    total = exp_scores.sum(-1, keepdims=True)
+    residual = distance(ours, exp_scores / np.where(total > 0, total, 1.0))
+    return plain(SOFTMAX, residual, by=factor) if residual <= EXPLAINED else None
+
+
+OTHERS = "gives other numbers"
+EMPTY = Change("empty_rows.given", "torch {torch}, jax {jax}", torch="")
+
+
+def explain_empty_rows(difference: Difference) -> Candidate | None:
+    """What both sides give there, if that is all that differs.
+
+    The last of torch's scores count. Its masks do too, whichever sense they have, if a side gives nothing there: what keeps a
+    row from NaN may hide it in scores.
+    """
+    ours, theirs, scores = difference.jax, difference.torch, difference.evidence.scores[-1:]
+    masked = [each <= MASKED for each in scores] + [sense for mask in difference.evidence.masks for sense in (~mask, mask)]
+    for i, keys in enumerate(masked):
+        for empty in rows_beside(np.asarray(keys.all(-1)), ours.shape[:-1]):
+            if empty.any() and not empty.all() and distance(ours[~empty], theirs[~empty]) <= EXPLAINED:
+                torch_gives, jax_gives = in_words(theirs[empty]), in_words(ours[empty])
+                by_scores = i < len(scores)
+                if by_scores or {torch_gives, jax_gives} != {OTHERS}:
+                    alike = torch_gives == OTHERS and any(map(alike_where_empty, scores))
+                    return plain(EMPTY, torch="attends to all keys alike" if alike else torch_gives, jax=jax_gives)
+    return None
+
+
+def alike_where_empty(scores: np.ndarray) -> bool:
+    """Whether a row without keys has one finite score for all of them, so that torch gives the mean of all values."""
+    empty = (scores <= MASKED).all(-1, keepdims=True)
+    return bool(np.isfinite(scores).all() and not np.ptp(np.where(empty, scores, 0), -1).any())
+
+
+def rows_beside(empty: np.ndarray, lead: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Rows `B N T`, `B*N T`, `B T` or `T` beside an array that begins `B T`, `B T N`, `B N T` or `T`; any head's count where it
+    has all of them in one."""
+    forms = [empty]
+    if empty.ndim == 3:
+        forms += [empty.swapaxes(1, 2), empty.any(1)]
+    if empty.ndim == 2:
+        forms += [empty[:, :, None], empty[:, None]]
+        forms += [empty.reshape(lead[0], -1, empty.shape[1]).any(1)] if lead and lead[0] and len(empty) % lead[0] == 0 else []
+    for form in forms:
+        if form.ndim == len(lead) and all(one in (1, many) for one, many in zip(form.shape, lead, strict=True)):
+            yield np.broadcast_to(form, lead)
+
+
+def in_words(rows: np.ndarray) -> str:
+    """What a side gives there."""
+    if np.isnan(rows).all():
+        return "gives NaN"
+    return OTHERS if rows.any() else "gives 0"

@@ -1,0 +1,65 @@
+"""Why a gradient differs."""
+
+import numpy as np
+
+from jaxformer.parity.diagnose.by_arrays.values import factor_between
+from jaxformer.parity.diagnose.diagnosis import Candidate, plain
+from jaxformer.parity.diagnose.evidence import Difference
+from jaxformer.parity.diagnose.mutation import Change
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.parity.report.summarize import part_of
+
+NOT_FINITE = Change(
+    "gradient.not_finite", "jax's gradient is NaN or infinite in {wrong} of {size} entries, torch's in none", torch=""
+)
+STOPS_IN_TORCH = Change("gradient.stops_in_torch", "{what} stops in torch (detach or no_grad), and not in jax", torch="")
+STOPS_IN_JAX = Change("gradient.stops_in_jax", "{what} stops in jax (stop_gradient), and not in torch", torch="")
+TIMES = Change("gradient.factor", "jax's {what} is {by:.9g} times torch's", torch="")
+ONE_ROW = Change(
+    "gradient.one_row",
+    "jax's gradient differs in {rows} alone: as torch's padding_idx has it in a table that is tied",
+    torch="",
+)
+IS_ZERO = Change("gradient.zero", "{side}'s gradient is 0 in {where}, where {other}'s is not{why}", torch="")
+
+
+def explain_gradient(difference: Difference) -> Candidate | None:
+    """What is plain about it: NaN, a constant factor, or rows that get none on one side."""
+    ours, theirs = difference.jax, difference.torch
+    if not np.isfinite(theirs).all():
+        return None
+    if wrong := int((~np.isfinite(ours)).sum()):
+        return plain(NOT_FINITE, wrong=wrong, size=ours.size)
+    what = difference.what or "the gradient"
+    if not theirs.any():
+        return plain(STOPS_IN_TORCH, what=what)
+    if not ours.any():
+        return plain(STOPS_IN_JAX, what=what)
+    factor, residual = factor_between(ours, theirs)
+    if residual <= EXPLAINED < abs(factor - 1):
+        return plain(TIMES, residual, what=difference.what or "gradient", by=factor)
+    return next(filter(None, (partly_stopped(ours, theirs, axis) for axis in range(ours.ndim))), None) or one_row(ours, theirs)
+
+
+def one_row(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
+    """Which row of a table alone differs: with torch's padding_idx, it has the gradients of the table's other uses alone."""
+    if ours.ndim != 2:
+        return None
+    differs = np.asarray(~np.isclose(ours, theirs, rtol=0, atol=EXPLAINED * np.abs(theirs).max()).all(-1))
+    if differs.sum() != 1:
+        return None
+    return plain(ONE_ROW, rows=part_of(differs, "rows"))
+
+
+def partly_stopped(ours: np.ndarray, theirs: np.ndarray, axis: int) -> Candidate | None:
+    """Where along an axis one side alone has none, if that is all that differs."""
+    others = tuple(other for other in range(ours.ndim) if other != axis)
+    what = "rows" if axis == 0 else "positions" if axis == 1 and ours.ndim == 3 else ""
+    where = "" if what else f" along axis {axis}"
+    for side, array, name, other in (("jax", ours, "torch", theirs), ("torch", theirs, "jax", ours)):
+        empty = np.asarray(~array.any(others) & other.any(others))
+        if empty.any() and distance(np.compress(~empty, ours, axis), np.compress(~empty, theirs, axis)) <= EXPLAINED:
+            one_row = side == "torch" and axis == 0 and empty.sum() == 1 and ours.ndim == 2
+            why = ": as torch's padding_idx has it" if one_row else ""
+            return plain(IS_ZERO, side=side, where=f"{part_of(empty, what) or 'all rows'}{where}", other=name, why=why)
+    return None

@@ -1,0 +1,176 @@
+"""Norms whose digits cancel, running statistics with another momentum, constants that are rounded to float32."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.parity.diagnose.diagnosis import Candidate, plain
+from jaxformer.parity.diagnose.evidence import OLD, Difference, Evidence
+from jaxformer.parity.diagnose.mutation import Change
+from jaxformer.parity.numerics.metrics import EXPLAINED, UNIT_ROUNDOFF, distance
+from jaxformer.parity.run.isolated import Mismatch
+from jaxformer.parity.run.trace import Traced
+
+SAYS = (
+    "jax as if it computed the variance as E[x^2] - E[x]^2, whose digits cancel where the mean is large, "
+    "as Flax's norms do by default; give them use_fast_variance=False"
+)
+IN_ONE_PASS = Change("variance.in_one_pass", SAYS, torch="")
+OTHER = 1 / 3
+"""How much of the error may be something else."""
+LEAST, SMALLEST, LARGEST = 20.0, 1e-2, 10.0
+"""The square of the mean is so many variances; the factors are between these parts of what rounding may make them."""
+Together = Callable[[np.ndarray], np.ndarray]
+"""Turns an array into rows, each of which is normalised by itself."""
+
+
+def explain_cancelled(difference: Difference) -> Candidate | None:
+    """In float64, where an error is so small that any formula explains it."""
+    if distance(difference.jax, difference.torch) > EXPLAINED:
+        return None
+    return plain(IN_ONE_PASS) if fast_variance(difference.evidence, difference.jax, difference.torch, 2.0**-53) else None
+
+
+def fast_variance(evidence: Evidence, ours: np.ndarray, theirs: np.ndarray, roundoff: float) -> str:
+    """Whether jax's output of a norm, in numbers of that unit roundoff, is off as such a variance makes it; '' elsewhere."""
+    x, bias = evidence.before.get("input"), evidence.parameters.get("bias", np.zeros(1))
+    if x is None or x.shape != theirs.shape != () or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+        return ""
+    scaled = [theirs - bias.reshape(-1, *[1] * behind) for behind in (0, theirs.ndim - 2) if fits(bias, theirs, behind)]
+    return SAYS if any(is_cancelled(rows, x, ours - theirs, y, roundoff) for rows in together(x) for y in scaled) else ""
+
+
+def fits(bias: np.ndarray, y: np.ndarray, behind: int) -> bool:
+    """Whether a bias is of the axis that has so many axes behind it."""
+    return 0 <= behind < y.ndim and bias.size in (1, y.shape[-1 - behind])
+
+
+def is_cancelled(rows: Together, x: np.ndarray, off: np.ndarray, scaled: np.ndarray, roundoff: float) -> bool:
+    """Whether the error is a factor of each row, of that size."""
+    x, off, scaled = (rows(array) for array in (x, off, scaled))
+    size = np.square(scaled).sum(1)
+    factors = (off * scaled).sum(1) / np.where(size, size, 1.0)
+    variance = x.var(1)
+    conditions = np.square(x.mean(1)) / np.where(variance, variance, np.inf)
+    expected, largest = roundoff * conditions.max(), np.abs(factors).max()
+    if conditions.max() < LEAST or not SMALLEST * expected <= largest <= LARGEST * expected:
+        return False
+    return distance(factors[:, None] * scaled, off) < OTHER
+
+
+def together(x: np.ndarray) -> Iterator[Together]:
+    """As layer norm normalises, over the last axes; as group norm, and as batch norm, with channels last or first."""
+    for axis in range(x.ndim - 1, 0, -1):
+        yield lambda array, axis=axis: array.reshape(int(np.prod(array.shape[:axis])), -1)
+    for groups in range(2, x.shape[1] // 2 + 1 if x.ndim > 2 else 0):
+        if x.shape[1] % groups == 0:
+            yield lambda array, groups=groups: array.reshape(len(array) * groups, -1)
+    for axis in {1, x.ndim - 1}:
+        if x.ndim > 1:
+            yield lambda array, axis=axis: np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+SAME = 1e-9
+LEFT = Change("running.left", "jax leaves it as it was", "updates it by momentum {momentum:.9g}")
+UPDATED = Change("running.updated", "{jax}{more}", "{torch}")
+
+
+class Update(NamedTuple):
+    """How a side comes to its new array."""
+
+    statistic: str
+    """Of the batch's input."""
+    momentum: float
+    """torch's: the part of the new one; flax's is 1 minus it."""
+    residual: float
+
+
+def explain_running(difference: Difference) -> Candidate | None:
+    """'torch momentum 0.1, variance unbiased; jax momentum 0.9, variance biased (residual 2e-16)'"""
+    old, x = difference.evidence.before[OLD], difference.evidence.before["input"]
+    known = dict(statistics(x, len(old)))
+    theirs = next(updates(known, old, difference.torch), None)
+    if theirs is None:
+        return None
+    if np.array_equal(difference.jax, old):
+        return plain(LEFT, momentum=theirs.momentum)
+    ours = sorted(updates(known, old, difference.jax), key=lambda each: each.statistic != theirs.statistic)
+    return apart(theirs, ours[0]) if ours else None
+
+
+def updates(known: dict[str, np.ndarray], old: np.ndarray, new: np.ndarray) -> Iterator[Update]:
+    """All that give the new array: the momentum is solved for."""
+    for name, statistic in known.items():
+        step = statistic - old
+        momentum = float((new - old) @ step / (step @ step)) if step.any() else 0.0
+        residual = distance(old + momentum * step, new)
+        if residual <= EXPLAINED:
+            yield Update(name, momentum, residual)
+
+
+def apart(theirs: Update, ours: Update) -> Candidate | None:
+    """In what two of them differ."""
+    parts = [], []
+    t, j = theirs.momentum, ours.momentum
+    more = ""
+    if abs(t - j) > SAME:
+        for part, side in zip(parts, (theirs, ours), strict=True):
+            part.append(f"momentum {side.momentum:.9g}")
+        if abs(t + j - 1) < SAME:
+            more = ": flax's is 1 minus torch's"
+        elif abs((1 - t) ** 2 - (1 - j)) < SAME:
+            more = ": it updates twice"
+    if theirs.statistic != ours.statistic:
+        for part, side in zip(parts, (theirs, ours), strict=True):
+            part.append(side.statistic)
+    if not parts[0]:
+        return None
+    residual = max(theirs.residual, ours.residual)
+    return plain(UPDATED, residual, torch=", ".join(parts[0]), jax=", ".join(parts[1]), more=more)
+
+
+def statistics(x: np.ndarray, channels: int) -> Iterator[tuple[str, np.ndarray]]:
+    """What may be updated with, torch's own first: of axis 1 of a module's input, and of other axes of as many entries."""
+    for axis in (axis for axis in range(1, x.ndim) if x.shape[axis] == channels):
+        where = "" if axis == 1 else f" along axis {axis}"
+        flat = np.moveaxis(x, axis, -1).reshape(-1, channels)
+        yield f"mean{where}", flat.mean(0)
+        if len(flat) > 1:
+            yield f"variance unbiased{where}", flat.var(0, ddof=1)
+        yield f"variance biased{where}", flat.var(0)
+        yield f"mean of squares{where}", np.square(flat).mean(0)
+        yield f"standard deviation{where}", flat.std(0)
+        rows = np.moveaxis(x, axis, -1).reshape(len(x), -1, channels)
+        yield f"mean of the first row{where}", rows[0].mean(0)
+        if rows.shape[1] > 1:
+            yield f"variance of each row, averaged{where}", rows.var(1).mean(0)
+            yield f"variance between rows{where}", rows.mean(1).var(0)
+            yield f"mean of the first position{where}", rows[:, 0].mean(0)
+
+
+OWN_FACTORS = 1e-2
+"""How near a difference is to factors of rows, and how much these differ, where it comes from them."""
+
+
+def may_be_float32(traced: Traced, mismatch: Mismatch) -> bool:
+    """Whether a constant that one side rounds to float32 may be why, whichever of the module's biases is added behind it."""
+    own = traced.weights.items() if mismatch.child is None else ()
+    path, width = traced.pairs[mismatch.owner].path, mismatch.torch.shape[-1:]
+    biases = [array for name, array in own if name.rpartition(".")[0] == path and array.shape == width]
+    return all(is_rounded_constant(mismatch.jax, mismatch.torch, bias) for bias in (0.0, *biases))
+
+
+def is_rounded_constant(ours: np.ndarray, theirs: np.ndarray, bias: np.ndarray | float = 0.0) -> bool:
+    """Whether a constant that one side rounds to float32 may be all: no entry is off by more than that, and rows are not each
+    off by a factor of their own, as another epsilon makes them. `bias` is added behind it."""
+    if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
+        return False
+    off, scaled = ours - theirs, theirs - bias
+    largest = 2 * UNIT_ROUNDOFF * np.abs(theirs).max(initial=0.0)
+    if not np.isfinite(off).all() or not 0 < np.abs(off).max(initial=0.0) <= largest:
+        return False
+    size = np.square(scaled).sum(-1, keepdims=True)
+    factors = (off * scaled).sum(-1, keepdims=True) / np.where(size, size, 1.0)
+    own = distance(factors * scaled, off) < OWN_FACTORS
+    return not (own and np.ptp(factors) > OWN_FACTORS * np.abs(factors).max())

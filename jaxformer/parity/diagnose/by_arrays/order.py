@@ -1,0 +1,129 @@
+"""The same numbers elsewhere: axes or rows in another order, shifted ids, other rows of a table."""
+
+import itertools
+
+import numpy as np
+
+from jaxformer.parity.diagnose.diagnosis import Candidate, plain
+from jaxformer.parity.diagnose.evidence import Difference
+from jaxformer.parity.diagnose.mutation import Change
+from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+MOST_AXES = 5
+TURNED = Change("axes.order", "jax gives torch's axes in the order {order}", torch="")
+RESHAPED = Change("axes.reshaped", "jax reshapes where axes change to the order {order}", torch="")
+SHIFTED = Change("ids.shifted", "jax looks up ids {by:+d} from torch's{clipped}", torch="")
+TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", torch="")
+
+
+def explain_axes(difference: Difference) -> Candidate | None:
+    """Where jax's array is torch's with its axes in another order."""
+    ours, theirs = difference.jax, difference.torch
+    for order in orders_for(theirs.shape, ours.shape)[1:]:
+        if (residual := distance(to_jax_axes(theirs, order, ours.shape), ours)) <= EXPLAINED:
+            return plain(TURNED, residual, order=tuple(order))
+    return reshaped(ours, theirs)
+
+
+def reshaped(ours: np.ndarray, theirs: np.ndarray) -> Candidate | None:
+    """Where jax has the same numbers, reshaped where axes have to be in another order: before torch's order, or behind it."""
+    if ours.shape != theirs.shape or ours.size < 2:
+        return None
+    for order in itertools.permutations(range(theirs.ndim)) if theirs.ndim <= MOST_AXES else ():
+        back, shape = np.argsort(order), tuple(theirs.shape[axis] for axis in order)
+        for array in (theirs.reshape(shape).transpose(back), theirs.transpose(order).reshape(theirs.shape)):
+            if not np.array_equal(array, theirs) and (residual := distance(array, ours)) <= EXPLAINED:
+                return plain(RESHAPED, residual, order=order)
+    return None
+
+
+def explain_ids(difference: Difference) -> Candidate | None:
+    """Where jax's ids are torch's plus a number, or have another one in the place of one of torch's."""
+    ours, theirs = difference.jax.astype(np.int64), difference.torch.astype(np.int64)
+    shifts = np.unique(ours - theirs)
+    if shifts.size == 1:
+        return plain(SHIFTED, by=int(shifts[0]), clipped="")
+    most, least = ours.max(), ours.min()
+    for shift in shifts[shifts != 0]:
+        if np.array_equal((theirs + shift).clip(least, most), ours) and ((theirs + shift != ours).sum() * 2 < ours.size):
+            return plain(SHIFTED, by=int(shift), clipped=f", {most} at most" if shift > 0 else f", {least} at least")
+    wrong = ours != theirs
+    mine, other = (np.unique(array[wrong]) for array in (ours, theirs))
+    if mine.size > 1 or other.size > 1:
+        return None
+    places = np.unique(np.nonzero(wrong)[-1])
+    where = f" at position {places[0]}" if places.size == 1 and theirs.ndim > 1 else ""
+    return plain(TAKEN, jax=int(mine[0]), torch=int(other[0]), where=where)
+
+
+ORDERED = Change("order.along_an_axis", "jax has torch's along axis {axis} in another order{blocks}: {order}", torch="")
+SHOWN, MOST = 8, 4096
+MOST_BLOCKS = 32
+"""Into which the last axis is divided, as into heads."""
+
+
+def explain_order(difference: Difference) -> Candidate | None:
+    """'jax has torch's along axis 2 in another order, in 4 blocks of 6: 3, 2, 1, 0', where all numbers are there."""
+    ours, theirs = difference.jax, difference.torch
+    if not np.isfinite(ours).all() or not np.isfinite(theirs).all():
+        return None
+    width, last = theirs.shape[-1] if theirs.ndim > 1 else 0, theirs.ndim - 1
+    for axis in range(last):
+        if order := order_along(ours, theirs, axis, EXPLAINED):
+            return plain(ORDERED, axis=axis, blocks="", order=order)
+    for n in (n for n in [*range(2, MOST_BLOCKS), width] if 1 < n <= width and width % n == 0):
+        mine, other = (array.reshape(*array.shape[:-1], n, -1) for array in (ours, theirs))
+        if order := order_along(mine, other, last, EXPLAINED):
+            blocks = f", in {n} blocks of {width // n}" if n < width else ""
+            return plain(ORDERED, axis=last, blocks=blocks, order=order)
+    return None
+
+
+def order_along(ours: np.ndarray, theirs: np.ndarray, axis: int, tolerance: float) -> str:
+    """'3, 2, 1, 0', torch's along an axis, if all of jax's are there."""
+    mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (ours, theirs))
+    if not 1 < len(other) <= MOST or other.shape[1] < 2:
+        return ""
+    product = mine @ other.T
+    order = (np.square(mine).sum(1)[:, None] + np.square(other).sum(1) - 2 * product).argmin(1)
+    if len(set(order.tolist())) < len(order) or (order == np.arange(len(order))).all():
+        return ""
+    if distance(other[order], mine) > tolerance:
+        return ""
+    if len(shifts := np.unique((np.arange(len(order)) - order) % len(order))) == 1:
+        return f"shifted by {shifts[0]} of {len(order)}, the last first"
+    return ", ".join(map(str, order[:SHOWN].tolist())) + (", ..." if len(order) > SHOWN else "")
+
+
+FEW_ROWS = 4
+ROWS_SHIFTED = Change("rows.shifted", "jax looks up rows {by:+d} from torch's", torch="")
+OTHER_ROWS = Change("rows.others", "jax looks up rows {jax}, ... where torch has {torch}, ...", torch="")
+
+
+def explain_rows(difference: Difference) -> Candidate | None:
+    """'jax looks up rows -2 from torch's'. The normal run tells, where there is one: alone, a module may be
+    given torch's ids, which may mean something else to it."""
+    table = difference.evidence.parameters.get("table")
+    ours = difference.jax if difference.normal is None else difference.normal
+    if table is None or (theirs := rows_of(difference.torch, table)) is None or (mine := rows_of(ours, table)) is None:
+        return None
+    try:
+        mine, theirs = np.broadcast_arrays(mine, theirs)
+    except ValueError:
+        return None
+    shifts = np.unique(mine - theirs)
+    if shifts.size == 1:
+        return plain(ROWS_SHIFTED, by=int(shifts[0])) if shifts[0] else None
+    wrong = mine != theirs
+    some = [tuple(rows[wrong][:FEW_ROWS].tolist()) for rows in (mine, theirs)]
+    return plain(OTHER_ROWS, jax=some[0], torch=some[1])
+
+
+def rows_of(array: np.ndarray, table: np.ndarray) -> np.ndarray | None:
+    """The numbers of the rows that an array has along its last axis; None where it has others."""
+    if array.ndim < 2 or array.shape[-1] != table.shape[1] or array.dtype.kind != "f":
+        return None
+    numbers = {row.tobytes(): i for i, row in reversed([*enumerate(table.astype(np.float64))])}
+    found = [numbers.get(row.tobytes(), -1) for row in array.astype(np.float64).reshape(-1, table.shape[1])]
+    return np.array(found).reshape(array.shape[:-1]) if -1 not in found else None

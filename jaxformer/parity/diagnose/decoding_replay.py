@@ -1,0 +1,290 @@
+"""Steps of torch's decoding, replayed with a fault that caches have: a position that is off, a slot that is missed."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from jaxformer.parity.capture.torch_softmax import fused_scores
+from jaxformer.parity.diagnose.calls import bound
+from jaxformer.parity.diagnose.trace import OPENED, opened
+from jaxformer.parity.numerics.float_masks import MASKED
+from jaxformer.parity.numerics.metrics import host
+
+COSINES = (torch.cos, torch.Tensor.cos, torch.sin, torch.Tensor.sin)
+PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
+
+
+def places_of(x: Any, total: int) -> torch.Tensor | None:
+    """Positions of the rows of angles, `... T H`: of the step's token or of all so far; None where they are no angles."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.shape[-2] not in (1, total):
+        return None
+    return torch.arange(total - x.shape[-2], total)
+
+
+def rates_of(angles: torch.Tensor, position: int) -> torch.Tensor:
+    """Radians a position, by the last row."""
+    return angles.reshape(-1, *angles.shape[-2:])[0, -1] / position
+
+
+def turned_back(x: torch.Tensor, rates: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Vectors `... T H` at these positions, without their rotation; a part that is not rotated comes last."""
+    width, half, places = len(rates), len(rates) // 2, places[:, None]
+    cos, sin = (places * rates).cos(), (places * rates).sin()
+    turned, rest = x[..., :width], x[..., width:]
+    if torch.equal(rates[:half], rates[half:]):
+        quarter = torch.cat([-turned[..., half:], turned[..., :half]], -1)
+    else:
+        quarter = torch.stack([-turned[..., 1::2], turned[..., ::2]], -1).flatten(-2)
+    return torch.cat([turned * cos - quarter * sin, rest], -1)
+
+
+def is_paired(rates: torch.Tensor) -> bool:
+    """Whether every rate is there twice, for both units of a pair."""
+    half = len(rates) // 2
+    return len(rates) % 2 == 0 and (torch.equal(rates[:half], rates[half:]) or torch.equal(rates[::2], rates[1::2]))
+
+
+def is_of_queries(q: torch.Tensor, k: torch.Tensor, width: int, total: int) -> bool:
+    """Whether a product is that of queries, of one token or of all so far, and all keys, as columns; and not of weights."""
+    if k.shape[-1] != total or q.shape[-2] not in (1, total) or k.shape[-2] < width:
+        return False
+    return bool((q < 0).any()) or not torch.allclose(q.sum(-1), torch.ones((), dtype=q.dtype))
+
+
+SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
+JOINS = (torch.cat, torch.concat)
+
+
+class Seen(NamedTuple):
+    """Which keys a row of scores has."""
+
+    key: torch.Tensor
+    """Its number `S`."""
+    row: torch.Tensor
+    """The position of the query `T 1`."""
+    prompt: int
+    """How many tokens the prompt has."""
+
+
+Hidden = Callable[[Seen], torch.Tensor]
+"""Which keys it is about `T S`."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong in all steps behind the prompt."""
+
+    says: str
+    position: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position."""
+    hides: Hidden | None = None
+    """Keys that are not seen."""
+    without_keys: Hidden | None = None
+    """Slots in which keys are 0."""
+    without_values: Hidden | None = None
+    empty: Callable[[int], int] | None = None
+    """tokens so far -> how many slots of 0 are seen beside."""
+    from_first: tuple[int, ...] = ()
+    """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
+    cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    """(what is held, what is new) -> what a step reads instead, of keys and of values."""
+    angles: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position in rotations alone."""
+    still: tuple[int, ...] = ()
+    """Which of queries (0) and keys (1) are not rotated."""
+    written: tuple[int, int] = (0, 1)
+    """What is new in the caches of keys and of values: keys (0) or values (1)."""
+    ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
+    """(ids of all steps, step) -> what the step is given."""
+
+
+class Decoding(TorchFunctionMode):
+    """Inside, torch decodes with a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault, self.step, self.prompt, self.count = fault, 0, 0, 0
+        self.joined: list[torch.Tensor] = []
+        self.rates: torch.Tensor | None = None
+
+    @property
+    def total(self) -> int:
+        """Tokens up to the step's."""
+        return self.prompt + self.step
+
+    def begin(self, step: int) -> None:
+        """The next step."""
+        self.step, self.joined = step, []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.count += 1
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
+        if func is functional.scaled_dot_product_attention:
+            return self._fused(func, args, kwargs)
+        if func in SOFTMAX and is_last(args, kwargs):
+            return self._weights(args[0]) if self._acts(args[0]) else func(*args, **kwargs)
+        if self.step and (other := self._in_steps(func)):
+            return other(func, args, kwargs)
+        if func is torch.Tensor.__getitem__ and self.fault.position and self.step:
+            return func(args[0], self._placed(args[1]))
+        output = func(*args, **kwargs)
+        return self._positions(output) if self.fault.position and self.step else output
+
+    def _in_steps(self, func: Any) -> Callable[..., Any] | None:
+        """What a function does in a step, if the fault is one of it."""
+        fault = self.fault
+        if func in JOINS and (fault.from_first or fault.cache):
+            return self._joined
+        if func in JOINS and fault.written != (0, 1):
+            return self._written
+        if func in COSINES and (fault.angles or fault.still):
+            return self._angles
+        return self._product if func in PRODUCTS and fault.still and self.rates is not None else None
+
+    def _acts(self, scores: torch.Tensor) -> bool:
+        """Whether the fault is one of scores; the first of them tell how long the prompt is."""
+        self.prompt = self.prompt or scores.shape[-2]
+        fault = self.fault
+        return self.step > 0 and any((fault.hides, fault.without_keys, fault.without_values, fault.empty))
+
+    def _fused(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        if self.step and self.rates is not None:
+            args = (self._still(0, args[0]), self._still(1, args[1]), *args[2:])
+        scores = fused_scores(*args, **kwargs)
+        if not self._acts(scores):
+            return func(*args, **kwargs)
+        weights, v = self._weights(scores), args[2]
+        return weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+
+    def _weights(self, scores: torch.Tensor) -> torch.Tensor:
+        fault, (length, keys) = self.fault, scores.shape[-2:]
+        row = torch.arange(self.total - length, self.total)[:, None]
+        seen, other = Seen(torch.arange(keys), row, self.prompt), scores
+        if fault.without_keys:
+            other = torch.where(fault.without_keys(seen) & (scores > MASKED), 0.0, other)
+        if fault.hides:
+            other = other.masked_fill(fault.hides(seen), -torch.inf)
+        slots = other.new_zeros(*other.shape[:-1], fault.empty(self.total) if fault.empty else 0)
+        weights = torch.cat([other, slots], -1).softmax(-1)[..., :keys]
+        if fault.without_values:
+            weights = weights.masked_fill(fault.without_values(seen), 0.0)
+        return torch.where(row >= self.prompt, weights, scores.softmax(-1))
+
+    def _angles(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Cosines or sines, of other positions; it is noted what a position adds."""
+        places = places_of(args[0], self.total)
+        if places is None or not args[0].any():
+            return func(*args, **kwargs)
+        if self.fault.still:
+            rates = rates_of(args[0], self.total - 1)
+            self.rates = rates if is_paired(rates) else None
+            return func(*args, **kwargs)
+        assert self.fault.angles
+        other = torch.tensor([self.fault.angles(p, self.prompt) if p >= self.prompt else p for p in places.tolist()])
+        return func(args[0] * (other / places.clamp(min=1))[:, None], *args[1:], **kwargs)
+
+    def _still(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        """Queries or keys, those of steps without their rotation."""
+        places = torch.arange(self.total - x.shape[-2], self.total)
+        if i not in self.fault.still or self.rates is None:
+            return x
+        return turned_back(x, self.rates, places * (places >= self.prompt))
+
+    def _product(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Of queries and keys, where it is that."""
+        assert self.rates is not None
+        q, k = args[:2]
+        if not is_of_queries(q, k, len(self.rates), self.total):
+            return func(*args, **kwargs)
+        return func(self._still(0, q), self._still(1, k.mT).mT, *args[2:], **kwargs)
+
+    def _grown(self, parts: Sequence[torch.Tensor], output: torch.Tensor) -> int | None:
+        """The axis along which a cache and what is new are put together; None where that is something else."""
+        first = parts[0].shape
+        grown = [i for i, size in enumerate(output.shape) if size != first[i]] if len(first) == output.ndim else []
+        is_cache = len(parts) == 2 and [(first[i], output.shape[i]) for i in grown] == [(self.total - 1, self.total)]
+        return grown[0] if is_cache else None
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A cache and what is new, keys first and then values: those for these, or the other way round."""
+        output = func(*args, **kwargs)
+        if (axis := self._grown(args[0], output)) is not None:
+            self.joined.append(output.narrow(axis, self.total - 1, 1))
+            if len(self.joined) % 2 == 0:
+                both = self.joined[-2:]
+                others = [both[i].clone() for i in self.fault.written]
+                for slot, other in zip(both, others, strict=True):
+                    slot.copy_(other)
+        return output
+
+    def _joined(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """A cache and what is new: the first two are the first layer's."""
+        parts, output = args[0], func(*args, **kwargs)
+        if self._grown(parts, output) is None:
+            return output
+        number = len(self.joined)
+        self.joined.append(parts[0])
+        held = self.joined[number % 2] if number % 2 in self.fault.from_first else parts[0]
+        read = self.fault.cache(held, parts[1]) if self.fault.cache else (held, parts[1])
+        return func([*read], *args[1:], **kwargs)
+
+    def _other(self, positions: Sequence[int]) -> list[int]:
+        assert self.fault.position
+        return [self.fault.position(each, self.prompt) if each >= self.prompt else each for each in positions]
+
+    def _positions(self, output: Any) -> Any:
+        """Positions of the tokens that the step is given, as integers."""
+        if not isinstance(output, torch.Tensor) or output.dtype not in (torch.int64, torch.int32) or not output.numel():
+            return output
+        last = output.reshape(-1, output.shape[-1])[0].tolist() if output.ndim else []
+        if not last or last != [*range(self.total - len(last), self.total)] or len(last) not in (1, self.total):
+            return output
+        return output.new_tensor(self._other(last)).expand(output.shape).clone() if is_repeated(output) else output
+
+    def _placed(self, index: Any) -> Any:
+        """The rows of a table for a step of one token, by their numbers."""
+        if isinstance(index, tuple):
+            return tuple(map(self._placed, index))
+        if isinstance(index, slice) and (index.start, index.stop, index.step) == (self.total - 1, self.total, None):
+            (other,) = self._other([self.total - 1])
+            return slice(other, other + 1)
+        return index
+
+
+def is_repeated(x: torch.Tensor) -> bool:
+    """Whether all rows are the same."""
+    rows = x.reshape(-1, x.shape[-1])
+    return bool((rows == rows[:1]).all())
+
+
+def is_last(args: Any, kwargs: Any) -> bool:
+    """Whether a softmax is over the last axis."""
+    dim, x = args[1] if len(args) > 1 else kwargs.get("dim"), args[0] if args else None
+    return isinstance(x, torch.Tensor) and x.ndim > 2 and isinstance(dim, int) and dim % x.ndim == x.ndim - 1
+
+
+def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+    """The logits of each step, and how many operations it took."""
+    mode, given = Decoding(fault), None
+    with torch.no_grad():
+        for step in range(len(fed) + 1):
+            mode.begin(step)
+            with mode:
+                try:
+                    logits = next(steps) if step == 0 else steps.send(given)
+                except StopIteration:
+                    return
+            yield host(logits), mode.count
+            mode.count = 0
+            if step < len(fed):
+                given = torch.from_numpy(fault.ids(fed, step) if fault.ids else fed[step])
+    steps.close()

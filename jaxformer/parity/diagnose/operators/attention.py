@@ -1,0 +1,229 @@
+"""Mutations of attention: weights made of scores, roles of its arrays, heads that are split, packed and merged."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import permutations
+from operator import itemgetter, mul
+from typing import Any
+
+import torch
+
+from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.attention_cores import After, Core, Tensors, cores
+from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, INSTEAD, Weigh, slopes_instead
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, same
+
+ARRAYS = {"q": "queries", "k": "keys", "v": "values", "o": "what is gathered"}
+NAMES = tuple(ARRAYS[letter] for letter in "qkv")
+WHERE = ("q", "k", "v", "o", "qkv", "qkvo", "qk", "kv", "qo", "vo")
+"""Arrays that may have their heads otherwise."""
+LAYOUTS = ("3NH", "N3H", "NH3", "3HN", "H3N", "HN3")
+"""Axes of three projections in one row: 3 arrays, N heads, H units."""
+AXES = {"3": 0, "N": 2, "H": 4}
+"""Axes of three stacked arrays `B N T H`."""
+MOST_CORES = 4
+CAPS = (50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
+"""Caps of scores from which one is searched for."""
+FILLS = (-1e4, -1e9, -100.0, -1e3)
+"""Numbers that mask scores; nearer ones are solved for."""
+FILL = Free(-10.0, seeds=(-20.0, -10.0, -5.0, -2.0, -1.0))
+FREE = {"scaled": Free(1.0), "capped": Free(50.0, seeds=CAPS), "filled": FILL, "lowered": FILL, "added": Free(1.0)}
+"""Numbers that are solved for."""
+SPLITS: dict[str, tuple[After, After]] = {
+    "by_unit": (
+        lambda x: x.transpose(1, 2).flatten(2).unflatten(2, (-1, x.shape[1])).permute(0, 3, 1, 2),
+        lambda x: x.permute(0, 2, 3, 1).flatten(2).unflatten(2, (x.shape[1], -1)).transpose(1, 2),
+    ),
+    "unmoved": (lambda x: x.transpose(1, 2).reshape(x.shape), lambda x: x.reshape(x.transpose(1, 2).shape).transpose(1, 2)),
+    "backwards": (lambda x: x.flip(1), lambda x: x.flip(1)),
+}
+"""Heads `B N T H` that are split, and merged, in other ways."""
+
+
+def taken(args: Mapping[str, Any]) -> str:
+    """'takes queries for keys, keys for queries'"""
+    pairs = zip(args["order"], NAMES, strict=True)
+    return "takes " + ", ".join(f"{other} for {name}" for other, name in pairs if other != name)
+
+
+def by_axes(layout: str) -> str:
+    """'by heads, then by which of the 3, then by units'"""
+    return ", then ".join({"3": "by which of the 3", "N": "by heads", "H": "by units"}[each] for each in layout)
+
+
+SOLVED = Change(
+    "attention.solved",
+    {
+        "scaled": "has {value} times its scores",
+        "capped": "has its scores capped at {value}: c tanh(scores / c)",
+        "filled": "has {value} for masked scores",
+        "lowered": "has {value} on masked scores",
+        "added": "has {value} times what is added to the scores",
+    },
+)
+HIDDEN = Change("attention.hidden", {"filled": "has {c:g} for masked scores", "lowered": "has {c:g} on masked scores"})
+WEIGHTS = Change(
+    "attention.weights",
+    {
+        "masked_behind": "masks behind the softmax",
+        "over_queries": "has its softmax over queries",
+        "over_heads": "has its softmax over heads",
+        "sink": "has a sink of 0 beside the keys",
+        "sigmoid": "has a sigmoid for the softmax",
+        "relu": "has a relu for the softmax",
+        "turned": "adds to the scores of keys what is for queries",
+    },
+)
+SLOPES = Change(
+    "attention.slopes",
+    {
+        "flipped": "has slopes from the last head to the first",
+        "powers": "has slopes 2^(-8 i/{n})",
+        "powers_from_one": "has slopes 2^(-8 i/{n}), the first 1",
+    },
+)
+BIAS_WITHOUT = Change("attention.bias_without", "{0} without that of {array}", "{0} as it is")
+BIAS_EXCHANGED = Change("attention.bias_exchanged", "{0} with those of keys and values exchanged", "{0} as it is")
+ROLES = Change("attention.roles", taken)
+HEADS = Change(
+    "attention.heads",
+    {
+        "by_unit": "has the heads of {arrays:and} unit by unit",
+        "unmoved": "has the heads of {arrays:and} without moving their axis",
+        "backwards": "has the heads of {arrays:and} from the last to the first",
+        "in_order": "has the heads of {arrays:and} in the order {order}",
+    },
+    "splits and merges heads in {0}",
+)
+PACKED = Change(
+    "attention.packed",
+    lambda args: f"packs them {by_axes(args['layout'])}",
+    lambda args: f"packs queries, keys and values {by_axes(args['own'])}",
+)
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """The plain ones first."""
+    matter = {op.place for op in replay.operations}
+    found = [core for core in cores(replay.listed) if core.softmax.place in matter][:MOST_CORES]  # its values may not be read
+    for core in found:
+        yield from weights(core)
+        yield from slopes(core, replay.operations)
+    yield from biases(replay)
+    yield from (proposal for core in found for proposal in roles(core))
+    yield from (proposal for core in found for proposal in heads(core))
+    yield from (proposal for core in found for proposal in packings(core, replay.operations))
+
+
+def weights(core: Core) -> Iterator[Proposal]:
+    """Another scale, masks that come late or are weak, another axis, something else added to the scores."""
+    scores = core.scores
+    yield solved(core, "scaled")
+    yield solved(core, "capped")
+    if bool((~scores.seen & scores.seen.any(-1, keepdim=True)).any()):
+        yield reweighed(core, WEIGHTS, INSTEAD["masked_behind"], how="masked_behind")
+        for how in ("filled", "lowered"):
+            for c in FILLS:
+                yield reweighed(core, HIDDEN, partial(BY_NUMBER[how], c), how=how, c=c)
+            yield solved(core, how)
+    for how in ("over_queries", "over_heads", "sink", "sigmoid", "relu", *(["turned"] if scores.added.any() else [])):
+        yield reweighed(core, WEIGHTS, INSTEAD[how], how=how)
+    if scores.added.any():
+        yield solved(core, "added")
+
+
+def reweighed(core: Core, change: Change, weigh: Weigh, **args: Any) -> Proposal:
+    """Weights that come of the scores in another way."""
+    return propose(change, core.softmax.target, partial(core.with_weights, weigh), **args)
+
+
+def solved(core: Core, how: str) -> Proposal:
+    """Weights by a number that is solved for."""
+    return propose(SOLVED, core.softmax.target, lambda c: core.with_weights(partial(BY_NUMBER[how], c)), FREE[how], how=how)
+
+
+def slopes(core: Core, operations: list[Op]) -> Iterator[Proposal]:
+    """Other numbers of each head in what is added to scores, as ALiBi's."""
+    if core.is_fused:
+        for how, args, factor in slopes_instead(core.scores.added):
+            yield reweighed(core, SLOPES, partial(BY_NUMBER["added"], factor), how=how, **args)
+        return
+    for op in operations:
+        if op.name in ("add", "sub") and op.output.shape == core.softmax.output.shape:
+            for i, x in enumerate(op.args[:2]):
+                for how, args, factor in slopes_instead(x):
+                    yield op.instead(SLOPES, partial(with_operand, i, partial(mul, factor)), how=how, operand=i, **args)
+
+
+def biases(replay: Replay) -> Iterator[Proposal]:
+    """A third of a bias that queries, keys and values have in one."""
+    for name, module in replay.module.named_modules():
+        bias = getattr(module, "in_proj_bias", None)
+        if isinstance(bias, torch.Tensor):
+            path = f"{name}.in_proj_bias" if name else "in_proj_bias"
+            thirds = bias.chunk(3)
+            for i, array in enumerate(NAMES):
+                other = torch.cat([0 * x if i == j else x for j, x in enumerate(thirds)])
+                yield propose(BIAS_WITHOUT, path, partial(held, bias, other), array=array)
+            yield propose(BIAS_EXCHANGED, path, partial(held, bias, torch.cat([thirds[0], thirds[2], thirds[1]])))
+
+
+def roles(core: Core) -> Iterator[Proposal]:
+    """Queries, keys and values taken for one another."""
+    arrays = core.heads
+    for order in [*permutations(range(3))][1:] if core.is_once else ():
+        if all(arrays[i].shape == x.shape for i, x in zip(order, arrays, strict=True)):
+            edit = partial(core.with_heads, itemgetter(*order))
+            yield propose(ROLES, core.softmax.target, edit, order=tuple(NAMES[i] for i in order))
+
+
+def heads(core: Core) -> Iterator[Proposal]:
+    """Heads that are split or merged in another way, or stand in another order."""
+    many = core.heads[0].shape[1]
+    ways = [(how, {}, *both) for how, both in SPLITS.items()] if many > 1 else []
+    for every in (partial(every_nth, n) for n in range(2, many) if many % n == 0):
+        order = every(torch.arange(many).reshape(1, -1, 1, 1)).flatten().tolist()
+        ways.append(("in_order", {"order": order}, every, every))
+    for how, args, split, merge in ways:
+        for where in WHERE:
+            edit = partial(core.with_heads, partial(those_split, split, where), merge if "o" in where else None)
+            yield propose(HEADS, core.softmax.target, edit, how=how, arrays=tuple(map(ARRAYS.get, where)), **args)
+
+
+def those_split(split: After, where: str, arrays: Tensors) -> Tensors:
+    """Arrays with the heads of some otherwise."""
+    return tuple(split(x) if letter in where else x for letter, x in zip("qkv", arrays, strict=True))
+
+
+def every_nth(n: int, x: torch.Tensor) -> torch.Tensor:
+    """Heads in `n` groups, taken in turns."""
+    return x.unflatten(1, (n, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def packings(core: Core, operations: list[Op]) -> Iterator[Proposal]:
+    """Queries, keys and values that stand in one row in another order."""
+    arrays = core.heads
+    if not core.is_once or len({x.shape for x in arrays}) > 1:
+        return
+    row = row_of(arrays, "N3H")
+    own = "N3H" if any(same(op.output, row) for op in operations) else "3NH"
+    for layout in LAYOUTS:
+        if layout != own:
+            edit = partial(core.with_heads, partial(packed, own, layout))
+            yield propose(PACKED, core.softmax.target, edit, own=own, layout=layout)
+
+
+def row_of(arrays: Tensors, layout: str) -> torch.Tensor:
+    """Three arrays in one row `B T D`."""
+    return torch.stack(arrays).permute(1, 3, *(AXES[letter] for letter in layout)).flatten(2)
+
+
+def packed(own: str, layout: str, arrays: Tensors) -> Tensors:
+    """Three arrays that stand in one row in one layout, read in another one."""
+    stacked = torch.stack(arrays)
+    read = row_of(arrays, own).unflatten(2, [stacked.shape[AXES[letter]] for letter in layout])
+    three, many, units = (2 + layout.index(letter) for letter in "3NH")
+    return tuple(read.permute(three, 0, many, 1, units))

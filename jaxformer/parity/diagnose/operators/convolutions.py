@@ -1,0 +1,196 @@
+"""Mutations of pads, convolutions and short-time Fourier transforms: pads, strides, dilations, and where windows begin."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.mutation import Change, Proposal
+from jaxformer.parity.diagnose.operators.functions import spread
+from jaxformer.parity.diagnose.trace import Compute, Op
+
+MODES = ("constant", "reflect", "replicate", "circular")
+SPREAD = {"stride": 1, "padding": 0, "dilation": 1}
+"""Arguments that are one number, or one for each axis."""
+DILATIONS = (1, 2, 3, 4, 8, 16, 32)
+WINDOWS = ("hann", "hamming", "blackman", "bartlett")
+MOST_PADS = 16
+FLIPPED = Change("convolutions.flipped", "pads on the other side")
+AXIS_FLIPPED = Change("convolutions.axis_flipped", "pads on the other side of axis {axis}")
+EXCHANGED = Change("convolutions.exchanged", "pads for height and width exchanged")
+SPLIT = Change("convolutions.split", "pads {before} before and {behind} behind")
+AXIS_SPLIT = Change("convolutions.axis_split", "pads {before} before and {behind} behind along axis {axis}")
+MODE = Change("convolutions.mode", {mode: f"pads by '{mode}'" for mode in MODES} | {"constant": "pads by zeros"})
+SIGNAL_BEGINS = Change("convolutions.signal_begins", "begins {by} {side}")
+BEGINS = Change("convolutions.begins", "begins {by} {side} in each direction")
+AXIS_BEGINS = Change("convolutions.axis_begins", "begins {by} {side} along axis {axis}")
+DILATION = Change("convolutions.dilation", "has a dilation of {dilation}, and pads for it")
+CAUSAL_DILATION = Change("convolutions.causal_dilation", "has a dilation of {dilation}, and pads for it in front")
+RESHAPE_WORDS = "reads its input reshaped to channels last, where it has to be transposed"
+RESHAPED = Change("convolutions.reshaped", RESHAPE_WORDS, reroutes=True)
+TURNED = Change("convolutions.turned", "has height and width exchanged")
+ONES = Change("convolutions.ones", "has ones for its window")
+WINDOW = Change("convolutions.window", "has {window}, {symmetry}, for its window")
+HOP = Change("convolutions.hop", "goes {hop} on each time")
+
+
+def having(change: Callable[..., dict[str, Any]] = lambda call, **others: others, /, **others: Any) -> Compute:
+    """The function with these arguments, or with those that `change(call, **others)` makes of all its arguments."""
+
+    def compute(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        call = settings(function, args, kwargs)
+        return function(**call | change(call, **others))
+
+    return compute
+
+
+def settings(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by their names; of a convolution, with one stride, padding and dilation for each axis."""
+    call = named(function, args, kwargs)
+    for name, default in SPREAD.items() if "weight" in call else ():
+        given, axes = call.get(name, default), call["weight"].ndim - 2
+        if given != "same":
+            call[name] = (spread(0 if given == "valid" else given, axes) * axes)[:axes]
+    return call
+
+
+def pads(op: Op) -> Iterator[Proposal]:
+    """Mutations of `pad`: on the other side, of another kind."""
+    if op.name != "pad":
+        return
+    call = settings(op.function, op.args, op.kwargs)
+    sizes = call["pad"]
+    pairs = [tuple(sizes[i : i + 2]) for i in range(0, len(sizes), 2)]
+    flips = [(FLIPPED, {}, [each[::-1] for each in pairs]), (EXCHANGED, {}, pairs[::-1])]
+    for i, each in enumerate(pairs):
+        flips.append((AXIS_FLIPPED, {"axis": -1 - i}, [*pairs[:i], each[::-1], *pairs[i + 1 :]]))
+    for change, axis, other in flips:
+        if other != pairs:
+            yield op.instead(change, having(pad=[*itertools.chain.from_iterable(other)]), **axis)
+    total = sum(sizes[:2])
+    for before in range(total + 1 if total <= MOST_PADS else 0):
+        if all(sum(each) == total for each in pairs):
+            behind = total - before
+            yield op.instead(SPLIT, having(pad=[before, behind] * len(pairs)), before=before, behind=behind)
+    for mode in MODES:
+        if mode != call.get("mode", "constant"):
+            yield op.instead(MODE, having(mode=mode, value=None), how=mode)
+
+
+def convolutions(op: Op) -> Iterator[Proposal]:
+    """Mutations of a convolution: pads of another kind, windows that begin elsewhere, another dilation."""
+    if op.name not in ("conv1d", "conv2d", "conv3d"):
+        return
+    call = settings(op.function, op.args, op.kwargs)
+    stride, sizes = call["stride"], call["weight"].shape[2:]
+    none = (0,) * len(sizes)
+    padding = none if call["padding"] == "same" else call["padding"]
+    for mode in MODES[1:] if any(padding) else ():
+        yield op.instead(MODE, having(padded, mode=mode, later=none), how=mode)
+    most = max(*(step - 1 for step in stride), *padding)
+    yield from beginnings(op, lambda later: having(padded, mode="constant", later=later), most, padding)
+    for dilation in DILATIONS if max(sizes) > 1 else ():
+        if any(dilation != each for each in call["dilation"]):
+            yield op.instead(DILATION, having(dilated, dilation=dilation), dilation=dilation)
+            if len(sizes) == 1:
+                yield op.instead(CAUSAL_DILATION, having(dilated, dilation=dilation, front=True), dilation=dilation)
+    yield op.instead(RESHAPED, having(channels_reshaped))
+    if len(sizes) == 2 and sizes[0] == sizes[1] and (stride[0] != stride[1] or padding[0] != padding[1]):
+        yield op.instead(TURNED, having(lambda call: {name: call[name][::-1] for name in ("stride", "padding")}))
+
+
+def transposed(op: Op) -> Iterator[Proposal]:
+    """Mutations of a transposed convolution: another part of all that it could give."""
+    if op.name in ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"):
+        sizes = op.args[1].shape[2:]
+        yield from beginnings(op, lambda later: partial(another_part, later), max(sizes) - 1, (0,) * len(sizes))
+
+
+def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[int, ...]) -> Iterator[Proposal]:
+    """Windows that begin up to so many later or earlier, along all axes or one, told by pads if nothing is cut off."""
+    axes = range(len(padding))
+    for axis in (None, *axes) if len(axes) > 1 else (None,):
+        at, pad = {} if axis is None else {"axis": axis + 2}, padding[axis or 0]
+        for later in (side * size for size in range(1, most + 1) for side in (1, -1)):
+            compute = moved(tuple(later * (axis in (None, i)) for i in axes))
+            if abs(later) <= pad:
+                yield op.instead(AXIS_SPLIT if at else SPLIT, compute, before=pad - later, behind=pad + later, **at)
+            else:
+                yield op.instead(AXIS_BEGINS if at else BEGINS, compute, **said(later), **at)
+
+
+def said(later: int) -> dict[str, Any]:
+    """The words' arguments of a move."""
+    return {"by": abs(later), "side": "later" if later > 0 else "earlier"}
+
+
+def padded(call: dict[str, Any], mode: str, later: tuple[int, ...]) -> dict[str, Any]:
+    """The input padded before, for windows that begin later."""
+    pairs = zip(call["padding"][::-1], later[::-1], strict=True)
+    sides = [side for pad, move in pairs for side in (pad - move, pad + move)]
+    return {"input": functional.pad(call["input"], sides, mode=mode), "padding": 0}
+
+
+def dilated(call: dict[str, Any], dilation: int, front: bool = False) -> dict[str, Any]:
+    """Another dilation, and pads for it around or in front."""
+    x, padding, sizes = call["input"], call["padding"], call["weight"].shape[2:]
+    more = [(dilation - old) * (size - 1) for old, size in zip(call["dilation"], sizes, strict=True)]
+    if front:
+        x = functional.pad(x, (more[0], 0))
+    elif padding != "same":
+        padding = tuple(pad + each // 2 for pad, each in zip(padding, more, strict=True))
+    return {"input": x, "padding": padding, "dilation": dilation}
+
+
+def channels_reshaped(call: dict[str, Any]) -> dict[str, Any]:
+    """The same numbers in the same order, taken for `B ... C`."""
+    x = call["input"]
+    return {"input": x.reshape(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)}
+
+
+def another_part(later: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The same size of a transposed convolution without padding, begun so much later; 0 beyond its ends."""
+    call, wanted = settings(function, args, kwargs), function(*args, **kwargs).shape[2:]
+    whole, bias = function(**call | {"bias": None, "padding": 0, "output_padding": 0}), call.get("bias")
+    sides: list[int] = []
+    for size, length, start, pad in zip(whole.shape[2:], wanted, later, call["padding"], strict=True):
+        sides = [-(pad + start), pad + start + length - size, *sides]
+    part = functional.pad(whole, sides)
+    return part if bias is None else part + bias.view(-1, *[1] * len(later))
+
+
+def transforms(op: Op) -> Iterator[Proposal]:
+    """Mutations of a short-time Fourier transform: what it pads, its window, where it begins, its steps."""
+    if op.name != "stft":
+        return
+    for mode in MODES[:3]:
+        yield op.instead(MODE, having(pad_mode=mode), how=mode)
+    call = settings(op.function, op.args, op.kwargs)
+    size, hop = call["n_fft"], call.get("hop_length") or 0
+    yield op.instead(ONES, having(window=torch.ones(size).double()))
+    for name, symmetry in itertools.product(WINDOWS, ("symmetric", "periodic")):
+        window = getattr(torch, f"{name}_window")(size, periodic=symmetry == "periodic").double()
+        yield op.instead(WINDOW, having(window=window), window=name, symmetry=symmetry)
+    for later in (1, 2, 3, -1):
+        yield op.instead(SIGNAL_BEGINS, having(signal_moved, later=later), **said(later))
+    for other in dict.fromkeys((size // 4, size // 2, size // 3, size // 8, size, hop * 2, hop // 2)):
+        if 0 < other != hop:
+            yield op.instead(HOP, having(hop_length=other), hop=other)
+
+
+def signal_moved(call: dict[str, Any], later: int) -> dict[str, Any]:
+    """What is padded, moved around."""
+    name, x = next(iter(call.items()))
+    if call.get("center", True):
+        sides = [call["n_fft"] // 2] * 2
+        x = functional.pad(x.reshape(1, -1, x.shape[-1]), sides, mode=call.get("pad_mode", "reflect")).reshape(
+            *x.shape[:-1], -1
+        )
+    return {name: x.roll(-later, -1), "center": False}
+
+
+KINDS = (pads, convolutions, transposed, transforms)

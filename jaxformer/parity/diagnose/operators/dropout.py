@@ -1,0 +1,90 @@
+"""Mutations of dropout: left out, not scaled, at another rate, or of another operation's result."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from jaxformer.parity.capture import torch_draws
+from jaxformer.parity.capture.draws import DROPOUT, UNIFORM, Draw, numbers_of
+from jaxformer.parity.capture.torch_draws import altered_draws
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose, together
+from jaxformer.parity.diagnose.operators.numbers import numbers_in, with_literal
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, Rewrite
+
+PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps {was:g} in {0}")
+DRAWN = Change(
+    "dropout.drawn",
+    {
+        "left_out": "leaves it out there",
+        "unscaled": "does not divide by the part that is kept",
+        "inverted": "keeps what torch drops",
+    },
+    "has {0}",
+)
+RATE = Change("dropout.rate", "has {rate:g} for that", "has {0}")
+MOVED = Change("dropout.moved", "drops what {1} gives", "has {0}")
+DRAWS: dict[str, torch_draws.Change] = {
+    "left_out": lambda kept, keep: torch.full_like(kept, keep),
+    "unscaled": lambda kept, keep: kept * keep,
+    "inverted": lambda kept, keep: 1 - kept,
+}
+"""Other numbers for a draw. torch divides by `keep` itself."""
+RATES = tuple(n / 100 for n in range(1, 100))
+"""What may be dropped, or kept."""
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the units that the call drops in training mode."""
+    noted: list[Draw] = []
+    with altered_draws({}, noted):
+        replay.array()
+    if any(draw.kind == UNIFORM for draw in noted):
+        yield from parts_kept(replay.operations)
+    dropped = [draw for draw in dict.fromkeys(noted) if draw.kind == DROPOUT]
+    for draws in (*([draw] for draw in dropped), dropped) if dropped else ():
+        for how, change in DRAWS.items():
+            yield propose(DRAWN, target(*draws), partial(drawn, draws, change), how=how)
+    for draw in dropped:
+        for rate in RATES:
+            yield propose(RATE, target(draw), partial(drawn, [draw], partial(at_rate, draw, rate)), rate=rate)
+    for draw in dropped:
+        for op in replay.listed:
+            if isinstance(op.output, torch.Tensor) and tuple(op.output.shape) == draw.shape:
+                yield propose(MOVED, (target(draw), op.target), partial(moved, draw, op))
+
+
+def target(*draws: Draw) -> Target:
+    """One draw, or several that are mutated together."""
+    return Target(" and ".join(draw.says for draw in draws))
+
+
+def drawn(draws: list[Draw], change: torch_draws.Change) -> Edit:
+    """Inside, these draws have other numbers."""
+    return altered_draws({(draw.path, draw.number): change for draw in draws})
+
+
+def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.Tensor:
+    """What is kept of the same uniform numbers, as much larger as that is less."""
+    uniform = torch.from_numpy(numbers_of(replace(draw, kind=UNIFORM)))
+    return (uniform < 1 - rate).to(kept.dtype) * keep / (1 - rate)
+
+
+def moved(draw: Draw, op: Op) -> Edit:
+    """Inside, the same units are dropped from what that operation gives."""
+    factor = torch.from_numpy(numbers_of(draw)) / draw.keep
+    rewrite = Rewrite({op.place: lambda f, a, k, n: f(*a, **k) * factor})
+    return together(drawn([draw], DRAWS["left_out"]), rewrite)
+
+
+def parts_kept(operations: list[Op]) -> Iterator[Proposal]:
+    """Other parts that are kept, where code draws uniform numbers and has that part as a number, more than once."""
+    places: dict[float, list[tuple[Op, int]]] = {}
+    for op, at, number in numbers_in(operations):
+        if 0 < number < 1:
+            places.setdefault(number, []).append((op, at))
+    for number, those in places.items():
+        for part in RATES:
+            yield propose(PART_KEPT, those[0][0].target, partial(with_literal, those, part), part=part, was=number)

@@ -1,0 +1,235 @@
+"""Functions of torch's that are taken for one another: activations, norms, poolings, exponentials, arithmetic."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.trace import Compute, Op
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+ACTIVATIONS: dict[str, Function] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": functional.silu,
+    "relu": torch.relu,
+    "squared_relu": lambda x: torch.relu(x) ** 2,
+    "relu6": functional.relu6,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": functional.softplus,
+    "exp": torch.exp,
+    "elu": functional.elu,
+    "leaky_relu": functional.leaky_relu,
+    "steep_leaky_relu": partial(functional.leaky_relu, negative_slope=0.2),
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+    "mish": functional.mish,
+    "selu": functional.selu,
+    "softsign": functional.softsign,
+    "hardtanh": functional.hardtanh,
+    "logsigmoid": functional.logsigmoid,
+    "steep_hardsigmoid": lambda x: (0.2 * x + 0.5).clamp(0, 1),
+    "softmax": partial(torch.softmax, dim=-1),
+    "log_softmax": partial(torch.log_softmax, dim=-1),
+}
+SPELLED = {
+    "gelu_tanh": "gelu by tanh",
+    "quick_gelu": "quick gelu",
+    "squared_relu": "squared relu",
+    "leaky_relu": "leaky relu",
+    "steep_leaky_relu": "leaky relu 0.2",
+    "hardswish": "hard swish",
+    "hardsigmoid": "hard sigmoid",
+    "hardtanh": "hard tanh",
+    "logsigmoid": "log sigmoid",
+    "steep_hardsigmoid": "hard sigmoid 0.2 x + 0.5",
+    "log_softmax": "log softmax",
+}
+"""Activations in words, where these are not their names."""
+EXPONENTIALS: dict[str, Function] = {
+    "negative": lambda x: torch.exp(-x),
+    "expm1": torch.expm1,
+    "exp2": torch.exp2,
+    "linear": lambda x: 1 + x,
+    "bilinear": lambda x: (1 + x / 2) / (1 - x / 2),
+}
+"""Taken for the exponential, or near it."""
+POOLINGS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "mean": torch.mean,
+    "largest": torch.amax,
+    "sum": torch.sum,
+    "first": lambda x, axis: x.select(axis, 0),
+    "last": lambda x, axis: x.select(axis, -1),
+}
+ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
+    "product": torch.mul,
+    "difference": torch.sub,
+    "sum": torch.add,
+    "quotient": torch.div,
+    "smaller": torch.minimum,
+    "larger": torch.maximum,
+}
+OTHERWISE = {
+    "add": ("product", "difference"),
+    "sub": ("sum",),
+    "mul": ("sum", "quotient"),
+    "div": ("product",),
+    "truediv": ("product",),
+    "maximum": ("smaller",),
+    "minimum": ("larger",),
+}
+"""Operations of two tensors, and what may be taken for each."""
+CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+REDUCTIONS = ("mean", "sum", "amax", "amin")
+VARIANCES = ("var", "std", "var_mean", "std_mean")
+NORMALIZED = ("layer_norm", "rms_norm")
+WINDOWED = {"conv1d", "conv2d", "conv3d", "max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"}
+"""Functions with windows that pad."""
+RESHAPES = {"reshape", "view", "flatten", "unflatten"}
+MOVES = RESHAPES | {"transpose", "permute", "contiguous", "to", "expand", "unsqueeze", "squeeze", "getitem", "get", "clone"}
+"""Operations that compute nothing."""
+LEAST = torch.finfo(torch.float32).eps
+
+
+def spelled(template: str, names: Iterable[str]) -> dict[str, str]:
+    """Words of each activation: the template with its name for `{}`."""
+    return {name: template.replace("{}", SPELLED.get(name, name)) for name in names}
+
+
+def is_activation(op: Op) -> bool:
+    """True for an activation, a softmax and the like."""
+    return op.name in ACTIVATIONS
+
+
+def is_real(op: Op) -> bool:
+    """True if one tensor of floats is computed, not only moved."""
+    x = op.output
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and op.name not in MOVES
+
+
+def of_first(other: Function, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Another function of the first operand."""
+    return other(args[0])
+
+
+def of_all(other: Callable[..., Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Another function of all arguments."""
+    return other(*args, **kwargs)
+
+
+def behind(other: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Another function of the output."""
+    return other(function(*args, **kwargs))
+
+
+def normalized(x: torch.Tensor, axes: tuple[int, ...], epsilon: float, kind: str) -> torch.Tensor:
+    """Divide by the root mean square around the mean, but for `kind`: around 0 ("rms"), with the mean kept ("kept"), by the
+    unbiased variance ("unbiased"), with epsilon behind the root ("root", "rms_root")."""
+    centered = x if kind.startswith("rms") else x - x.mean(axes, keepdim=True)
+    count = math.prod(x.shape[axis] for axis in axes) - (kind == "unbiased")
+    size = centered.square().sum(axes, keepdim=True) / count
+    root = size.sqrt() + epsilon if kind.endswith("root") else (size + epsilon).sqrt()
+    return (x if kind == "kept" else centered) / root
+
+
+def scaled(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor:
+    """With a gain and a bias, if there are any."""
+    return x * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm or RMS norm with the same gain and bias, but of another kind, over other axes, or with another epsilon."""
+
+    kind: str = ""
+    """As `normalized` has it, or "centered"."""
+    axes: tuple[int, ...] = ()
+    epsilon: float | None = None
+
+    def __call__(self, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+        name = function.__name__
+        held, kind, default = named(getattr(functional, name), args, kwargs), self.kind, 1e-5
+        if name == "rms_norm":
+            kind, default = {"": "rms", "root": "rms_root", "centered": ""}[kind], LEAST
+        epsilon = next(each for each in (self.epsilon, held.get("eps"), default) if each is not None)
+        axes = self.axes or tuple(range(-len(held["normalized_shape"]), 0))
+        return scaled(normalized(held["input"], axes, epsilon, kind), held.get("weight"), held.get("bias"))
+
+
+def group_norm(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """A group norm of another kind, or with other groups."""
+    held = named(functional.group_norm, args, kwargs)
+    x, groups = held["input"], 1 if kind == "channels" else held["num_groups"]
+    parts = x.reshape(len(x), *((-1, groups) if kind == "strided" else (groups, -1)), *x.shape[2:])
+    axes = {"strided": (1,), "rows": (0, 2)}.get(kind, (2,))
+    axes += () if kind in ("positions", "channels") else tuple(range(3, parts.ndim))
+    y = normalized(parts, axes, held.get("eps", 1e-5), kind).reshape(x.shape)
+    affine = (held.get("weight"), held.get("bias"))
+    return scaled(y, *(each if each is None else each.reshape(-1, *[1] * (x.ndim - 2)) for each in affine))
+
+
+def batch_norm(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """A batch norm by the statistics of the batch."""
+    batch = {"running_mean": None, "running_var": None, "training": True}
+    return functional.batch_norm(**(named(functional.batch_norm, args, kwargs) | batch))
+
+
+NORMS: dict[str, dict[str, Compute]] = {
+    "layer_norm": {kind: Norm(kind) for kind in ("rms", "unbiased", "kept")},
+    "rms_norm": {"centered": Norm("centered")},
+    "weight_norm": {"undivided": lambda f, a, k, n: a[0] * a[1]},
+    "batch_norm": {"batch": batch_norm},
+    "group_norm": {
+        kind: partial(group_norm, kind) for kind in ("strided", "positions", "channels", "rows", "rms", "kept", "unbiased")
+    },
+}
+
+
+def spread(value: Any, n: int) -> tuple[int, ...]:
+    """One number for all axes, or one each."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,) * n
+
+
+def padded(where: str, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A convolution or pooling that pads as XLA's 'SAME' does, with what is odd behind ("same", "counted"); or as much as
+    torch, but "before" or "behind" alone, or with "zeros"."""
+    name, held = function.__name__, named(function, args, kwargs)
+    ndim, is_convolution = int(name[-2]), name.startswith("conv")
+    sizes = tuple(held["weight"].shape[2:]) if is_convolution else spread(held["kernel_size"], ndim)
+    strides = spread(held.get("stride") or (1 if is_convolution else sizes), ndim)
+    steps, given = spread(held.get("dilation", 1), ndim), spread(held.get("padding", 0), ndim)
+    pads: list[int] = []
+    for length, size, stride, step, pad in zip(held["input"].shape[2:], sizes, strides, steps, given, strict=True):
+        total = max((-(-length // stride) - 1) * stride + (size - 1) * step + 1 - length, 0)
+        others = {"behind": (0, 2 * pad), "before": (2 * pad, 0), "zeros": (pad, pad)}
+        pads = [*others.get(where, (total // 2, total - total // 2)), *pads]
+    filled = functional.pad(held["input"], pads, value=-torch.inf if name.startswith("max") and where != "zeros" else 0.0)
+    return function(**(held | {"input": filled, "padding": 0}))
+
+
+def pooled(kind: str, counted: bool, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Another pooling of the same windows; a mean that has `counted` what is padded, or not. Dilation is left out."""
+    held, name = named(function, args, kwargs), function.__name__
+    plain = {key: held[key] for key in ("input", "kernel_size", "stride", "padding", "ceil_mode") if key in held}
+    return getattr(functional, kind + name[-2:])(**plain, **({"count_include_pad": counted} if kind == "avg_pool" else {}))
+
+
+def adaptive(kind: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Another pooling to the same size."""
+    return getattr(functional, kind + function.__name__[-2:])(*args, **kwargs)
+
+
+WINDOWS: dict[str, dict[str, Compute]] = {
+    "adaptive_avg_pool": {"largest": partial(adaptive, "adaptive_max_pool")},
+    "adaptive_max_pool": {"mean": partial(adaptive, "adaptive_avg_pool")},
+    "max_pool": {"mean": partial(pooled, "avg_pool", True), "mean_uncounted": partial(pooled, "avg_pool", False)},
+    "avg_pool": {"largest": partial(pooled, "max_pool", False), "uncounted": partial(pooled, "avg_pool", False)},
+}
+"""Other poolings of the same windows, by functions without their number of axes."""

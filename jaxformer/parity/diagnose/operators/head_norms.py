@@ -1,0 +1,270 @@
+"""Mutations of norms of queries and keys: on the other side of the rotation, left out, or over other axes; and values too."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from jaxformer.parity.capture.module_paths import last, parent
+from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.operators.functions import NORMALIZED
+from jaxformer.parity.diagnose.operators.modules import given_by, its_input, name_of, norms, path_of
+from jaxformer.parity.diagnose.operators.parameters import starred
+from jaxformer.parity.diagnose.operators.rotary_tables import parts, put
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Listing, Op, Place, Rewrite, same
+
+INPUT = Change("head_norms.input", "behind it", "{0} before the rotation")
+MOVED = Change(
+    "head_norms.moved",
+    {"behind": "behind it", "before": "before it"},
+    {"behind": "{names:and} before the rotation", "before": "{names:and} behind the rotation"},
+)
+LEFT_OUT = Change("head_norms.left_out", "{0} left out", "{0} as it is", cost=DELETES)
+ALL_LEFT_OUT = Change("head_norms.all_left_out", "{names:and} left out", "{names:and} as they are", cost=DELETES)
+PER_HEAD = Change("head_norms.per_head", "over {width} units each, as of one head", "{names:and} over {own} units")
+ALL_HEADS = Change(
+    "head_norms.all_heads",
+    "over its last axis and axis {axis} together, as of all heads",
+    "{names:and} over {own} units",
+)
+TOO = Change("head_norms.too", "{1} of {0}", "{0} as it is")
+NEAR = 1e-9
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Norm(NamedTuple):
+    """A norm that is called once."""
+
+    name: str
+    x: torch.Tensor
+    y: torch.Tensor
+    forward: Function
+    made: Any
+    """The operation, or the module."""
+    run: int = 0
+
+
+class Moved(NamedTuple):
+    """A norm, and the operation of the rotation's other side, behind a part of whose output it comes there."""
+
+    norm: Norm
+    op: Op
+    run: int
+    part: int
+    side: str
+    """Where jax has it: 'behind' the rotation, or 'before' it."""
+
+
+def moves(replay: Replay) -> Iterator[Proposal]:
+    """Norms on the other side of the rotation, all together first, and then one alone; or the one whose input is compared."""
+    yield from its_input_rotated(replay)
+    found = [*movable(replay)]
+    for side in ("behind", "before"):
+        those = [each for each in found if each.side == side]
+        groups = by_name(those)
+        for some in (those, *(groups.values() if len(groups) > 1 else ())):
+            alike = [(name, {each.norm.name for each in its}) for name, its in by_name(some).items()]
+            names = tuple(name if len(its) > 1 else its.pop() for name, its in alike)
+            if names:
+                yield propose(MOVED, names, partial(elsewhere, some), how=side, names=names)
+
+
+def by_name(those: list[Moved]) -> dict[str, list[Moved]]:
+    """Lists by the names of norms, starred."""
+    return grouped(those, lambda each: starred(each.norm.name))
+
+
+def grouped(those: list[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    """Lists by a key, in their order."""
+    found: dict[Any, list[Any]] = {}
+    for each in those:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def its_input_rotated(replay: Replay) -> Iterator[Proposal]:
+    """Input of a norm, where jax has it rotated by then."""
+    site, listing = replay.place.site, Listing()
+    if replay.place.part != "inputs" or not (module := norms(replay).get(str(site).removeprefix(f"{path_of(replay)}."))):
+        return
+    x = torch.from_numpy(replay.wanted)
+    with replay.to_the_end():
+        replay.array(together(replaced(module, "forward", its_input), listing))
+    made = [each for op in listing.operations.values() for run in op.runs for each in parts(run.output)]
+    rotated = [each for each in made if is_like(each, x) and is_rotated(each, x)]
+    if found := [ordered for each in rotated if (ordered := in_order_of(x, each)) is not None]:
+        yield propose(INPUT, last(site.path), lambda: replay.followed_by(lambda array: found[-1]))
+
+
+def in_order_of(x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+    """Vectors of the same lengths, in the same order of axes; None where they are others."""
+    for each in (output, output.transpose(1, -2)):
+        if each.shape == x.shape and torch.allclose(lengths(each), lengths(x), rtol=NEAR, atol=0):
+            return each
+    return None
+
+
+def movable(replay: Replay) -> Iterator[Moved]:
+    """Every norm whose heads have the lengths of what another operation gives, and other numbers: that is their rotation."""
+    known = [*of_modules(replay)]
+    runs = [(op, n, run) for op in replay.listed for n, run in enumerate(op.runs)]
+    every = [((op, n, part), output) for op, n, run in runs for part, output in enumerate(parts(run.output))]
+    for norm in (*known, *of_functions(replay, known)):
+        made = [(at, output) for at, output in every if is_like(output, norm.y)]
+        if behind := [at for at, output in made if is_rotated(output, norm.y)]:
+            yield Moved(norm, *behind[-1], "behind")
+        if before := [at for at, output in made if is_rotated(output, norm.x)]:
+            yield Moved(norm, *before[0], "before")
+
+
+def of_modules(replay: Replay) -> Iterator[Norm]:
+    """Norms that are modules."""
+    calls: list[Norm] = []
+    replay.array(together(*(watched(name, module, calls) for name, module in norms(replay).items())))
+    yield from (each[0] for each in grouped(calls, lambda norm: norm.name).values() if len(each) == 1)
+
+
+@contextmanager
+def watched(name: str, module: Any, calls: list[Norm]) -> Iterator[None]:
+    """Inside, the calls of a module are noted."""
+    forward = module.forward
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        y, x = forward(*args, **kwargs), next(iter((*args, *kwargs.values())), None)
+        if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.ndim > 2 and x.shape == y.shape:
+            calls.append(Norm(name, x.clone(), y.clone(), forward, module))
+        return y
+
+    with replaced(module, "forward", noted):
+        yield
+
+
+def of_functions(replay: Replay, known: list[Norm]) -> Iterator[Norm]:
+    """Norms that code computes by a function of torch's."""
+    for op in replay.listed:
+        for n, run in enumerate(op.runs if op.name in NORMALIZED else ()):
+            x, *others = run.args
+            if x.ndim > 2 and not any(same(x, each.x) for each in known):
+                forward = partial(applied, op.function, others, run.kwargs)
+                yield Norm(op.source, x, run.output, forward, op, n)
+
+
+def applied(function: Callable[..., Any], others: list[Any], kwargs: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """Apply a function with the other arguments of its call."""
+    return function(x, *others, **kwargs)
+
+
+def elsewhere(those: list[Moved]) -> Edit:
+    """Inside, norms are left out in their places, and come behind other operations."""
+    behind: dict[Place, dict[int, dict[int, Function]]] = {}
+    for each in those:
+        behind.setdefault(each.op.place, {}).setdefault(each.run, {})[each.part] = each.norm.forward
+    out: dict[Place, set[int]] = {}
+    for norm in (each.norm for each in those if isinstance(each.norm.made, Op)):
+        out.setdefault(norm.made.place, set()).add(norm.run)
+    computes = {place: partial(moved, out.get(place, set()), behind.get(place, {})) for place in {*behind, *out}}
+    return together(left_out([each.norm for each in those if not isinstance(each.norm.made, Op)]), Rewrite(computes))
+
+
+def moved(out: set[int], behind: dict[int, dict[int, Function]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Leave a norm out in some runs, and put norms behind parts of the output in others."""
+    if n in out:
+        return args[0]
+    output = function(*args, **kwargs)
+    return put(output, {i: norm(parts(output)[i]) for i, norm in behind[n].items()}) if n in behind else output
+
+
+def is_like(output: torch.Tensor, y: torch.Tensor) -> bool:
+    """True for as many heads of that width."""
+    return output.is_floating_point() and output.numel() == y.numel() and output.shape[-1:] == y.shape[-1:]
+
+
+def lengths(x: torch.Tensor) -> torch.Tensor:
+    """Squares of the lengths of vectors."""
+    return x.square().sum(-1)
+
+
+def is_rotated(output: torch.Tensor, x: torch.Tensor) -> bool:
+    """True if two arrays have vectors of the same lengths, in whatever order, and other numbers, not only in another order or
+    with other signs, as two halves that were exchanged."""
+
+    def alike(*both: torch.Tensor) -> bool:
+        one, other = (each.flatten().sort().values for each in both)
+        return torch.allclose(one, other, rtol=NEAR, atol=0)
+
+    return alike(lengths(output), lengths(x)) and not alike(output.abs(), x.abs())
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of all norms of one kind that stand beside each other, in every layer."""
+    kinds = grouped([*of_modules(replay)], lambda norm: (type(norm.made), starred(parent(norm.name))))
+    for those in kinds.values():
+        same_name = grouped(those, lambda norm: starred(norm.name))
+        names = tuple(same_name)
+        if len(those) > 1:
+            yield propose(ALL_LEFT_OUT, names, partial(left_out, those), names=names)
+        for name, some in same_name.items():
+            if 1 < len(some) < len(those):
+                yield propose(LEFT_OUT, name, partial(left_out, some))
+        yield from over_others(replay, those, names)
+        for norm in those:
+            yield from of_others(replay, norm)
+
+
+def left_out(norms: list[Norm]) -> Edit:
+    """Inside, each gives what it is given."""
+    return together(*(replaced(norm.made, "forward", its_input) for norm in norms))
+
+
+def over_others(replay: Replay, those: list[Norm], names: tuple[str, ...]) -> Iterator[Proposal]:
+    """Norms over parts of what they normalise, as over each head of the whole width; or over two axes, as over all heads."""
+    if not all(map(is_known, those)):
+        return
+    args = {"names": names, "own": those[0].x.shape[-1]}
+    outputs = (run.output for op in replay.listed for run in op.runs)
+    widths = {x.shape[-1] for x in outputs if isinstance(x, torch.Tensor) and x.ndim}
+    for width in sorted(widths):
+        if all(1 < width < norm.x.shape[-1] and norm.x.shape[-1] % width == 0 for norm in those):
+            yield propose(PER_HEAD, names, partial(all_over, those, width, (-1,)), width=width, **args)
+    for axis in (1, 2) if all(norm.x.ndim == 4 for norm in those) else ():
+        yield propose(ALL_HEADS, names, partial(all_over, those, None, (axis, -1)), axis=axis, **args)
+
+
+def is_known(norm: Norm) -> bool:
+    """True if it is the formula, and its weight fits the last axis, as that of a norm of channels in front does not."""
+    weight = getattr(norm.made, "weight", None)
+    fits = weight is None or weight.shape == norm.x.shape[-1:]
+    return fits and is_near(formula(norm, None, (-1,), norm.x), norm.y)
+
+
+def all_over(norms: list[Norm], width: int | None, axes: tuple[int, ...]) -> Edit:
+    """Inside, all of them normalise so many units of the last axis, or all, and over these axes."""
+    return together(*(replaced(norm.made, "forward", partial(formula, norm, width, axes)) for norm in norms))
+
+
+def formula(norm: Norm, width: int | None, axes: tuple[int, ...], x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Compute RMSNorm or LayerNorm with the module's weights."""
+    units, held = x.unflatten(-1, (-1, width)) if width else x, vars(norm.made)
+    if is_near(norm.forward(norm.x + 1), norm.y):
+        units = units - units.mean(axes, keepdim=True)
+    epsilon = next((held[name] for name in ("eps", "epsilon", "variance_epsilon") if isinstance(held.get(name), float)), 0.0)
+    y = (units / (units.square().mean(axes, keepdim=True) + epsilon).sqrt()).reshape(x.shape)
+    weight, bias = (getattr(norm.made, name, None) for name in ("weight", "bias"))
+    return y * (1 if weight is None else weight) + (0 if bias is None else bias)
+
+
+def is_near(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """True if two tensors hold the same numbers, but for rounding."""
+    return torch.allclose(x, y, rtol=NEAR, atol=NEAR)
+
+
+def of_others(replay: Replay, norm: Norm) -> Iterator[Proposal]:
+    """Outputs of other children that go through it too, as values through the norm of keys."""
+    for site, x in given_by(replay).items():
+        if x.shape == norm.x.shape and not same(x, norm.x) and not same(x, norm.y):
+            names = name_of(replay, site), norm.name
+            yield propose(TOO, names, lambda site=site, x=x: replay.given_outputs({site: norm.forward(x)}))

@@ -1,0 +1,88 @@
+"""Mutations of whole numbers that torch's code computes with: rows that are looked up, positions, and roundings."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from jaxformer.parity.diagnose.mutation import Change, Proposal
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
+from jaxformer.parity.diagnose.trace import Op
+
+ROWS = Change("indices.rows", worded("reads rows"), reroutes=True)
+POSITIONS = Change("indices.positions", worded("reads positions"), reroutes=True)
+ROUNDED = Change(
+    "indices.rounded",
+    {
+        "half_up": "rounds to the nearest whole number",
+        "half_even": "rounds to the nearest whole number, halves to the even one",
+        "up": "takes the next larger whole number",
+        "down": "takes the next smaller whole number",
+    },
+)
+ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "half_up": lambda x: torch.floor(x + 0.5),
+    "half_even": torch.round,
+    "up": torch.ceil,
+    "down": torch.floor,
+}
+
+
+def proposals(op: Op) -> Iterator[Proposal]:
+    """Mutations of the rows of a lookup, or of positions that become floats."""
+    if len(op.runs) > 1:
+        return
+    if found := lookup(op):
+        at, rows = found
+        change, others = ROWS, other_ids(ids_of(op.args[at]), rows)
+    elif makes_floats(op):
+        at, change, others = 0, POSITIONS, other_positions(op.args[0])
+    else:
+        return
+    for way, ids in others:
+        yield op.instead(change, partial(with_operand, at, partial(with_ids, ids)), **way.args)
+
+
+def lookup(op: Op) -> tuple[int, int] | None:
+    """The argument that has the ids of `table[ids]`, an embedding or `index_select`, and the number of the table's rows."""
+    args = op.args
+    if op.name == "embedding" and is_whole(args[0]):
+        return 0, len(args[1])
+    if op.name == "index_select" and len(args) > 2 and is_whole(args[2]):
+        return 2, args[0].shape[args[1]]
+    is_table = op.name == "getitem" and isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
+    return (1, len(args[0])) if is_table and is_whole(ids_of(args[1])) else None
+
+
+def ids_of(index: Any) -> Any:
+    """The ids of an index: the first of several, if no other one has ids too."""
+    several = isinstance(index, tuple) and len(index) > 0 and not any(map(is_whole, index[1:]))
+    return index[0] if several else index
+
+
+def with_ids(ids: torch.Tensor, index: Any) -> Any:
+    """The index with other ids."""
+    return (ids, *index[1:]) if isinstance(index, tuple) else ids
+
+
+def makes_floats(op: Op) -> bool:
+    """True if it makes floats of whole numbers."""
+    x: Any = next(iter(op.args), None)
+    floats = isinstance(op.output, torch.Tensor) and op.output.is_floating_point()
+    return floats and is_whole(x) and x.shape == op.output.shape
+
+
+def is_whole(x: Any) -> bool:
+    """True for a tensor of several whole numbers."""
+    return isinstance(x, torch.Tensor) and x.dtype in (torch.int64, torch.int32) and x.numel() > 1
+
+
+def roundings(operations: list[Op]) -> Iterator[Proposal]:
+    """Mutations of what makes whole numbers of floats."""
+    for op in operations:
+        x: Any = next(iter(op.args), None)
+        if is_whole(op.output) and isinstance(x, torch.Tensor) and x.is_floating_point():
+            for how, function in ROUNDINGS.items():
+                yield op.instead(ROUNDED, partial(with_operand, 0, function), how=how)

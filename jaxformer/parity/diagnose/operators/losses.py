@@ -1,0 +1,186 @@
+"""Losses: one number, which many mutations of torch's code can give. So a mutation has to give jax's gradients too."""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
+from jaxformer.parity.diagnose.replay import Replay, running
+from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.numerics.metrics import distance, host
+from jaxformer.parity.record.outputs import side_by_side
+
+DIVISORS = {
+    "nothing": "nothing",
+    "targets": "all {n} targets",
+    "counted": "the {count} targets that are not {ignored}",
+    "weights": "the sum of their weights",
+    "counted weights": "the sum of the weights of the {count} that are not {ignored}",
+}
+OWN = DIVISORS | {"targets": "all", "counted": "the {count} that are not {ignored}"}
+DIVIDED = Change(
+    "losses.divisor",
+    {f"{by} for {was}": f"divides by {DIVISORS[by]}, torch by {OWN[was]}" for by in DIVISORS for was in OWN},
+)
+SUMMED = Change("losses.sum", "sums over the targets")
+ROWS_FIRST = Change("losses.rows_first", "averages each of {rows} rows first")
+DIVIDED_BY_ROWS = Change("losses.rows_divisor", "divides by {rows}")
+UNWEIGHTED = Change("losses.unweighted", "weighs all classes alike")
+UNSMOOTHED = Change("losses.unsmoothed", "smooths no labels")
+SMOOTHED_OTHERS = Change("losses.smoothed_others", "smooths by {was:g} over the other classes alone")
+SMOOTHED = Change("losses.smoothing", "smooths labels by {value}, torch by {was:g}")
+Z_LOSS = Change(
+    "losses.z_loss",
+    {
+        "counted": "adds {value} times the mean square of logsumexp (z-loss)",
+        "all": "adds {value} times the mean square of logsumexp (z-loss, of ignored targets too)",
+    },
+)
+NEAR = 1e-9
+"""relL2 of gradients that count as the same."""
+MOST_ROWS = 64
+
+
+def is_certain(replay: Replay, proposal: Proposal, *, solved: bool) -> bool:
+    """True for more than a number that fits: where torch's array is one number, it has to give jax's gradients; where there
+    are none, nothing may have been solved for."""
+    if replay.wanted.size > 1:
+        return True
+    if not replay.jax_gradients:
+        return not solved
+    names = [name for name, parameter in replay.model.named_parameters() if name in replay.jax_gradients]
+    try:
+        found = gradients(replay, proposal, names)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return all(distance(host(each), replay.jax_gradients[name]) <= NEAR for name, each in zip(names, found, strict=True))
+
+
+def gradients(replay: Replay, proposal: Proposal | None, names: list[str]) -> tuple[Any, ...]:
+    """torch's gradients of these parameters, with a mutation."""
+    parameters = dict(replay.model.named_parameters())
+    wanted = [parameters[name] for name in names]
+    with running(), torch.enable_grad():
+        for parameter in wanted:
+            parameter.requires_grad_()
+        try:
+            with proposal.edit() if proposal else nullcontext():
+                total = (side_by_side(replay.run_model()) * torch.as_tensor(replay.cotangent)).sum()
+            return torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+        finally:
+            for parameter in wanted:
+                parameter.requires_grad_(False)
+
+
+class Loss(NamedTuple):
+    """A call of torch's cross-entropy, or of nll_loss."""
+
+    given: dict[str, Any]
+    """Its arguments, all of them by name."""
+    valid: Any
+    """Which targets are not ignored: all, where they are probabilities."""
+    shares: Any
+    """What torch's mean divides by, target by target: the weights of their classes, or 1."""
+
+    @classmethod
+    def of(cls, op: Op) -> "Loss":
+        """The arguments, with torch's defaults."""
+        bound = inspect.signature(op.function).bind(*op.args, **op.kwargs)
+        bound.apply_defaults()
+        logits, targets, weight, ignored = (bound.arguments[name] for name in ("input", "target", "weight", "ignore_index"))
+        if targets.is_floating_point():
+            valid = torch.ones_like(logits.select(class_axis(logits), 0), dtype=torch.bool)
+        else:
+            valid = targets != ignored
+            if weight is not None:
+                return cls(bound.arguments, valid, weight[torch.where(valid, targets, 0)] * valid)
+        return cls(bound.arguments, valid, valid.double())
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Other averages, smoothings and masks of cross-entropy."""
+    for op in replay.listed if replay.wanted.size <= 1 else ():
+        if op.function not in (functional.cross_entropy, functional.nll_loss):
+            continue
+        loss = Loss.of(op)
+        if loss.given["size_average"] is not None or loss.given["reduce"] is not None:
+            continue  # torch's old ways to say how it is averaged
+        if loss.given["reduction"] != "none":
+            yield from averages(op, loss)
+        if loss.given["weight"] is not None:
+            yield op.instead(UNWEIGHTED, partial(otherwise, {"weight": None}))
+        if "label_smoothing" in loss.given:
+            yield from smoothings(op, loss)
+            yield from z_losses(op, loss)
+
+
+def averages(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """Other divisors of the sum of the losses."""
+    n, count, total = loss.valid.numel(), int(loss.valid.sum()), float(loss.shares.sum())
+    valid, weights = ("counted", "counted weights") if count < n else ("targets", "weights")
+    is_weighted = loss.given["weight"] is not None and not loss.given["target"].is_floating_point()
+    divisors = {"targets": n, valid: count} | ({weights: total} if is_weighted else {})
+    is_mean = loss.given["reduction"] == "mean"
+    was = [*divisors][-1] if is_mean else "nothing"
+    if is_mean:
+        yield op.instead(SUMMED, partial(divided, 1))
+    for by, divisor in divisors.items():
+        if divisor != (total if is_mean else 1):
+            words = {"how": f"{by} for {was}", "n": n, "count": count, "ignored": loss.given["ignore_index"]}
+            yield op.instead(DIVIDED, partial(divided, divisor), **words)
+    for rows in (rows for rows in range(2, min(n, MOST_ROWS + 1)) if n % rows == 0):
+        if is_mean:
+            yield op.instead(ROWS_FIRST, partial(by_rows, loss.shares, rows), rows=rows)
+        yield op.instead(DIVIDED_BY_ROWS, partial(divided, rows), rows=rows)
+
+
+def smoothings(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """Other smoothings of labels."""
+    smoothing, classes = loss.given["label_smoothing"], loss.given["input"].shape[class_axis(loss.given["input"])]
+    if smoothing:
+        yield op.instead(UNSMOOTHED, partial(otherwise, {"label_smoothing": 0.0}))
+        more = partial(otherwise, {"label_smoothing": smoothing * classes / (classes - 1)})
+        yield op.instead(SMOOTHED_OTHERS, more, was=smoothing)
+    free = Free(smoothing, sure=True)
+    yield op.solving(SMOOTHED, free, lambda number: partial(otherwise, {"label_smoothing": number}), was=smoothing)
+
+
+def z_losses(op: Op, loss: Loss) -> Iterator[Proposal]:
+    """A z-loss beside it, of the targets that count or of all."""
+    for how, counted in {"counted": loss.valid, "all": torch.ones_like(loss.valid)}.items():
+        if how == "counted" or not loss.valid.all():
+            yield op.solving(Z_LOSS, Free(0.0, sure=True), partial(partial, with_z_loss, counted), how=how)
+
+
+def class_axis(logits: Any) -> int:
+    """The axis of the classes."""
+    return min(1, logits.ndim - 1)
+
+
+def otherwise(others: dict[str, Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The loss with other arguments."""
+    return function(**named(function, args, kwargs) | others)
+
+
+def divided(divisor: float, *call: Any) -> Any:
+    """The sum of the losses of all targets by a number."""
+    return otherwise({"reduction": "none"}, *call).sum() / divisor
+
+
+def by_rows(shares: Any, rows: int, *call: Any) -> Any:
+    """The mean of the means of rows."""
+    found = otherwise({"reduction": "none"}, *call)
+    return (found.reshape(rows, -1).sum(1) / shares.reshape(rows, -1).sum(1)).mean()
+
+
+def with_z_loss(counted: Any, weight: float, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """The loss, and the mean of logsumexp squared."""
+    logits = named(function, args, kwargs)["input"]
+    squares = torch.logsumexp(logits, class_axis(logits)).square()
+    return function(*args, **kwargs) + weight * (squares * counted).sum() / counted.sum()

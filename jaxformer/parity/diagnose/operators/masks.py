@@ -1,0 +1,246 @@
+"""Mutations of masks: those that a call is given, those that it makes, and none where there could be one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.mutation import DELETES, FORMAT, Change, Proposal, propose
+from jaxformer.parity.diagnose.operators.attention_cores import FUSED
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
+from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
+
+LOW = -1e4
+"""Scores below this are hidden."""
+MOST_KEYS = 33
+"""Keys in windows that are tried where torch has none."""
+Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
+"""Masks, True where a key is seen, with which of `OTHERS` they are and its arguments."""
+OTHERS = {
+    "left_out": "left out",
+    "inverted": "inverted",
+    "exchanged": "of queries for that of keys",
+    "causal": "causal",
+    "causal_last": "causal, of the last queries",
+    "as_is": "as it is",
+    "row": "as if of the row {row}",
+    "first_row": "as if of the first row",
+    "key": "one key {by}",
+    "window": "with a window of {keys} keys for {was}",
+    "no_window": "without its window",
+    "padding_only": "without its window and its causal part",
+    "ahead": "with one key {by} ahead",
+    "fewer_where_others": "with one key fewer ahead, where there is another",
+    "fewer_but_first": "with one key fewer ahead, but in the first row",
+    "not_causal": "without its causal part",
+    "padded_queries": "of padded queries too",
+    "padding_exchanged": "with its padding of queries for that of keys",
+    "no_padding": "without its padding",
+    "padding_in_empty": "without its padding, but in rows without keys",
+    "padding_inverted": "with its padding inverted",
+}
+EMPTY = {"": "", "alike": ", rows without keys see all alike", "nan": ", rows without keys give NaN"}
+"""What a row without keys gives, by the argument `empty`."""
+
+
+def said(args: dict[str, Any]) -> str:
+    """Words for another mask."""
+    return FORMAT.format(f"mask {OTHERS[args['how']]}{EMPTY[args['empty']]}", **args)
+
+
+GIVEN = Change("masks.given", said, "mask as given"), Change("masks.given_left_out", said, "mask as given", cost=DELETES)
+MADE = Change("masks.made", said), Change("masks.made_left_out", said, cost=DELETES)
+ALONE = Change("masks.alone", "has its mask alone")
+BEHIND = Change("masks.behind", "sets weights to 0 behind the softmax")
+SINK = Change("masks.sink", "leaves out the last, as a sink is")
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Each mask once, where it comes first; then where masks are added, made and missing."""
+    seen: list[torch.Tensor] = []
+    for i, array in enumerate(arrays_in(replay.arguments)):
+        if is_new_mask(array, seen):
+            for change, args, mask in otherwise(array, masks_instead(array), GIVEN):
+                yield propose(change, f"input {i}", partial(replay.given_inputs, {i: mask}), **args)
+    for op in replay.operations:
+        if is_new_mask(op.output, seen):
+            for change, args, mask in otherwise(op.output, masks_instead(op.output), MADE):
+                yield op.instead(change, partial(constant, mask), **args)
+    yield from (op.instead(ALONE, mask_alone) for op in replay.operations if adds_more(op.output))
+    for op in replay.operations:
+        yield from within(op)
+    yield from behind_softmax([op for op in replay.operations if isinstance(op.output, torch.Tensor)])
+
+
+def otherwise(
+    mask: torch.Tensor, others: Others, changes: tuple[Change, Change]
+) -> Iterator[tuple[Change, dict[str, Any], torch.Tensor]]:
+    """Masks of the type of one, and those that give something else in rows that had keys and have none."""
+    had_keys = kept_keys(mask).any(-1, keepdim=True)
+    for how, args, keep in others:
+        yield changes[how == "left_out"], {"how": how, **args, "empty": ""}, as_mask(mask, keep)
+        empty = ~keep.any(-1, keepdim=True)
+        if (had_keys & empty).any():
+            kind = mask.dtype if mask.is_floating_point() else torch.float64
+            zeros = torch.zeros(keep.shape, dtype=kind)
+            alike = zeros.masked_fill(~keep, torch.finfo(kind).min)
+            nan = zeros.masked_fill(~keep, -torch.inf).masked_fill(empty, torch.nan)
+            for which, other in (("alike", alike), ("nan", nan)):
+                yield changes[0], {"how": how, **args, "empty": which}, other
+
+
+def behind_softmax(operations: list[Op]) -> Iterator[Proposal]:
+    """Weights that are 0 behind the softmax, of all scores, where scores are hidden before it."""
+    softmaxes = [op for op in operations if op.name == "softmax"]
+    for mask in operations:
+        scores: Any = next(iter(mask.args), None)
+        for softmax in softmaxes if isinstance(scores, torch.Tensor) else ():
+            if scores.shape != softmax.output.shape or not same(mask.output, softmax.args[0]):
+                continue
+            if (hidden := (mask.output < LOW) & (scores > LOW)).any():
+                altered = {mask.place: lambda f, a, k, n: a[0], softmax.place: partial(weights_without, hidden)}
+                yield propose(BEHIND, (mask.target, softmax.target), partial(Rewrite, altered))
+
+
+def within(op: Op) -> Iterator[Proposal]:
+    """Attention without a mask, or with one that its kernel makes."""
+    if op.name == FUSED and (given := named(op.function, op.args, op.kwargs)).get("attn_mask") is None:
+        rows, keys = given["query"].shape[-2], given["key"].shape[-2]
+        causal = torch.ones(rows, keys, dtype=torch.bool).tril()
+        if not given.get("is_causal"):
+            yield op.instead(MADE[0], partial(under, causal), how="causal", empty="")
+            return
+        turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
+        others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
+        for change, args, mask in otherwise(causal, others, MADE):
+            yield op.instead(change, partial(under, mask), **args)
+    elif op.name == "softmax" and op.output.ndim > 2 and op.output.shape[-2] > 1:
+        rows, keys = op.output.shape[-2:]
+        for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
+            hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(first)
+            yield op.instead(MADE[0], partial(without_keys, hidden), how=how, empty="")
+        if rows == keys - 1:
+            yield op.instead(SINK, partial(without_keys, torch.arange(keys) == rows))
+
+
+def weights_without(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Weights that are 0 where hidden, the others as they are."""
+    return function(*args, **kwargs).masked_fill(hidden, 0.0)
+
+
+def without_keys(hidden: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Compute a softmax over the other keys."""
+    return function(args[0].masked_fill(hidden, -torch.inf), *args[1:], **kwargs)
+
+
+def under(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Compute fused attention under another mask."""
+    return function(**(named(function, args, kwargs) | {"attn_mask": mask, "is_causal": False}))
+
+
+def constant(mask: torch.Tensor, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Compute nothing."""
+    return mask
+
+
+def mask_alone(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Compute 0 wherever a key is seen."""
+    array = function(*args, **kwargs)
+    return torch.where(torch.from_numpy(np.asarray(fillers(array.numpy(), infinite=True))), array, 0.0)
+
+
+def adds_more(array: Any) -> bool:
+    """True if it hides keys, and adds other numbers where they are seen."""
+    is_float = isinstance(array, torch.Tensor) and array.is_floating_point()
+    hidden = fillers(array.numpy(), infinite=True) if is_float else None
+    return hidden is not None and bool(array.numpy()[~hidden].any())
+
+
+def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
+    """True if it hides keys, and none of `seen` does the same; it is seen then."""
+    if not isinstance(array, torch.Tensor) or array.ndim < 2 or array.shape[-1] < 2:
+        return False
+    if array.dtype != torch.bool and not (array.is_floating_point() and kind_of(array.numpy()) in ("added", "zeros")):
+        return False
+    keys = kept_keys(array).squeeze()
+    if any(same(keys, other) for other in seen):
+        return False
+    seen.append(keys)
+    return True
+
+
+def kept_keys(mask: torch.Tensor) -> torch.Tensor:
+    """True where a mask keeps."""
+    return torch.from_numpy(np.asarray(allowed(mask.numpy()) if mask.is_floating_point() else mask.numpy()))
+
+
+def as_mask(like: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Mask of the same type, where that fits."""
+    if not like.is_floating_point():
+        return keep
+    lowest = like.min() if like.min() < 0 else torch.tensor(-torch.inf, dtype=torch.float64)
+    return torch.where(keep, 0.0, lowest).to(like.dtype)
+
+
+def masks_instead(array: torch.Tensor) -> Others:
+    """Masks in the place of one; without it first, whether booleans are true where a key is seen, or where it is hidden."""
+    keep = kept_keys(array)
+    if array.dtype == torch.bool:
+        yield "left_out", {"true": "hidden"}, torch.zeros_like(keep)
+    yield "left_out", {}, torch.ones_like(keep)
+    yield "inverted", {}, ~keep
+    if keep.shape[-1] == keep.shape[-2]:
+        yield "exchanged", {}, keep.mT
+    if keep.shape[-2] > 1:
+        yield from windows(keep)
+    if len(keep) > 1:
+        yield "row", {"row": "before"}, keep.roll(1, 0)
+        yield "row", {"row": "behind"}, keep.roll(-1, 0)
+        yield "first_row", {}, keep[:1].expand_as(keep)
+    if keep.shape[-2] == 1:
+        yield "key", {"by": "longer"}, keep | keep.roll(1, -1)
+        yield "key", {"by": "shorter"}, keep & keep.roll(1, -1)
+
+
+def windows(keep: torch.Tensor) -> Others:
+    """Masks instead of one of valid keys in a window around each query: other windows, and other keys."""
+    (rows, length), keys = keep.shape[-2:], keep.any(-2, keepdim=True)
+    apart = torch.arange(rows)[:, None] - torch.arange(length)
+    seen = apart[keep.reshape(-1, rows, length).any(0)]
+    if not len(seen):
+        return
+    back, ahead = int(seen.max()), -int(seen.min())
+
+    def window(back: int, ahead: int, keys: torch.Tensor = keys) -> torch.Tensor:
+        near = (apart <= back) & (apart >= -ahead)
+        return (keys & near).expand_as(keep) & keep.any(-1, keepdim=True)
+
+    if not torch.equal(window(back, ahead), keep):
+        return
+    if back == length - 1:
+        for n in range(1, min(length, MOST_KEYS)):
+            yield "window", {"keys": n, "was": "none"}, window(n - 1, ahead)
+    if back < length - 1:
+        yield "window", {"keys": back + 2, "was": back + 1}, window(back + 1, ahead)
+        yield "window", {"keys": back, "was": back + 1}, window(back - 1, ahead)
+        yield "no_window", {}, window(length, ahead)
+        yield "padding_only", {}, window(length, length)
+    if ahead < length - 1:
+        yield "ahead", {"by": "more"}, window(back, ahead + 1)
+        fewer = window(back, ahead - 1)
+        yield "ahead", {"by": "fewer"}, fewer
+        yield "fewer_where_others", {}, fewer | (keep & ~fewer.any(-1, keepdim=True))
+        yield "fewer_but_first", {}, fewer | (keep & (torch.arange(rows) == 0)[:, None])
+        yield "not_causal", {}, window(back, length)
+    if not keys.all():
+        if rows == length:
+            yield "padded_queries", {}, keep & keys.mT
+            yield "padding_exchanged", {}, window(back, ahead, keys.mT)
+        yield "no_padding", {}, ((apart <= back) & (apart >= -ahead)).expand_as(keep)
+        yield "padding_in_empty", {}, window(back, ahead, torch.ones_like(keys))
+        yield "padding_inverted", {}, window(back, ahead, ~keys)

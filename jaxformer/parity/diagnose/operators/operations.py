@@ -1,0 +1,276 @@
+"""Mutations of one operation: another function, operands exchanged or left out, done twice, an output that is shifted."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.functions import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    CONTRARY,
+    EXPONENTIALS,
+    NORMALIZED,
+    NORMS,
+    OTHERWISE,
+    POOLINGS,
+    REDUCTIONS,
+    VARIANCES,
+    WINDOWED,
+    WINDOWS,
+    Norm,
+    behind,
+    is_activation,
+    is_real,
+    of_all,
+    of_first,
+    padded,
+    spelled,
+)
+from jaxformer.parity.diagnose.trace import Compute, Op
+
+JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
+"""Operations of two tensors, entry by entry."""
+COPYING = ("clone", "contiguous", "to", "detach", "float")
+SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
+POOLED = ("getitem", "mean", "sum", "select", "amax")
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
+FEW_PARTS, MOST_PARTS = 4, 12
+
+FUNCTION = Change("operations.function", "{function} there")
+ACTIVATION = Change("operations.activation", spelled("{} there", ACTIVATIONS))
+EXPONENTIAL = Change(
+    "operations.exponential",
+    {
+        "negative": "exp(-x) there",
+        "expm1": "exp(x) - 1 there",
+        "exp2": "2^x there",
+        "linear": "1 + x there",
+        "bilinear": "(1 + x/2) / (1 - x/2) there",
+    },
+)
+OF_TWO = Change(
+    "operations.arithmetic",
+    {
+        "product": "multiplies the two",
+        "difference": "takes the one less the other",
+        "sum": "adds the two",
+        "quotient": "divides the one by the other",
+        "smaller": "takes the smaller",
+        "larger": "takes the larger",
+    },
+)
+NORM = Change(
+    "operations.norm",
+    {
+        "rms": "without its mean subtracted",
+        "unbiased": "by the unbiased variance",
+        "kept": "with its mean subtracted in the variance alone",
+        "centered": "with its mean subtracted",
+        "undivided": "does not divide by the norm",
+        "batch": "by the statistics of the batch",
+        "strided": "with groups of every nth channel",
+        "positions": "at each position by itself",
+        "channels": "at each position by itself, over all channels",
+        "rows": "over all rows of the batch",
+    },
+)
+EPSILON = Change("operations.epsilon", "epsilon {value} behind the root", "epsilon {was:g} under the root")
+PADS = Change(
+    "operations.pads",
+    {
+        "counted": "counts what it pads",
+        "same": "pads less before than behind, as 'SAME' does",
+        "behind": "pads behind alone",
+        "before": "pads before alone",
+        "zeros": "pads with 0",
+    },
+)
+WINDOW = Change(
+    "operations.window",
+    {
+        "largest": "takes the largest there",
+        "mean": "takes the mean there",
+        "mean_uncounted": "takes the mean, without what it pads there",
+        "uncounted": "does not count what it pads",
+    },
+)
+VARIANCE = Change("operations.variance", {"biased": "the biased one", "unbiased": "the unbiased one"})
+RESIZED = Change(
+    "operations.resized",
+    {
+        "plain": "{mode} there",
+        "antialias": "{mode}, antialias there",
+        "align_corners": "{mode}, align_corners there",
+    },
+)
+POOLING = Change("operations.pooling", "takes the {which} of axis {axis}")
+LEFT_OUT = Change("operations.left_out", "leaves it out", cost=DELETES)
+ALONE = Change("operations.operand_alone", "has its {ordinal} operand alone", cost=DELETES)
+TWICE = Change("operations.twice", "does it twice", cost=REPEATS)
+EXCHANGED = Change("operations.exchanged", {"operands": "exchanges the two", "halves": "exchanges its halves"})
+CENTERED = Change("operations.centered", "takes the mean off its {ordinal} operand")
+ORDER = Change("operations.order", "takes its parts in the order {order}")
+TWO_PARTS = Change("operations.two_parts", "takes its parts {one} and {other} for one another")
+CONTRARIES = Change("operations.contrary", "has the contrary")
+MORE = Change("operations.more", "has {more:+d} on it")
+SHIFTED = Change(
+    "operations.shifted",
+    {
+        "around": "has it one {where} along axis {axis}",
+        "cut": "has it one {where} along axis {axis}, with 0 in the gap",
+    },
+)
+
+
+def replacements(op: Op) -> Iterator[Proposal]:
+    """Another function of the same kind."""
+    name = op.name
+    yield from activations(op)
+    if name in CONTRARY:
+        yield op.instead(FUNCTION, partial(of_all, getattr(torch, CONTRARY[name])), function=CONTRARY[name])
+    if sum(isinstance(each, torch.Tensor) for each in op.args[:2]) == 2:
+        for how in OTHERWISE.get(name, ()):
+            yield op.instead(OF_TWO, partial(of_two, how), how=how)
+    for how, norm in NORMS.get(name, {}).items():
+        yield op.instead(NORM, norm, how=how)
+    if name in NORMALIZED:
+        was = next((each for each in (*op.args, *op.kwargs.values()) if type(each) is float), 1e-5)
+        yield op.solving(EPSILON, Free(was, sure=True), lambda epsilon: Norm("root", epsilon=epsilon), was=was)
+    if name in WINDOWED:
+        same = "counted" if name.startswith("avg") else "same"
+        for how in (same, "behind", "before", *(["zeros"] if name.startswith("max") else [])):
+            yield op.instead(PADS, partial(padded, how), how=how)
+    for how, window in WINDOWS.get(name[:-2], {}).items():
+        yield op.instead(WINDOW, window, how=how)
+    for other in REDUCTIONS if name in REDUCTIONS else ():
+        if other != name:
+            yield op.instead(FUNCTION, partial(of_all, getattr(torch, other)), function=other)
+    for how, correction in (("biased", 0), ("unbiased", 1)) if name in VARIANCES else ():
+        yield op.instead(VARIANCE, partial(corrected, correction), how=how)
+    for mode, how in itertools.product(MODES, RESIZED.jax) if name == "interpolate" else ():
+        yield op.instead(RESIZED, resized(mode, how), how=how, mode=mode)
+
+
+def activations(op: Op) -> Iterator[Proposal]:
+    """Another activation or exponential, but what gives 0 everywhere: that is told by what is left out."""
+    for how, function in ACTIVATIONS.items() if is_activation(op) and op.args else ():
+        alike = ("softmax" in how) <= (op.name in ("softmax", "sigmoid"))
+        if how != op.name and alike and function(op.args[0]).any():
+            yield op.instead(ACTIVATION, partial(of_first, function), how=how)
+    for how, function in EXPONENTIALS.items() if op.name == "exp" else ():
+        yield op.instead(EXPONENTIAL, partial(of_first, function), how=how)
+
+
+def of_two(how: str, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Another arithmetic operation of two tensors."""
+    return ARITHMETIC[how](*args[:2])
+
+
+def corrected(correction: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A variance, biased or not."""
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("unbiased", "correction")}
+    kept = tuple(each for each in args if not isinstance(each, bool))
+    keepdim = {"keepdim": True} if True in args[2:] else {}
+    return function(*kept, **kwargs, **keepdim, correction=correction)
+
+
+def resized(mode: str, how: str) -> Compute:
+    """A picture that is resized in another way."""
+    switches = {"align_corners": True if how == "align_corners" else None, "antialias": how == "antialias"}
+    return lambda f, a, k, n: f(*a, **(k | switches | {"mode": mode}))
+
+
+def poolings(op: Op) -> Iterator[Proposal]:
+    """Another way to make one of many."""
+    x, y = next(iter(op.args), None), op.output
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.ndim != y.ndim + 1 or not y.is_floating_point():
+        return
+    for axis in range(x.ndim) if op.name in POOLED else ():
+        for which, pool in POOLINGS.items() if x.shape[:axis] + x.shape[axis + 1 :] == y.shape else ():
+            yield op.instead(POOLING, partial(of_first, lambda x, pool=pool, axis=axis: pool(x, axis)), which=which, axis=axis)
+
+
+def omissions(op: Op) -> Iterator[Proposal]:
+    """One of its tensors goes on as it is."""
+    tensors = [i for i, each in enumerate(op.args) if isinstance(each, torch.Tensor)]
+    for i in tensors if isinstance(op.output, torch.Tensor) and op.name not in COPYING else ():
+        if len(tensors) == 1 and op.args[i].shape == op.output.shape:
+            yield op.instead(LEFT_OUT, partial(operand, i))
+        elif len(tensors) > 1 and (op.name in JOINING or op.args[i].shape == op.output.shape):
+            yield op.instead(ALONE, partial(operand, i), ordinal=ORDINALS[i])
+
+
+def operand(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """One of the arguments, as large as the output is."""
+    others = [each.shape for each in args if isinstance(each, torch.Tensor)]
+    is_joined = function.__name__.strip("_") in JOINING
+    return args[i].expand(torch.broadcast_shapes(*others)) if is_joined else args[i]
+
+
+def repeats(op: Op) -> Iterator[Proposal]:
+    """It is done again to what it gives."""
+    x, y = next(iter(op.args), None), op.output
+    alike = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_floating_point() and x.shape == y.shape
+    if alike and op.name != "linear":
+        yield op.instead(TWICE, lambda f, a, k, n: f(f(*a, **k), *a[1:], **k))
+
+
+def exchanges(op: Op) -> Iterator[Proposal]:
+    """Its operands exchanged, or the halves of one."""
+    one, other = [None, None, *op.args][-2:]
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    if op.name in SWAPPED and tensors and one.shape == other.shape:
+        yield op.instead(EXCHANGED, lambda f, a, k, n: f(*a[:-2], a[-1], a[-2], **k), how="operands")
+    if op.name == "glu":
+        axis = next(iter(op.args[1:]), op.kwargs.get("dim", -1))
+        halves = partial(with_operand, 0, lambda x: torch.cat(x.chunk(2, axis)[::-1], axis))
+        yield op.instead(EXCHANGED, halves, how="halves")
+
+
+def centered(op: Op) -> Iterator[Proposal]:
+    """One of its operands with its mean taken off."""
+    for i, x in enumerate(op.args[:2] if is_real(op) and not is_activation(op) else ()):
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] > 2:
+            off = partial(with_operand, i, lambda x: x - x.mean(-1, keepdim=True))
+            yield op.instead(CENTERED, off, ordinal=ORDINALS[i])
+
+
+def outputs(op: Op) -> Iterator[Proposal]:
+    """Integers moved, booleans inverted, parts in another order, rows later or earlier."""
+    x = op.output
+    if isinstance(x, (tuple, list)):
+        for order in [*itertools.permutations(range(len(x)))][1:] if len(x) <= FEW_PARTS else ():
+            yield op.instead(ORDER, partial(behind, partial(in_order, order)), order=order)
+        for one, other in itertools.combinations(range(len(x)), 2) if FEW_PARTS < len(x) <= MOST_PARTS else ():
+            order = [{one: other, other: one}.get(i, i) for i in range(len(x))]
+            yield op.instead(TWO_PARTS, partial(behind, partial(in_order, order)), one=one, other=other)
+    elif x.dtype == torch.bool:
+        yield op.instead(CONTRARIES, partial(behind, torch.logical_not))
+    elif not x.is_floating_point() and not x.is_complex():
+        for more in (1, -1, 2):
+            yield op.instead(MORE, partial(behind, lambda y, more=more: y + more), more=more)
+    elif x.ndim > 2 and x.shape[1] > 1:
+        for axis, (where, more) in itertools.product((1, 2), (("later", 1), ("earlier", -1))):
+            for how in ("around", "cut")[axis - 1 :]:
+                moved = partial(behind, partial(shifted, axis, more, how == "cut"))
+                yield op.instead(SHIFTED, moved, how=how, where=where, axis=axis)
+
+
+def in_order(order: Sequence[int], parts: Any) -> Any:
+    """The parts of a tuple, of named ones without their names."""
+    found = [parts[i] for i in order]
+    return found if type(parts) is list else tuple(found)
+
+
+def shifted(axis: int, more: int, is_cut: bool, x: torch.Tensor) -> torch.Tensor:
+    """A tensor that is moved along an axis by so many: around, or cut off at the end."""
+    y = x.roll(more, axis)
+    if is_cut:
+        y.select(axis, 0 if more > 0 else -1).zero_()
+    return y

@@ -1,0 +1,169 @@
+"""Two operations are exchanged, taken for one another, done in another order, or left out; an epsilon is behind the root."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations, pairwise, permutations, product
+from typing import Any
+
+import torch
+
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
+from jaxformer.parity.diagnose.operators.functions import is_real
+from jaxformer.parity.diagnose.operators.operations import JOINING, operand
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Compute, Op, Place, Rewrite, same
+
+MOST_OPERATIONS = 12
+"""Outputs of one shape, one of which may be taken for another."""
+NEAR_BY = 4
+"""So many operations later another one may go on."""
+LARGEST_EPSILON = 0.1
+ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "sqrt": lambda x, epsilon: x.sqrt() + epsilon,
+    "rsqrt": lambda x, epsilon: 1 / (x.sqrt() + epsilon),
+}
+"""Roots with an epsilon behind them."""
+
+EPSILON = Change("pairs.epsilon", "epsilon {value} behind the root", "epsilon {epsilon:g} under the root")
+LEAST = Change("pairs.least", "takes {epsilon:g} as the least")
+TURNED = Change("pairs.turned", "the second first", "computes {0}, then {1}")
+NEITHER = Change("pairs.neither", "neither", "computes {0}, then {1}")
+TAKEN_FOR = Change("pairs.taken_for", "{1} in its place", reroutes=True)
+EXCHANGED = Change("pairs.exchanged", "the two exchanged", "computes {0} and {1}", reroutes=True)
+BEHIND = Change("pairs.behind", "does that behind {1}")
+AT_THE_END = Change("pairs.at_the_end", "does that at the end")
+ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone")
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of two operations, the plain ones first."""
+    real = [op for op in replay.operations if is_real(op)]
+    once = [op for op in real if len(op.runs) == 1]
+    alike: dict[Any, list[Op]] = {}
+    for op in once:
+        alike.setdefault(tuple(op.output.shape), []).append(op)
+    groups = [those[:MOST_OPERATIONS] for those in alike.values()]
+    yield from epsilons(replay.operations)
+    yield from turned(real)
+    yield from neither(real)
+    for one, other in (pair for those in groups for pair in permutations(those, 2)):
+        yield both(TAKEN_FOR, one, other, {one.place: gives(other.output)})
+    for one, other in (pair for those in groups for pair in combinations(those, 2)):
+        yield both(EXCHANGED, one, other, {one.place: gives(other.output), other.place: gives(one.output)})
+    yield from exchanged_with_children(replay, once)
+    for those in groups:
+        yield from elsewhere(replay, those)
+
+
+def both(change: Change, one: Op, other: Op, computes: Mapping[Place, Compute], **args: Any) -> Proposal:
+    """Mutation of two operations."""
+    return propose(change, (one.target, other.target), partial(Rewrite, computes), **args)
+
+
+def gives(output: torch.Tensor) -> Compute:
+    """An operation that gives this, whatever it is given."""
+    return lambda f, a, k, n: output.clone()
+
+
+def first_of(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """An operation that is left out."""
+    return args[0]
+
+
+def done(op: Op, i: int, x: torch.Tensor) -> torch.Tensor:
+    """What an operation makes of another array for its operand `i`."""
+    return op.function(*op.args[:i], x, *op.args[i + 1 :], **op.kwargs)
+
+
+def then(op: Op, i: int = 0) -> Compute:
+    """An operation that is followed by another one."""
+    return lambda f, a, k, n: done(op, i, f(*a, **k))
+
+
+def begins_with(op: Op, one: Op) -> bool:
+    """True if the first operand is what another operation gave."""
+    return same(next(iter(op.args), None), one.output)
+
+
+def epsilons(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of what is added under a root: it comes behind it, or is the least."""
+    sums = [(one, root) for one, root in pairwise(ops) if one.name == "add" and root.name in ROOTS and begins_with(root, one)]
+    for one, root in sums:
+        numbers = [each for each in one.args[1:] if type(each) is float and 0 < each < LARGEST_EPSILON]
+        for epsilon in numbers[:1]:
+            free = Free(epsilon, sure=True)
+            yield propose(EPSILON, (one.target, root.target), partial(behind_root, one, root), free, epsilon=epsilon)
+            yield one.instead(LEAST, lambda f, a, k, n, least=epsilon: a[0].clamp(min=least), epsilon=epsilon)
+
+
+def behind_root(one: Op, root: Op, epsilon: float) -> Rewrite:
+    """Edit, the epsilon is added to the root."""
+    return Rewrite({one.place: first_of, root.place: lambda f, a, k, n: ROOTS[root.name](a[0], epsilon)})
+
+
+def turned(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations in which the second of two, which goes on with what the first gives, is first: f(a b) for f(a) b, too."""
+    for i, one in enumerate(ops):
+        first, following = next(iter(one.args), None), ops[i + 1 : i + 1 + NEAR_BY]
+        other = next((op for op in following if any(same(x, one.output) for x in op.args[:2])), None)
+        if other is None or not isinstance(first, torch.Tensor) or len(one.runs) != len(other.runs):
+            continue
+        if len(one.runs) > 1 and any(isinstance(x, torch.Tensor) for x in one.args[1:]):
+            continue  # of each run there are others
+        if first.shape == one.output.shape == other.output.shape:
+            yield both(TURNED, one, other, {one.place: first_of, other.place: then(one)})
+
+
+def neither(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations in which two, the second of which goes on with what the first gives, are left out."""
+    for one, other in pairwise(ops):
+        x = next(iter(one.args), None)
+        if isinstance(x, torch.Tensor) and x.shape == other.output.shape and begins_with(other, one):
+            yield both(NEITHER, one, other, {one.place: first_of, other.place: first_of})
+
+
+def exchanged_with_children(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations that exchange what an operation and a child that jax calls too gave; not where the one reads the other."""
+    for site, x in replay.given.items():
+        alike = [op for op in ops if isinstance(x, torch.Tensor) and op.output.shape == x.shape]
+        for op in [op for op in alike if not any(same(x, read) for read in op.args)][:MOST_OPERATIONS]:
+            name = str(site).removeprefix(f"{replay.owner.path}.")
+            yield propose(EXCHANGED, (op.target, name), partial(exchanged_with, replay, site, x, op))
+
+
+def exchanged_with(replay: Replay, site: Site, x: torch.Tensor, op: Op) -> Edit:
+    """Edit, a child gives what an operation gave, and this what the child gave."""
+    return together(replay.given_outputs({site: op.output}), op.rewrite(gives(x)))
+
+
+def elsewhere(replay: Replay, ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations in which what is done with a second array is done behind another operation, or at the end: a gate before the
+    norm."""
+    for one in (op for op in ops if op.name in JOINING and all(isinstance(x, torch.Tensor) for x in op.args[:2])):
+        for i in (i for i, x in enumerate(one.args[:2]) if x.shape == one.output.shape):
+            left = {one.place: partial(operand, i)}
+            for other in (op for op in ops if op is not one):
+                yield both(BEHIND, one, other, left | {other.place: then(one, i)}, kept=i)
+            if one.output.shape == replay.wanted.shape:
+                yield propose(AT_THE_END, one.target, partial(at_the_end, replay, one, i), kept=i)
+
+
+def at_the_end(replay: Replay, op: Op, i: int) -> Edit:
+    """Edit, an operation is left out, and done behind the array."""
+    return together(Rewrite({op.place: partial(operand, i)}), replay.followed_by(partial(done, op, i)))
+
+
+def before_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of what is done with a sum: it is done with the second of its parts, before the first one is added."""
+    once = [op for op in ops if len(op.runs) == 1]
+    sums = [op for op in once if op.name == "add" and [isinstance(x, torch.Tensor) for x in op.args[:2]] == [True, True]]
+    for total, op in product(sums, once):
+        goes_on = is_real(op) and begins_with(op, total) and op.args[0] is not total.args[0]
+        if goes_on and total.args[1].shape == op.output.shape:
+            yield propose(ONE_PART, (op.target, total.target), partial(op.rewrite, partial(to_second, total)))
+
+
+def to_second(total: Op, function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """a + f(b) for f(a + b)"""
+    return total.args[0] + function(total.args[1], *args[1:], **kwargs)

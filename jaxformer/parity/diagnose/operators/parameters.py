@@ -1,0 +1,271 @@
+"""Mutations of settings and tensors of modules; of layers that are alike, in every one of them first."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import torch
+
+from jaxformer.parity.diagnose.edits import held, replaced
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Edits, Free, Proposal, propose, together
+from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED
+from jaxformer.parity.diagnose.replay import Replay
+
+LEFT_OUT = Change("parameters.left_out", "{0} left out", "{0} as it is", cost=DELETES)
+TIED = Change("parameters.tied", "{1} in its place", "{0} as it is", reroutes=True)
+NUMBER = Change("parameters.number", "{0} {value}", "{0} {was:.9g}")
+NO_NUMBER = Change("parameters.no_number", "{0} {value}", "{0} None")
+SETTING = Change("parameters.setting", "{0} {other}", "{0} {was}")
+CHOICE = Change("parameters.choice", "{0} {other!s}", "{0} {was!s}")
+CONSTANT = Change("parameters.constant", "{1} {other:.6g} there", "{0} {was:.6g} at [{at}]")
+READ = Change(
+    "parameters.read",
+    {
+        "ones": "{0} taken for 1",
+        "double": "{0} taken twice",
+        "plus_one": "{0} plus 1",
+        "minus_one": "{0} minus 1",
+        "negative": "{0} negated",
+        "complement": "{0} subtracted from 1",
+        "exp": "{0} exponentiated",
+        "log": "{0} without its exponential",
+        "square": "{0} squared",
+        "root": "{0} as its root",
+        "transpose": "{0} transposed",
+        "flip": "{0} flipped along its last axis",
+        "flip_two": "{0} flipped along its last two axes",
+        "swap_axes": "{0} with its last two axes swapped",
+        "swap_halves": "{0} with its halves exchanged",
+        "swap_neighbours": "{0} with neighbours exchanged",
+        "interleave": "{0} with neighbours for halves",
+        "deinterleave": "{0} with halves for neighbours",
+        "next_row": "{0} one row later",
+        "bfloat16": "{0} rounded to bfloat16",
+        "float16": "{0} rounded to float16",
+    },
+    "{0} as it is",
+)
+
+
+def is_square(x: torch.Tensor) -> bool:
+    """True if the last two axes are as long as each other."""
+    return x.ndim > 1 and x.shape[-1] == x.shape[-2]
+
+
+def is_even(x: torch.Tensor) -> bool:
+    """True for a matrix whose last axis has halves."""
+    return x.squeeze().ndim == 2 and x.shape[-1] > 2 and x.shape[-1] % 2 == 0
+
+
+READINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "ones": lambda x: torch.ones_like(x) if x.squeeze().ndim <= 2 else x,
+    "double": lambda x: 2 * x,
+    "plus_one": lambda x: x + 1,
+    "minus_one": lambda x: x - 1,
+    "negative": torch.neg,
+    "complement": lambda x: 1 - x,
+    "exp": torch.exp,
+    "log": torch.log,
+    "square": torch.square,
+    "root": torch.sqrt,
+    "transpose": lambda x: x.mT if is_square(x) else x,
+    "flip": lambda x: x.flip(-1) if x.ndim > 2 else x,
+    "flip_two": lambda x: x.flip((-1, -2)) if x.ndim > 3 else x,
+    "swap_axes": lambda x: x.mT if is_square(x) and x.ndim > 2 else x,
+    "swap_halves": lambda x: x.roll(x.shape[-1] // 2, -1) if is_even(x) else x,
+    "swap_neighbours": lambda x: x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if is_even(x) else x,
+    "interleave": lambda x: x.unflatten(-1, (2, -1)).mT.flatten(-2) if is_even(x) else x,
+    "deinterleave": lambda x: x.unflatten(-1, (-1, 2)).mT.flatten(-2) if is_even(x) else x,
+    "next_row": lambda x: x.roll(-1, 0) if x.ndim == 2 else x,
+    "bfloat16": lambda x: x.bfloat16().double(),
+    "float16": lambda x: x.half().double(),
+}
+USUAL_SIZES = tuple(2**n for n in range(1, 11))
+"""Of windows, buckets and the like, which a port may hold as constants."""
+MOST_READINGS = 24
+"""Tensors of one module that are read otherwise; a larger one is told by its operations."""
+NAMES = ("gelu", "silu", "swish", "relu", "mish", "sigmoid", "tanh", "activation")
+"""Of activations that somebody wrote."""
+MOST_ALIKE = 3
+"""Matrices of one shape."""
+MOST_MODULES = 40
+IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
+Kind = Callable[[Any, str], Iterator[Proposal]]
+"""Proposals for a module, which is given with its name."""
+Group = list[tuple[str, Any]]
+"""Modules that stand at the same place of alike layers, by their names."""
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the module, and of those inside of it that jax has not, the plain ones first."""
+    yield from in_every_layer(replay, left_out)
+    yield from tied(replay.module)
+    yield from in_every_layer(replay, partial(settings, replay, {}))
+
+
+def readings(replay: Replay) -> Iterator[Proposal]:
+    """Other ways in which the same modules read their tensors."""
+    yield from in_every_layer(replay, read_otherwise)
+
+
+def in_one_layer(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of one of several layers that are alike."""
+    groups = [group for group in alike(replay) if len(group) > 1]
+    for kind in (left_out, partial(settings, replay, {}), read_otherwise):
+        for name, module in (each for group in groups for each in group):
+            yield from kind(module, name)
+
+
+def in_every_layer(replay: Replay, kind: Kind) -> Iterator[Proposal]:
+    """Mutations of all modules, each in every layer at once."""
+    for group in alike(replay):
+        yield from together_or_alone(group, kind)
+
+
+def alike(replay: Replay) -> list[Group]:
+    """Modules by their places, numbers of layers aside."""
+    own = replay.module
+    inner = {site.path.removeprefix(f"{replay.owner.path}.") for site in replay.borders if site in replay.given}
+    found: dict[Any, Group] = {}
+    for name, module in own.named_modules():
+        if not any(name == path or name.startswith(f"{path}.") for path in inner):
+            found.setdefault((starred(name), type(module)), []).append((name, module))
+    groups = [*found.values()]
+    return groups if len(groups) <= MOST_MODULES else [each for each in groups if each[0][0].count(".") < 3]
+
+
+def starred(name: str) -> str:
+    """'layers.*.norm'"""
+    return re.sub(r"\b\d+\b", "*", name)
+
+
+def together_or_alone(group: Group, kind: Kind) -> Iterator[Proposal]:
+    """A mutation of all modules of a group at once."""
+    (name, module), *others = group
+    if not others:
+        yield from kind(module, name)
+        return
+    found = [{each.mutation: each for each in kind(module, starred(name))} for _, module in group]
+    for mutation, first in found[0].items():
+        each = [other[mutation] for other in found if mutation in other]
+        if len(each) == len(group):
+            near = tuple(partial(all_of, several) for several in zip(*(one.near for one in each), strict=True))
+            yield replace(first, edits=partial(all_of, [one.edits for one in each]), near=near)
+
+
+def all_of(several: Iterable[Edits], *number: Any) -> Edit:
+    """Edit, all of them apply."""
+    return together(*(each(*number) for each in several))
+
+
+def tensors_of(module: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The module's own parameters and buffers of real numbers, with their paths."""
+    own = {**module._parameters, **module._buffers}
+    real = [(key, x) for key, x in own.items() if x is not None and x.is_floating_point()]
+    yield from ((f"{name}.{key}".removeprefix("."), tensor) for key, tensor in real[:MOST_READINGS])
+
+
+def left_out(module: Any, name: str) -> Iterator[Proposal]:
+    """Zeros for one of its tensors."""
+    for path, tensor in tensors_of(module, name):
+        if tensor.squeeze().ndim <= 2:
+            yield propose(LEFT_OUT, path, partial(held, tensor, torch.zeros_like(tensor)))
+
+
+def read_otherwise(module: Any, name: str) -> Iterator[Proposal]:
+    """Functions of one of its tensors in place of it."""
+    for path, tensor in tensors_of(module, name):
+        for how, reading in READINGS.items():
+            if (other := reading(tensor)) is not tensor:
+                yield propose(READ, path, partial(held, tensor, other), how=how)
+
+
+def tied(module: Any) -> Iterator[Proposal]:
+    """One of few matrices of one shape in place of another one, as of tied weights."""
+    shapes: dict[Any, Group] = {}
+    for path, tensor in module.named_parameters():
+        if tensor.ndim > 1:
+            shapes.setdefault(tuple(tensor.shape), []).append((path, tensor))
+    for same in shapes.values():
+        for (path, tensor), (other, its) in permutations(same, 2) if len(same) <= MOST_ALIKE else ():
+            yield propose(TIED, (path, other), partial(held, tensor, its))
+
+
+def settings(replay: Replay, first: dict[int, str], module: Any, name: str) -> Iterator[Proposal]:
+    """Other values of plain attributes that are read: the module's, and its configuration's if it is the first that has this
+    one (`first` has the names of these, by the ids of configurations); and other activations for those among its children."""
+    for owner in (module, getattr(module, "config", None)):
+        if owner is None or first.setdefault(id(owner), name) != name:
+            continue
+        for attribute, value in list(getattr(owner, "__dict__", {}).items()):
+            if not attribute.startswith("_") and attribute not in IGNORED and (id(owner), attribute) in replay.read:
+                path, is_size = f"{name}.{attribute}".removeprefix("."), isinstance(owner, torch.nn.Module)
+                yield from setting(path, value, partial(replaced, owner, attribute), is_size)
+    for attribute, child in module._modules.items():
+        for other, function in ACTIVATIONS.items() if child is not None and is_activation(child) else ():
+            if not is_same(child, function):
+                edit = partial(replaced, child, "forward", function)
+                yield propose(CHOICE, attribute, edit, was=type(child).__name__, other=SPELLED.get(other, other))
+
+
+def is_activation(module: Any) -> bool:
+    """True for a function of one tensor, without anything inside: one of a library, or by its name."""
+    kind, inner = type(module), [*module.parameters(), *module.buffers(), *module.children()]
+    known = kind.__module__.endswith(("nn.modules.activation", "transformers.activations")) and "Attention" not in kind.__name__
+    return not inner and (known or any(name in kind.__name__.lower() for name in NAMES))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True if two activations give equal numbers; False too where the first is no function of one tensor."""
+    x = torch.linspace(-4, 4, 17, dtype=torch.float64)
+    with suppress(Exception):  # the user's code refuses in its own ways
+        return torch.allclose(one(x), other(x), rtol=0, atol=1e-12)
+    return False
+
+
+def setting(path: str, value: Any, edits: Edits, is_size: bool) -> Iterator[Proposal]:
+    """Another number, switch, size or activation for an attribute."""
+    if isinstance(value, float):
+        yield propose(NUMBER, path, edits, Free(value, sure=True, absent=True), was=value)
+    elif value is None:
+        yield propose(NO_NUMBER, path, edits, Free(1.0))
+    elif isinstance(value, int) and not isinstance(value, bool):
+        usual = USUAL_SIZES if value > 1 and is_size else ()
+        for other in dict.fromkeys(each for each in (value - 1, value + 1, 1, 2 * value, *usual) if each != value):
+            near = tuple(partial(edits, each) for each in (other - 1, other + 1) if each != value)
+            yield propose(SETTING, path, partial(edits, other), near=near, was=value, other=other)
+    else:
+        own, others = choices(value)
+        for name, other in others.items():
+            yield propose(CHOICE, path, partial(edits, other), was=own, other=SPELLED.get(name, name))
+
+
+def choices(value: Any) -> tuple[Any, dict[Any, Any]]:
+    """The name of a switch, of several sizes or of an activation, and others by their names."""
+    if isinstance(value, bool):
+        return value, {not value: not value}
+    if isinstance(value, tuple) and value and all(type(each) is int for each in value):
+        return value, {other: other for other in (tuple(each + more for each in value) for more in (-1, 1))}
+    name = getattr(value, "__name__", "") if callable(value) and not isinstance(value, type) else ""
+    return name, ACTIVATIONS if name in ACTIVATIONS else {}
+
+
+def constants(replay: Replay) -> Iterator[Proposal]:
+    """Each array of the JAX model that is no weight, in place of each buffer with as many numbers of the same kind."""
+    for name, buffer in replay.module.named_buffers():
+        numbers = buffer.numpy()
+        for path, array in replay.constants.items() if numbers.size else ():
+            if array.size != numbers.size or (array.dtype.kind == "f") != (numbers.dtype.kind == "f"):
+                continue
+            other = array.reshape(numbers.shape)
+            if other.dtype.kind != "f":  # where torch refuses what lies beyond a table, JAX takes the last row
+                other = other.clip(max=numbers.max())
+            if (differing := np.argwhere(other != numbers)).size:
+                at = tuple(differing[0].tolist())
+                edit = partial(held, buffer, torch.tensor(other))
+                yield propose(CONSTANT, (name, path), edit, was=numbers[at].item(), other=other[at].item(), at=at)

@@ -1,0 +1,238 @@
+"""Mutations of where entries lie: axes merged or split in another order, pixels, patches, windows, joins and repeats."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.functions import RESHAPES
+from jaxformer.parity.diagnose.operators.modules import path_of
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, Rewrite
+
+MOST_WINDOWS = 8
+"""Windows of one size, other than torch's."""
+MOST_AXES, MOST_JOINED = 5, 4
+BLOCK = {"channels": 1, "height": 3, "width": 5}
+"""Axes of a block's pixels in a picture `B C H h W w`."""
+BLOCK_ORDERS = ("height", "width", "channels"), ("channels", "width", "height"), ("width", "height", "channels")
+PATCH_AXES = {
+    torch.nn.Conv1d: ("channels", "steps"),
+    torch.nn.Conv2d: ("channels", "rows", "columns"),
+    torch.nn.Conv3d: ("channels", "frames", "rows", "columns"),
+}
+"""Axes of a patch."""
+MERGED = Change("permute.merged", "merges the axes in the order {order}")
+SPLIT_SWAPPED = Change("permute.split_swapped", "splits axes {axes:and} the other way round")
+SPLIT = Change("permute.split", "splits axes {first} to {last} as if they were {order}")
+READ = Change("permute.read", "reads axes {axes:and} as if they were exchanged", reroutes=True)
+SHUFFLED = Change("permute.shuffled", "reads the channels as {order}", reroutes=True)
+UNSHUFFLED = Change("permute.unshuffled", "packs the channels as {order}")
+PATCHES = Change("permute.patches", "in the order {order}", "{0} reads its patches in the order {axes}")
+WINDOW = Change("permute.window", "takes entries {first} to {last} of axis {axis}")
+REVERSED = Change("permute.join_reversed", "has them in the other order")
+JOINED = Change("permute.join_order", "has them in the order {order}")
+ZEROS = Change("permute.join_zeros", "has 0 for part {part} of {parts}")
+IN_TURNS = Change("permute.join_in_turns", "has them in turns")
+IN_A_ROW = Change("permute.join_in_a_row", "has one behind the other")
+REPEATED = Change("permute.repeated", {"whole": "repeats the whole, not each", "each": "repeats each, not the whole"})
+ALL_REPEATED = replace(REPEATED, name="permute.all_repeated", torch="computes {0} and the like")
+NO_FACTOR = Change(
+    "permute.no_factor",
+    {
+        **{how: f"has no {how} operand there" for how in ("first", "second", "third")},
+        "other": "has no operand {number} there",
+    },
+)
+
+
+def reorders(several: Iterable[int]) -> list[tuple[int, ...]]:
+    """All orders but torch's."""
+    return [*itertools.permutations(several)][1:]
+
+
+def is_reshape(op: Op) -> bool:
+    """True if it merges or splits axes."""
+    return op.name in RESHAPES and isinstance(op.output, torch.Tensor)
+
+
+def split_in(axes: Sequence[int], shape: Sequence[int], x: torch.Tensor) -> torch.Tensor:
+    """Entries in that shape, whose axes lie in another order in what is split."""
+    return x.reshape([shape[axis] for axis in axes]).permute([axes.index(axis) for axis in range(len(shape))])
+
+
+def merges_and_splits(op: Op) -> Iterator[Proposal]:
+    """Mutations of the order of axes where they are merged or split."""
+    if not is_reshape(op):
+        return
+    before, after = op.args[0], op.output
+    for order in reorders(range(1, before.ndim)) if before.ndim > after.ndim and 3 <= before.ndim <= MOST_AXES else ():
+        axes = (0, *order)
+        yield op.instead(MERGED, partial(with_operand, 0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
+    for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
+        yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1))
+    for axes in split_axes(before.shape, after.shape):
+        for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
+            if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:
+                compute = partial(split_otherwise, axes[0], order)
+                yield op.instead(SPLIT, compute, first=axes[0], last=axes[-1], order=order)
+
+
+def split_otherwise(first: int, order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """A split, the axes from the first on in another order."""
+    shape = function(*args, **kwargs).shape
+    return split_in([*range(first), *order, *range(first + len(order), len(shape))], shape, args[0])
+
+
+def split_axes(before: Sequence[int], after: Sequence[int]) -> Iterator[range]:
+    """Axes into which each axis is split."""
+    at = 0
+    for size in before:
+        end = at + 1
+        while end < len(after) and math.prod(after[at:end]) < size:
+            end += 1
+        if math.prod(after[at:end]) != size:
+            return
+        yield range(at, end)
+        at = end
+
+
+def transposed(op: Op) -> Iterator[Proposal]:
+    """Mutations in which axes are merged as they lie before the transposition in front: rows of another array."""
+    ndim = op.args[0].ndim if is_reshape(op) else 0
+    for axes in itertools.combinations(range(1, ndim), 2) if 2 < ndim <= MOST_AXES + 1 else ():
+        if min(op.args[0].shape[axis] for axis in axes) > 1:
+            yield op.instead(READ, partial(read_exchanged, axes), axes=axes)
+
+
+def read_exchanged(axes: tuple[int, int], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Entries in the shape that torch gives, from an array with two axes exchanged."""
+    return args[0].transpose(*axes).reshape(function(*args, **kwargs).shape)
+
+
+def pixels(op: Op) -> Iterator[Proposal]:
+    """Mutations of the order of pixels of blocks that come from channels, or go to them."""
+    changes = {"pixel_shuffle": (SHUFFLED, shuffled), "pixel_unshuffle": (UNSHUFFLED, unshuffled)}
+    for order in BLOCK_ORDERS if op.name in changes else ():
+        change, compute = changes[op.name]
+        yield op.instead(change, partial(compute, (0, *(BLOCK[name] for name in order), 2, 4)), order=order)
+
+
+def shuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Pixels from channels, which have the axes `B C H h W w` in another order."""
+    y = function(*args, **kwargs)
+    (rows, channels, *_), (height, width) = y.shape, args[0].shape[-2:]
+    blocks = rows, channels, height, y.shape[-2] // height, width, y.shape[-1] // width
+    return split_in(order, blocks, args[0]).reshape(y.shape)
+
+
+def unshuffled(order: tuple[int, ...], function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Channels from pixels, with the axes `B C H h W w` in another order."""
+    (rows, channels, *_), y = args[0].shape, function(*args, **kwargs)
+    height, width = y.shape[-2:]
+    return args[0].reshape(rows, channels, height, -1, width, args[0].shape[-1] // width).permute(order).reshape(y.shape)
+
+
+def patches(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of a child that makes one vector of each patch: the order in which a patch's entries meet the kernel."""
+    given = {site.path: site for site in replay.given if replay.inputs.get(site) is not None}
+    for name, module in replay.module.named_modules():
+        axes, weight = PATCH_AXES.get(type(module), ()), getattr(module, "weight", None)
+        if axes and module.kernel_size == module.stride and math.prod(module.kernel_size) > 1 == module.groups:
+            site = given.get(".".join(filter(None, (path_of(replay), name))))
+            for order in reorders(range(1, weight.ndim)):
+                kernel = split_in((0, *order), weight.shape, weight)
+                edits = partial(held, weight, kernel) if site is None else partial(convolved, replay, site, module, kernel)
+                yield propose(PATCHES, name, edits, axes=axes, order=tuple(axes[axis - 1] for axis in order))
+
+
+def convolved(replay: Replay, site: Site, module: Any, kernel: torch.Tensor) -> Any:
+    """Inside, the child gives what another kernel gives."""
+    return replay.given_outputs({site: module._conv_forward(replay.inputs[site], kernel, module.bias)})
+
+
+def windows(op: Op) -> Iterator[Proposal]:
+    """As many entries along an axis, from another one on, as what is left of a padded convolution."""
+    x, y = next(iter(op.args), None), op.output
+    if op.name not in ("getitem", "narrow") or not isinstance(x, torch.Tensor) or x.ndim != y.ndim:
+        return
+    axes = [axis for axis in range(x.ndim) if x.shape[axis] != y.shape[axis]]
+    if len(axes) != 1:
+        return
+    (axis,) = axes
+    size, most = y.shape[axis], x.shape[axis] - y.shape[axis]
+    for first in range(most + 1) if most <= MOST_WINDOWS else ():
+        compute = partial(window, axis, first, size)
+        yield op.instead(WINDOW, compute, first=first, last=first + size - 1, axis=axis)
+
+
+def window(axis: int, first: int, size: int, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Entries of an axis from the first on."""
+    return args[0].narrow(axis, first, size)
+
+
+def joins(op: Op) -> Iterator[Proposal]:
+    """Mutations of arrays that are joined: their order, zeros for one of them, two of them in turns."""
+    parts = next(iter(op.args), None)
+    if not isinstance(parts, (tuple, list)):
+        return
+    many, shapes = len(parts), {part.shape for part in parts}
+    if op.name in ("cat", "concat"):
+        yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]))
+        for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
+            yield op.instead(JOINED, partial(with_operand, 0, lambda x, order=order: [x[i] for i in order]), order=order)
+        for part in range(many) if many <= MOST_JOINED else ():
+            yield op.instead(ZEROS, partial(with_operand, 0, partial(with_zeros, part)), part=part + 1, parts=many)
+        if many == 2 and len(shapes) == 1 and parts[0].ndim > 1 and parts[0].shape[-1] > 1:
+            yield op.instead(IN_TURNS, lambda f, a, k, n: torch.stack([*a[0]], -1).flatten(-2))
+    if op.name == "stack" and many == 2 == op.output.shape[-1]:
+        yield op.instead(IN_A_ROW, lambda f, a, k, n: torch.cat([*a[0]], -1).reshape(op.output.shape))
+
+
+def with_zeros(part: int, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Parts with 0 for one of them."""
+    return [x * (i != part) for i, x in enumerate(parts)]
+
+
+def repeats(operations: list[Op]) -> Iterator[Proposal]:
+    """Mutations of each entry several times, or all of them: in one operation, and wherever it is done."""
+    for how, names, compute in (
+        ("whole", ("repeat_interleave",), whole_repeated),
+        ("each", ("repeat", "tile"), each_repeated),
+    ):
+        alike = [op for op in operations if op.name in names]
+        for op in alike:
+            yield op.instead(REPEATED, compute, how=how)
+        if len(alike) > 1:
+            everywhere = {op.place: compute for op in alike}
+            yield propose(ALL_REPEATED, tuple(op.target for op in alike), partial(Rewrite, everywhere), how=how)
+
+
+def whole_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Entries a b a b for a a b b."""
+    y = function(*args, **kwargs)
+    (axis,) = [axis for axis in range(y.ndim) if y.shape[axis] != args[0].shape[axis]]
+    return torch.cat([args[0]] * (y.shape[axis] // args[0].shape[axis]), axis)
+
+
+def each_repeated(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """Entries a a b b for a b a b."""
+    y = args[0]
+    for axis, size in enumerate(function(*args, **kwargs).shape):
+        y = y.repeat_interleave(size // y.shape[axis], axis)
+    return y
+
+
+def factors(op: Op) -> Iterator[Proposal]:
+    """Mutations of a product of several that leave one of them out."""
+    for number in range(1, len(op.args)) if op.name == "einsum" else ():
+        how = {1: "first", 2: "second", 3: "third"}.get(number, "other")
+        yield op.instead(NO_FACTOR, partial(with_operand, number, torch.ones_like), how=how, number=number)

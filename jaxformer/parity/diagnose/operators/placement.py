@@ -1,0 +1,196 @@
+"""Mutations of where norms, activations and biases stand: before or behind another module, a sum, a branch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import torch
+
+from jaxformer.parity.capture import call_records
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
+from jaxformer.parity.diagnose.operators import modules
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.children import LEFT_OUT
+from jaxformer.parity.diagnose.operators.functions import is_activation
+from jaxformer.parity.diagnose.operators.parameters import all_of
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite, same
+
+PRODUCTS = ("linear", "conv1d", "conv2d", "conv3d")
+ALL_NORMS = Change(
+    "placement.all_norms", {"behind": "each behind its sum", "before": "each before its branch"}, "{0} where they are"
+)
+NORM = Change(
+    "placement.norm",
+    {
+        "behind": "{0} behind {1}",
+        "before": "{0} before {1}",
+        "first": "{0} on the first operand of {1}",
+        "second": "{0} on the second operand of {1}",
+    },
+    "{0} where it is",
+)
+NORM_ADDED = Change("placement.norm_added", "{norm} behind {0} too", "{0} as it is")
+ACTIVATION = Change("placement.activation", {"behind": "does that behind {1}", "before": "does that before {1}"})
+ACTIVATION_ADDED = Change("placement.activation_added", "{activation} of {0}", "{0} as it is")
+BIAS = Change("placement.bias", "adds its bias behind {1}")
+
+
+def all_norms(replay: Replay) -> Iterator[Proposal]:
+    """Every norm behind the sum that follows it, or before the branch that the sum adds: what is called first behind one."""
+    norms, called = modules.norms(replay), [site.path for site in replay.later]
+    paths = {modules.full_path(replay, name) for name in norms}
+    starts = [path for last, path in pairwise(["", *called]) if path not in paths and (not last or last in paths)]
+    for how, others in (("behind", sums_in(replay)), ("before", [*map(replay.model.get_submodule, starts)])):
+        if len(norms) == len(others) > 1:
+            edits = [partial(moved, how, module, other) for module, other in zip(norms.values(), others, strict=True)]
+            yield propose(ALL_NORMS, " and ".join(norms), partial(all_of, edits), how=how)
+
+
+def one_norm(replay: Replay) -> Iterator[Proposal]:
+    """A norm left out, behind a module too, or elsewhere: behind a sum, on one operand of it, before or behind a module."""
+    sums, norms = sums_in(replay), dict([*modules.norms(replay).items()][: modules.MOST_MODULES])
+    beside = {name: [*neighbours(replay, modules.full_path(replay, name))] for name in norms}
+    for name, norm in norms.items():  # elsewhere is nowhere, if that comes behind the array
+        yield propose(LEFT_OUT, name, partial(replaced, norm, "forward", modules.its_input))
+    for name in sorted(norms, key=lambda each: each.count(".")):  # the outermost first
+        for label, other in beside[name]:
+            yield propose(NORM_ADDED, label, partial(added, "behind", norms[name], other), norm=name)
+    for name, norm in norms.items():
+        for total, how in product(sums, ("behind", "first", "second")):
+            yield propose(NORM, (name, total.target), partial(moved, how, norm, total), how=how)
+        for (label, other), how in product(beside[name], ("before", "behind")):
+            yield propose(NORM, (name, label), partial(moved, how, norm, other), how=how)
+
+
+def sums_in(replay: Replay) -> list[Op]:
+    """Sums of two arrays of one shape that are computed once."""
+    once = [each for each in replay.every_operation if each.name == "add" and len(each.runs) == 1]
+    return [op for op in once if [getattr(x, "shape", None) for x in op.args[:2]] == [op.output.shape] * 2]
+
+
+def neighbours(replay: Replay, path: str) -> Iterator[tuple[str, Any]]:
+    """Modules beside one, and beside those around it, with their names."""
+    own = modules.path_of(replay)
+    while path not in ("", own):
+        around, _, last = path.rpartition(".")
+        for name, module in replay.model.get_submodule(around).named_children():
+            if name != last:
+                yield join(around, name).removeprefix(own).removeprefix("."), module
+        path = around
+
+
+@contextmanager
+def moved(how: str, module: Any, other: Any) -> Iterator[None]:
+    """Take a module out of its place, and put it before or behind another one, behind a sum, or on an operand of it."""
+    with added(how, module, other), replaced(module, "forward", modules.its_input):
+        yield
+
+
+@contextmanager
+def added(how: str, module: Any, other: Any) -> Iterator[None]:
+    """Put a module there too."""
+    forward, following = module.forward, getattr(other, "forward", None)
+    ways: dict[str, Compute] = {
+        "behind": lambda f, a, k, n: forward(f(*a, **k)),
+        "before": partial(on_first_array, forward),
+        "first": partial(with_operand, 0, forward),
+        "second": partial(with_operand, 1, forward),
+    }
+    compute = ways[how]
+    is_op = isinstance(other, Op)
+    with other.rewrite(compute) if is_op else replaced(other, "forward", lambda *a, **k: compute(following, a, k, 0)):
+        yield
+
+
+def on_first_array(change: Callable[[Any], Any], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Compute a function with another array for the first that it is given."""
+    first, *others = call_records.arrays_in((args, kwargs))
+    args, kwargs = call_records.replaced((args, kwargs), [first, *others], [change(first), *others])
+    return function(*args, **kwargs)
+
+
+def activations(replay: Replay) -> Iterator[Proposal]:
+    """Activations of the code elsewhere, and then one more."""
+    tensors, active = modules.given_by(replay), [*filter(is_activation, replay.every_operation)]
+    yield from done_later(replay, tensors)
+    yield from done_earlier(replay, tensors, active)
+    kinds = {(each.name, repr(each.args[1:]), repr(each.kwargs)): each for each in active}
+    for (site, x), ((name, *options), op) in product(tensors.items(), kinds.items()):
+        if has_its_axis(op, x):
+            edits = partial(replay.given_outputs, {site: applied(op, 0, x)})
+            yield propose(ACTIVATION_ADDED, modules.name_of(replay, site), edits, activation=name, options=options)
+
+
+def done_later(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
+    """An activation, or a product with a gate, behind the child that is given it."""
+    for site, tensor in tensors.items():
+        for op in (each for each in replay.every_operation if same(each.output, replay.inputs.get(site))):
+            for i, x in enumerate(op.args[:2]):
+                gate = op.name == "mul" and isinstance(x, torch.Tensor) and x.shape == tensor.shape
+                if gate or (i == 0 and is_activation(op) and has_its_axis(op, tensor)):
+                    others = {site: applied(op, i, tensor)}
+                    if matters(replay, others):
+                        edits = partial(passed_on, replay, op, i, others)
+                        yield propose(ACTIVATION, (op.target, modules.name_of(replay, site)), edits, how="behind", operand=i)
+
+
+def done_earlier(replay: Replay, tensors: dict[Site, torch.Tensor], active: list[Op]) -> Iterator[Proposal]:
+    """An activation of what a child gives before that child, and so behind the one whose output it is given."""
+    for op, site, other in product(active, tensors, tensors):
+        x, reads_site = tensors[other], same(next(iter(op.args), None), tensors[site])
+        if other != site and reads_site and same(x, replay.inputs.get(site)) and has_its_axis(op, x):
+            edits = partial(passed_on, replay, op, 0, {other: applied(op, 0, x)})
+            label, behind = modules.name_of(replay, site), modules.name_of(replay, other)
+            yield propose(ACTIVATION, (op.target, label), edits, how="before", behind=behind)
+
+
+def has_its_axis(op: Op, x: torch.Tensor) -> bool:
+    """True if an array has the axis that a softmax goes over; other activations go over none."""
+    axis = next(iter(op.args[1:]), op.kwargs.get("dim"))
+    return "softmax" not in op.name or not isinstance(axis, int) or -x.ndim <= axis < x.ndim
+
+
+def applied(op: Op, i: int, x: torch.Tensor) -> Any:
+    """Compute an operation of another operand, which stays as it is."""
+    return with_operand(i, lambda _: x.clone(), op.function, op.args, op.kwargs, 0)
+
+
+def matters(replay: Replay, others: dict[Site, Any]) -> bool:
+    """True if the array depends on what these children give: another one may be given the same."""
+    found = replay.array(replay.given_outputs(others))
+    return found is None or not np.array_equal(found, replay.wanted)
+
+
+def passed_on(replay: Replay, op: Op, i: int, others: dict[Site, Any]) -> Edit:
+    """Let an operation give its operand `i`, and children these arrays."""
+    return together(op.rewrite(lambda f, a, k, n: a[i]), replay.given_outputs(others))
+
+
+def biases(ops: list[Op]) -> Iterator[Proposal]:
+    """Biases of products behind the activations that read them."""
+    products = [each for each in ops if each.name in PRODUCTS]
+    biased = [each for each in products if named(each.function, each.args, each.kwargs).get("bias") is not None]
+    for linear, op in product(biased, filter(is_activation, ops)):
+        if same(next(iter(op.args), None), linear.output):
+            yield propose(BIAS, (linear.target, op.target), partial(added_behind, linear, op))
+
+
+def added_behind(product: Op, op: Op) -> Rewrite:
+    """Add the bias of each product to what an activation makes of it."""
+    biases: list[torch.Tensor] = []
+
+    def bare(function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+        given = named(function, args, kwargs)
+        if (bias := given.get("bias")) is not None:
+            biases.append(bias.reshape(-1, *[1] * (given["weight"].ndim - 2)))
+        return function(**given | {"bias": None})
+
+    return Rewrite({product.place: bare, op.place: lambda f, a, k, n: f(*a, **k) + biases.pop(0)})

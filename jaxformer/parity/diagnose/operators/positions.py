@@ -1,0 +1,222 @@
+"""Tables of other whole numbers: positions, tokens, rows of a table of distances, and positions that are counted by a mask."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.diagnose.operators.masks import is_new_mask, kept_keys
+from jaxformer.parity.diagnose.replay import Replay
+
+MOST_TOKENS, FEW = 64, 4
+MOST_DISTANCES = 32
+GRID, SEEN = "of a grid of {height} x {width}", "that count the tokens seen alone"
+WORDS = {
+    "constant": "{number} everywhere",
+    "more": "{more:+d}",
+    "more_clipped": "{more:+d}, clipped to those that there are",
+    "inverted": "0 for 1 and 1 for 0",
+    "from_0": "that begin with 0",
+    "at_most": "{most} at most",
+    "transposed": "with its last two axes exchanged",
+    "by_columns": "of {height} x {width} positions, column by column",
+    "count_from_0": "that count from 0 in every row",
+    "end_at_last": "that end at the last",
+    "begin_again": "that begin again after every {every}",
+    "torch_begin_again": "that begin again after every {every} of torch's",
+    "repeated": "{times} times each",
+    "torch_repeated": "{times} times each of torch's",
+    "first_row": "of the first row",
+    "reversed": "in the other order",
+    "from_end": "from the table's other end",
+    "grid_swapped": f"{GRID}, its axes exchanged",
+    "grid_first_flipped": f"{GRID}, its first axis from the other end",
+    "grid_second_flipped": f"{GRID}, its second axis from the other end",
+    "first_token": "{number} for {token} at the beginning",
+    "rolled_later": "one later, the last of each row first",
+    "rolled_earlier": "one earlier, the first of each row last",
+    "later": "one later, {number} at the beginning",
+    "token": "{number} for {token}",
+    "seen": SEEN,
+    "seen_after_minus_1": f"{SEEN}, -1 before them",
+    "seen_filled": f"{SEEN}, {{number}} at the others",
+    "seen_masked": f"{SEEN}, times the mask and 1 more",
+}
+
+
+def worded(before: str) -> dict[str, str]:
+    """Words of a change by `how` the numbers differ."""
+    return {how: f"{before} {words}" for how, words in WORDS.items()}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which whole numbers differ from torch's: a key of WORDS, and its numbers."""
+
+    how: str
+    numbers: tuple[tuple[str, int], ...]
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """Arguments of a mutation."""
+        return {"how": self.how, **dict(self.numbers)}
+
+    def __str__(self) -> str:
+        return WORDS[self.how].format(**dict(self.numbers))
+
+
+class Other(NamedTuple):
+    """Whole numbers that may stand for torch's."""
+
+    way: Way
+    ids: torch.Tensor
+
+
+Others = Iterator[Other]
+
+
+def told(how: str, ids: torch.Tensor, **numbers: int) -> Other:
+    """Whole numbers with the way in which they differ."""
+    return Other(Way(how, tuple(numbers.items())), ids)
+
+
+def other_ids(ids: torch.Tensor, rows: int) -> Others:
+    """Other rows of a table of so many, the plain ones first."""
+    for other in every(ids, rows):
+        if other.ids.shape == ids.shape and other.ids.min() >= 0 and other.ids.max() < rows and not torch.equal(other.ids, ids):
+            yield other
+
+
+def every(ids: torch.Tensor, rows: int) -> Others:
+    """Other whole numbers, with those that have no row."""
+    length = math.isqrt(ids.numel())
+    if ids.ndim == 1 and length**2 == len(ids) > FEW and not steps(ids, 0):  # of pairs, as one list
+        for way, other in every(ids.reshape(length, length), rows):
+            yield Other(way, other.reshape(-1))
+        return
+    for number in (0, 1):
+        yield told("constant", 0 * ids + number, number=number)
+    for more in (1, -1, 2, -2):
+        yield told("more", ids + more, more=more)
+        yield told("more_clipped", (ids + more).clamp(0, rows - 1), more=more)
+    if ids.max() == 1:
+        yield told("inverted", 1 - ids)
+    yield told("from_0", ids - ids.min())
+    if ids.ndim > 1 and ids.shape[-1] == ids.shape[-2] > 1:
+        yield from other_pairs(ids)
+    yield from other_positions(ids)
+    yield from on_grids(ids, rows)
+    for most in range(1, int(ids.max())) if ids.max() <= MOST_DISTANCES else ():
+        yield told("at_most", ids.clamp(max=most), most=most)
+    yield from other_tokens(ids, rows)
+
+
+def other_positions(ids: torch.Tensor) -> Others:
+    """Other positions along the last axis that is longer than 1."""
+    axis = next((axis for axis in range(ids.ndim - 1, -1, -1) if ids.shape[axis] > 1), None)
+    if axis is None:
+        return
+    length = ids.shape[axis]
+    plain = torch.arange(length, dtype=ids.dtype).reshape(-1, *[1] * (ids.ndim - 1 - axis)).expand_as(ids)
+    if steps(ids, axis):
+        yield told("count_from_0", plain)
+        yield told("end_at_last", plain + (int(ids.max()) + 1 - length))
+        for whose, each in (("", plain),) if torch.equal(plain, ids) else (("", plain), ("torch_", ids)):
+            for n in range(2, length):
+                yield told(f"{whose}begin_again", each % n, every=n)
+            for n in range(2, FEW + 1):
+                yield told(f"{whose}repeated", each.div(n, rounding_mode="floor"), times=n)
+    if axis:
+        yield told("first_row", ids.narrow(0, 0, 1).expand_as(ids))
+    yield told("reversed", ids.flip(axis))
+    for n in range(1, length - 1) if steps(ids, axis) else ():
+        yield told("at_most", ids.clamp(max=n), most=n)
+
+
+def steps(ids: torch.Tensor, axis: int) -> bool:
+    """True if most of them are the one before and 1 more."""
+    return bool((ids.diff(dim=axis) == 1).double().mean() > 0.5)
+
+
+def other_pairs(ids: torch.Tensor) -> Others:
+    """Pairs of positions exchanged, or positions of a grid in the order of its columns."""
+    length = ids.shape[-1]
+    yield told("transposed", ids.transpose(-1, -2))
+    for height in divisors(length):
+        order = torch.arange(length).reshape(height, -1).T.reshape(-1)
+        yield told("by_columns", ids[..., order, :][..., order], height=height, width=length // height)
+
+
+def on_grids(ids: torch.Tensor, rows: int) -> Others:
+    """Other rows of a table that has as many as a grid has places; 1 x n is a line."""
+    if ids.ndim < 2:
+        return
+    yield told("from_end", rows - 1 - ids)
+    for height in divisors(rows):
+        width = rows // height
+        y, x = ids // width, ids % width
+        yield told("grid_swapped", x * height + y, height=height, width=width)
+        yield told("grid_first_flipped", (height - 1 - y) * width + x, height=height, width=width)
+        yield told("grid_second_flipped", y * width + width - 1 - x, height=height, width=width)
+
+
+def divisors(n: int) -> list[int]:
+    """Divisors but 1 and the number itself."""
+    small = [each for each in range(2, math.isqrt(n) + 1) if n % each == 0]
+    return sorted({*small, *(n // each for each in small)})
+
+
+def other_tokens(ids: torch.Tensor, rows: int) -> Others:
+    """Another token where each row begins, or for one that stands there; tokens moved along a row."""
+    if ids.ndim != 2 or ids.shape[1] < 2:
+        return
+    few, first = [*range(min(rows, MOST_TOKENS)), rows - 1], ids[:, :1]
+    if (first == first[0]).all():
+        for number in few:
+            yield told("first_token", torch.cat([0 * first + number, ids[:, 1:]], 1), number=number, token=int(first[0]))
+    yield told("rolled_later", ids.roll(1, 1))
+    yield told("rolled_earlier", ids.roll(-1, 1))
+    for number in few:
+        yield told("later", torch.cat([0 * first + number, ids[:, :-1]], 1), number=number)
+    for token in {*range(FEW)} & {*ids.flatten().tolist()}:
+        for number in few:
+            yield told("token", torch.where(ids == token, number, ids), number=number, token=token)
+
+
+def by_masks(replay: Replay, length: int) -> Others:
+    """Positions `B T` of the tokens that are seen, from 0 at the first of them; those of the others differ."""
+    for valid in valid_tokens(replay, length):
+        counted = valid.long().cumsum(-1) - 1
+        yield told("seen", counted.clamp(min=0))
+        yield told("seen_after_minus_1", counted)
+        for number in (0, 1):
+            yield told("seen_filled", counted.masked_fill(~valid, number), number=number)
+        yield told("seen_masked", (counted + 1) * valid)
+
+
+def valid_tokens(replay: Replay, length: int) -> Iterator[torch.Tensor]:
+    """`B T` of every mask that hides tokens in all their rows: True where a token is seen."""
+    seen: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
+    for array in (*arrays_in(replay.arguments), *(op.output for op in replay.operations)):
+        for valid in tokens_of(array, length, seen):
+            if not valid.all() and valid.any() and not any(torch.equal(valid, other) for other in found):
+                found.append(valid)
+                yield valid
+
+
+def tokens_of(array: Any, length: int, seen: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Tokens that one mask shows: of numbers that are added, of 0 and 1, or of booleans, whose sense is not known."""
+    if not isinstance(array, torch.Tensor) or array.ndim < 2 or array.shape[-1] != length:
+        return
+    if array.is_floating_point():
+        masks = [kept_keys(array)] if is_new_mask(array, seen) else []
+    elif array.dtype == torch.bool:
+        masks = [array, ~array]
+    else:
+        masks = [array.bool()] if array.ndim == 2 and array.max() == 1 and array.min() == 0 else []
+    for keep in masks:
+        yield keep.reshape(len(keep), -1, length).any(1)

@@ -1,0 +1,231 @@
+"""An operation, a part that is joined, or the array itself reads another array of the same shape, or has one added."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.operators.functions import NORMALIZED, REDUCTIONS, is_real
+from jaxformer.parity.diagnose.operators.modules import keeps_a_shape
+from jaxformer.parity.diagnose.operators.operations import ORDINALS
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.solve import NEARLY, off
+from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, of_reals, same
+
+MOST_BEFORE = 8
+"""Arrays that were made before and may be read instead, the last of them."""
+MOST_RUNS = MOST_PARTS = 4
+MOST_NORMED = 12
+"""Arrays of which a norm may stand in the place of another."""
+JOINS = ("cat", "concat", "stack")
+
+
+def worded(template: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Words for each kind of value, which stand where the template has VALUE."""
+    return {how: template.replace("VALUE", words) for how, words in values.items()}
+
+
+VALUES = {
+    "given": "what it is given",
+    "argument": "what it is given as array {number}",
+    "child": "what {1} gives",
+    "part": "part {number} of {1}",
+    "run": "{1}, time {number} of {runs},",
+    "plain": "{1}",
+}
+"""Kinds of values that may be read; `{1}` is what made it."""
+OPERAND = Change("reroute.operand", worded("reads VALUE for its {ordinal} operand", VALUES), reroutes=True)
+PART = Change("reroute.part", worded("reads VALUE for part {part} of {parts}", VALUES), reroutes=True)
+IN_PLACE = Change("reroute.array", worded("VALUE in its place", VALUES), "{0} as it is", reroutes=True)
+NORMED = Change("reroute.normed", worded("{2} of VALUE in its place", VALUES), "{0} as it is", reroutes=True)
+LAST = Change("reroute.last_run", "reads what {1} gave last for its {ordinal} operand", reroutes=True)
+MORE = Change("reroute.added_to_operand", worded("is given that plus VALUE", VALUES))
+ADDED = Change("reroute.added_to_array", worded("adds VALUE", VALUES), "{0} as it is")
+
+Function = Callable[[Any], Any]
+Combine = Callable[[Any, torch.Tensor], torch.Tensor]
+"""What comes of what torch reads and a value."""
+
+
+def taken(x: Any, other: torch.Tensor) -> torch.Tensor:
+    """The value, whatever torch reads."""
+    return other.clone()
+
+
+class Value(NamedTuple):
+    """A tensor that may be read."""
+
+    how: str
+    """Its kind, which has words of its own."""
+    targets: tuple[str | Target, ...]
+    """What made it."""
+    x: torch.Tensor
+    args: dict[str, int]
+
+
+class Slot(NamedTuple):
+    """A place where another tensor may be read."""
+
+    target: Target
+    x: torch.Tensor
+    """What torch reads."""
+    edit: Callable[[Function], Edit]
+    """Edit, what a function makes of it is read."""
+    args: dict[str, Any]
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of what the array, operands and joined parts are, the plain ones first."""
+    given, made = [*given_in(replay), *parts_in(replay.listed)], [*made_in(replay.listed)]
+    real = [value for value in given if value.x.is_floating_point()]
+    yield from arrays(replay, [*given, *made])
+    for op in (op for op in replay.operations if len(op.runs) == 1):
+        yield from rerouted(OPERAND, operands(op), real)
+        yield from rerouted(PART, parts(op), [*given, *made[-MOST_BEFORE:]])
+
+
+def given_in(replay: Replay) -> Iterator[Value]:
+    """What the call is given, and what its children gave."""
+    found = arrays_in(replay.arguments)
+    for number, x in enumerate(found, 1):
+        yield Value("argument" if len(found) > 1 else "given", ("the call",), x, {"number": number})
+    for site, x in replay.given.items():
+        if isinstance(x, torch.Tensor):
+            yield Value("child", (str(site).removeprefix(f"{replay.owner.path}."),), x, {})
+
+
+def parts_in(ops: Sequence[Op]) -> Iterator[Value]:
+    """Parts of what is split."""
+    for op in ops:
+        if len(op.runs) == 1 and isinstance(op.output, (tuple, list)) and len(op.output) <= MOST_PARTS:
+            yield from (Value("part", (op.target,), x, {"number": number}) for number, x in enumerate(op.output, 1))
+
+
+def made_in(ops: Sequence[Op]) -> Iterator[Value]:
+    """Outputs of operations; of one that runs a few times, each of them."""
+    for op in (op for op in ops if len(op.runs) <= MOST_RUNS):
+        how, many = "run" if len(op.runs) > 1 else "plain", len(op.runs)
+        for number, run in enumerate(op.runs, 1):
+            if isinstance(run.output, torch.Tensor):
+                yield Value(how, (op.target,), run.output, {"number": number, "runs": many} if many > 1 else {})
+
+
+def operands(op: Op, most: int = 3) -> Iterator[Slot]:
+    """The first operands."""
+    for i, x in enumerate(op.args[:most]):
+        if isinstance(x, torch.Tensor) and x.ndim:
+            yield Slot(op.target, x, lambda f, i=i: op.rewrite(partial(with_operand, i, f)), {"ordinal": ORDINALS[i]})
+
+
+def parts(op: Op) -> Iterator[Slot]:
+    """Arrays that are put together."""
+
+    def another(i: int, f: Function) -> Rewrite:
+        return op.rewrite(partial(with_operand, 0, lambda x: [*x[:i], f(x[i]), *x[i + 1 :]]))
+
+    for i, x in enumerate(op.args[0] if op.name in JOINS else ()):
+        yield Slot(op.target, x, partial(another, i), {"part": i + 1, "parts": len(op.args[0])})
+
+
+def array_of(replay: Replay) -> Slot:
+    """The array that jax's is compared with."""
+    return Slot(Target("the array"), torch.from_numpy(replay.wanted), replay.followed_by, {})
+
+
+def reads(change: Change, slot: Slot, value: Value, combine: Combine = taken, *others: str) -> Proposal:
+    """Mutation in which a value is read, or what comes of both."""
+    edits = partial(slot.edit, lambda x: combine(x, value.x))
+    return propose(change, (slot.target, *value.targets, *others), edits, how=value.how, **slot.args, **value.args)
+
+
+def rerouted(change: Change, slots: Iterator[Slot], values: Sequence[Value]) -> Iterator[Proposal]:
+    """Mutations in which values are read that fit."""
+    for slot in slots:
+        yield from (reads(change, slot, value) for value in values if fits(slot.x, value.x))
+
+
+def fits(x: torch.Tensor, other: torch.Tensor, along_last: bool = False) -> bool:
+    """True for another array of the same type and shape, which may differ `along_last` axis."""
+    alike = along_last and other.ndim == x.ndim and other.shape[:-1] == x.shape[:-1]
+    return (alike or other.shape == x.shape) and other.dtype == x.dtype and not same(other, x)
+
+
+def arrays(replay: Replay, values: Sequence[Value]) -> Iterator[Proposal]:
+    """Mutations in which the whole array is another one, or a norm of it."""
+    array, jax = array_of(replay), compared_in(replay)
+    those = [each for each in values if each.x.is_floating_point() and each.x.shape == array.x.shape]
+    for value in those:
+        if jax is None or off(value.x.numpy(), jax) <= NEARLY:
+            yield reads(IN_PLACE, array, value)
+    for name, norm in replay.module.named_children():
+        for value in those[-MOST_NORMED:] if keeps_a_shape(norm) else ():
+            yield reads(NORMED, array, value, lambda x, other, norm=norm: norm(other.clone()), name)
+
+
+def compared_in(replay: Replay) -> np.ndarray | None:
+    """jax's array, if it has the shape of torch's."""
+    jax = replay.compared.get(replay.place)
+    return jax if jax is not None and jax.shape == replay.wanted.shape else None
+
+
+def made_before(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of operands, for which outputs of operations before are read: first in the user's code, then in torch's own."""
+    once = [op for op in ops if len(op.runs) == 1]
+    for inside in (False, True):
+        before: list[Value] = []
+        for op in (op for op in once if is_inside(op.place) == inside):
+            for slot, value in product(operands(op), before[::-1]):
+                if fits(slot.x, value.x, along_last=op.name in REDUCTIONS):
+                    yield reads(OPERAND, slot, value)
+            if isinstance(op.output, torch.Tensor) and not any(same(op.output, value.x) for value in before):
+                before = [*before, Value("plain", (op.target,), op.output, {})][-MOST_BEFORE:]
+
+
+def last_in_sums(ops: Sequence[Op]) -> Iterator[Proposal]:
+    """Mutations of a sum in every layer, of which an operand is what another operation gave last."""
+    for total in (op for op in ops if op.name == "add" and len(op.runs) > 1 and op.output.ndim > 1):
+        shape, before = total.output.shape, dict[int, Op]()
+        for op in ops if [of_reals(x) and x.shape == shape for x in total.args[:2]] == [True, True] else ():
+            numbers = [run.number for run in op.runs if run.number < total.run.number]
+            if numbers and is_real(op) and op.output.shape == shape:
+                before[numbers[-1]] = op
+        for op, i in product((op for _, op in sorted(before.items())[-MOST_BEFORE:]), range(2)):
+            if not same(op.output, total.args[i]):
+                yield propose(LAST, (total.target, op.target), partial(with_last, total, i, op), ordinal=ORDINALS[i])
+
+
+def with_last(total: Op, i: int, other: Op) -> Rewrite:
+    """Edit, an operand of one is what the other gave."""
+    gave: dict[str, torch.Tensor] = {}
+
+    def kept(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+        gave["last"] = function(*args, **kwargs)
+        return gave["last"].clone()
+
+    return Rewrite({other.place: kept, total.place: partial(with_operand, i, lambda _: gave["last"])})
+
+
+def additions(replay: Replay) -> Iterator[Proposal]:
+    """Mutations that add where torch's code adds nothing: to the array itself, or to what a norm or a product is given."""
+    array, jax = array_of(replay), compared_in(replay)
+    parameters = (Value("plain", (name,), x, {}) for name, x in replay.module.named_parameters() if x.ndim > 1)
+    given = [*given_in(replay), *parameters]
+    for value in [*given, *made_in(replay.listed)] if jax is not None and of_reals(array.x) else ():
+        if may_be_added(array.x, value.x) and off((array.x + value.x).numpy(), jax) <= NEARLY:
+            yield reads(ADDED, array, value, torch.add)
+    for op in replay.operations:
+        for slot in operands(op, 1) if op.name in (*NORMALIZED, "linear") and len(op.runs) == 1 else ():
+            yield from (reads(MORE, slot, value, torch.add) for value in given if may_be_added(slot.x, value.x))
+
+
+def may_be_added(x: torch.Tensor, other: torch.Tensor) -> bool:
+    """True for another array of the same shape, but for ones and axes in front."""
+    along = zip(other.shape[::-1], x.shape[::-1], strict=False)
+    fits = other.is_floating_point() and 1 < other.ndim <= x.ndim and other.shape[-1] == x.shape[-1]
+    return fits and all(one in (1, many) for one, many in along) and not same(other, x)

@@ -1,0 +1,296 @@
+"""Mutations of rotary and sinusoidal positions: rates and positions of the tables, which units are pairs, what is rotated."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, product
+from typing import Any
+
+import torch
+
+from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
+from jaxformer.parity.diagnose.operators.modules import given_by, name_of
+from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, worded
+from jaxformer.parity.diagnose.operators.rotary_tables import (
+    LAYOUTS,
+    Pair,
+    Rotary,
+    Tables,
+    joins,
+    plain_rates,
+    positions_axis,
+    rotary_of,
+    smoothings,
+    table_products,
+)
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
+
+AS_THEY_ARE = "{0} positions as they are"
+OWN = {
+    "plain": "{0} base {own:.6g}",
+    "divided": "{0} rates of base {own:.6g} divided by {by:.6g}",
+    "other": "{0} rates as they are",
+}
+UNDIVIDED = Change("rotary.undivided", "not divided", OWN)
+BASE = Change("rotary.base", "{0} base {base:g}", OWN)
+SOLVED_BASE = Change("rotary.solved_base", "{0} base {value}", OWN)
+SMOOTHINGS = {
+    "unscaled": "{0} rates not scaled, of base {base:g}",
+    "between_divided": "{0} rates not smoothed: those between divided by {factor:.6g}",
+    "between_undivided": "{0} rates not smoothed: those between not divided",
+    "smoothed_inversely": "{0} rates smoothed the other way round",
+    "all_divided": "{0} rates all divided by {factor:.6g}",
+}
+SMOOTHED = {which: Change(f"rotary.{which}", words, OWN) for which, words in SMOOTHINGS.items()}
+ROUNDED = Change("rotary.rounded", "{0} {parts:and} rounded to {type}", "{0} {parts:and} as they are")
+NONE = Change("rotary.none", "none", "{0} positions")
+BACKWARDS = Change("rotary.backwards", "rotated backwards", "rotated forwards")
+EXCHANGED = Change("rotary.exchanged", "the two exchanged", "{0} cosines and sines", reroutes=True)
+AMPLITUDE = Change("rotary.amplitude", "rotary amplitude 1", "rotary amplitude {own:.6g}")
+POSITIONS = Change("rotary.positions", worded("{0} positions"), AS_THEY_ARE)
+WIDTH = Change("rotary.width", "{width} units of a head rotated", "{own} units of a head rotated")
+SHIFTED = Change("rotary.shifted", "{0} positions {more:+d}", AS_THEY_ARE)
+TIMES = Change("rotary.times", "{0} positions times {factor}", AS_THEY_ARE)
+SOLVED_TIMES = Change("rotary.solved_times", "{0} positions times {value}", AS_THEY_ARE)
+
+
+def paired(words: str) -> dict[str, str]:
+    """Words for torch's pairs, {0}, and for the others, {1}, by torch's layout."""
+    both = "half and half", "interleaved"
+    return dict(zip(LAYOUTS, (words.format(*both), words.format(*both[::-1])), strict=True))
+
+
+NOW = paired("rotary pairs {0}")
+PAIRS = Change("rotary.pairs", paired("rotary pairs {1}"), NOW)
+TURNED = Change("rotary.pairs_turned", paired("rotary pairs {1} where they are turned, {0} in the tables"), NOW)
+LAID = Change("rotary.pairs_laid", paired("rotary pairs {0} where they are turned, {1} in the tables"), NOW)
+PART = Change("rotary.part", "1/{part} of a head rotated", NOW["halves"])
+LATER = Change("rotary.later", "{0} one position later", "{0} at its positions")
+EARLIER = Change("rotary.earlier", "{0} one position earlier", "{0} at its positions")
+AGAIN = Change("rotary.again", "as if {0} rotated once more", "{0} as it is")
+UNROTATED = Change("rotary.unrotated", "{0} not rotated", "{0} rotated")
+USE = Change(
+    "rotary.use",
+    {
+        "none": "not rotated",
+        "backwards": "rotated backwards",
+        "later": "rotated one position later",
+        "later_rolled": "rotated one position later, where the first comes last",
+        "earlier": "rotated one position earlier",
+        "earlier_rolled": "rotated one position earlier, where the last comes first",
+    },
+    "rotates in {0}",
+)
+BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
+WHOLE = 1e-6
+PARTS = (2, 4, 0.5, 0.25)
+"""Parts of the units that torch rotates, as a port that rotates the whole of a head."""
+FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
+SMALL = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the tables, of the pairs, and of what is rotated."""
+    if rotary := rotary_of(replay):
+        yield from tables(rotary)
+        if rotary.positions.ndim > 1:
+            yield from recounted(rotary, by_masks(replay, rotary.positions.shape[-1]))
+        if rotary.name != "sinusoidal":
+            yield from pairs(replay.operations, rotary)
+            yield from children(replay, rotary)
+            yield from uses(replay.operations)
+
+
+def with_tables(rotary: Rotary, change: Change, tables: Callable[..., Tables], **args: Any) -> Proposal:
+    """Propose other tables."""
+    return propose(change, rotary.name, lambda *value: rotary.given(tables(*value)), **args)
+
+
+def recounted(rotary: Rotary, others: Others) -> Iterator[Proposal]:
+    """Positions that are counted otherwise, of every row or of `B T`."""
+    axes = rotary.positions.ndim
+    for way, other in others:
+        positions = other if other.ndim == axes else other.reshape(len(other), *[1] * (axes - 2), -1)
+        yield with_tables(rotary, POSITIONS, partial(rotary.tables, positions), **way.args)
+
+
+def tables(rotary: Rotary) -> Iterator[Proposal]:
+    """Other rates, positions or signs."""
+    width, rates, positions, base = rotary.width, rotary.rates, rotary.positions, rotary.base
+    plain = torch.allclose(rates, plain_rates(width, base), rtol=1e-5)
+    divisor = 0.0 if plain else rotary.divisor
+    own = {"how": "plain" if plain else "divided" if divisor else "other", "own": base, "by": divisor}
+    other = partial(with_tables, rotary)
+
+    def of_base(base: float, width: int = width) -> Tables:
+        return rotary.tables(rates=plain_rates(width, base))
+
+    if divisor:
+        yield other(UNDIVIDED, partial(of_base, base), **own)
+    for each in BASES:
+        if not plain or each != base:
+            yield other(BASE, partial(of_base, each), base=each, **own)
+    yield from rounded(rotary)
+    for which, args, slower in () if plain else smoothings(rates, width):
+        yield other(SMOOTHED[which], partial(rotary.tables, rates=slower), **args, **own)
+    yield other(NONE, lambda: rotary.tables(0 * positions, size=1.0))
+    yield other(BACKWARDS, lambda: (rotary.cos, -rotary.sin))
+    yield other(EXCHANGED, lambda: (rotary.sin, rotary.cos))
+    if abs(rotary.size - 1) > WHOLE:
+        yield other(AMPLITUDE, lambda: rotary.tables(size=1.0), own=rotary.size)
+    yield from recounted(rotary, other_positions(positions.long()))
+    for units in (int(part * width) for part in PARTS if rotary.name == "rotary"):
+        yield other(WIDTH, partial(of_base, base, units), width=units, own=width)
+    for more in (1, -1) if rotary.name == "sinusoidal" else ():
+        yield other(SHIFTED, partial(rotary.tables, positions + more), more=more)
+    for name, factor in FACTORS.items():
+        yield other(TIMES, partial(rotary.tables, positions * factor), factor=name)
+    yield other(SOLVED_TIMES, lambda c: rotary.tables(positions * c), free=Free(1.0, sure=True))
+    yield other(SOLVED_BASE, of_base, free=Free(base, sure=True), **own)
+
+
+def rounded(rotary: Rotary) -> Iterator[Proposal]:
+    """Tables, or what they are made of, in a smaller type."""
+    for name, kind in SMALL.items():
+        cos, sin, rates, angles = (
+            x.to(kind).double() for x in (rotary.cos, rotary.sin, rotary.rates, rotary.positions[..., None] * rotary.rates)
+        )
+        others = {
+            ("cosines", "sines"): (cos, sin),
+            ("rates",): rotary.tables(rates=rates),
+            ("angles",): rotary.with_angles(angles),
+        }
+        for parts, tables in others.items():
+            yield propose(ROUNDED, rotary.name, partial(rotary.given, tables), parts=parts, type=name)
+
+
+def pairs(ops: list[Op], rotary: Rotary) -> Iterator[Proposal]:
+    """Other pairs where a pair's units are exchanged, or in the tables, or both."""
+    exchanges = [op for op in ops if joins_pairs(op)]
+    targets = tuple(op.target for op in exchanges)
+    neighbours = rotary.layout == LAYOUTS[1] or any(op.name == "stack" for op in exchanges)
+    how = LAYOUTS[neighbours]
+    turned = partial(Rewrite, {op.place: other_pairs for op in exchanges})
+    if exchanges:
+        yield propose(TURNED, targets, turned, how=how)
+    if products := table_products(ops) if exchanges else []:
+        both = [(pair, (relaid(pair[0].table, neighbours), relaid(pair[1].table, neighbours))) for pair in products]
+        yield propose(PAIRS, targets, lambda: together(at_uses(both), turned()), how=how)
+    if rotary.layout in LAYOUTS:
+        laid = rotary.tables(layout=LAYOUTS[rotary.layout == LAYOUTS[0]])
+        yield with_tables(rotary, LAID, lambda: laid, how=how)
+        if exchanges:
+            yield propose(PAIRS, (rotary.name, *targets), lambda: together(rotary.given(laid), turned()), how=how)
+
+
+def joins_pairs(op: Op) -> bool:
+    """True if it may be the last of `rotate_half(x)`: two arrays of one shape, one after the other or in turns."""
+    both = joins(op)
+    alike = len(both) == 2 and both[0].is_floating_point() and both[0].ndim > 2 and both[0].shape == both[1].shape
+    return alike and both[0].shape[-1] > 1 and not torch.equal(*both)  # tables are of one array twice
+
+
+def other_pairs(function: object, args: tuple[tuple[torch.Tensor, torch.Tensor]], kwargs: object, n: int) -> torch.Tensor:
+    """Give (-b, a) of pairs of neighbours, where those were of halves, or the other way round."""
+    minus, plus = args[0]
+    if "stack" in getattr(function, "__name__", ""):
+        a, b = torch.stack([plus, -minus], -1).flatten(-2).chunk(2, -1)
+        return torch.cat([-b, a], -1).reshape(*minus.shape, 2)
+    x = torch.cat([plus, -minus], -1)
+    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+
+
+def children(replay: Replay, rotary: Rotary) -> Iterator[Proposal]:
+    """Queries and keys that children which jax calls too give: as other pairs have them, and each at other positions."""
+    width, length, how = rotary.width, rotary.positions.shape[-1], LAYOUTS[rotary.layout == LAYOUTS[1]]
+    given = given_by(replay)
+    heads = {site: x for site, x in given.items() if x.ndim == 3 and x.shape[1] == length and x.shape[-1] % width == 0}
+    names = {site: name_of(replay, site) for site in heads}
+    for part, order, both in pairings(rotary):
+        paired_otherwise = partial(propose, PART, part=part) if both else partial(propose, PAIRS, how=how)
+        for those in [*combinations(heads, 2)][::-1]:
+            edit = partial(reordered, replay, rotary, those, order, both)
+            yield paired_otherwise(tuple(names[site] for site in those), edit)
+    step = torch.ones(length)
+    turns = (LATER, step), (EARLIER, -step), (AGAIN, rotary.positions), (UNROTATED, -rotary.positions)
+    for site, (change, steps) in product(heads, turns):
+        yield propose(change, names[site], partial(turned, replay, rotary, site, steps))
+
+
+def pairings(rotary: Rotary) -> Iterator[tuple[int, torch.Tensor, Tables | None]]:
+    """The part of a head that is rotated, as 1 of so many, the order of a head's units in which torch's pairs are others,
+    and the tables, where they change: scores do not, where queries and keys both have their units in another order."""
+    units, half, neighbours = torch.arange(rotary.width), len(rotary.rates), rotary.layout == LAYOUTS[1]
+    apart = torch.cat([units[::2], units[1::2]])
+    yield 1, (torch.argsort(apart) if neighbours else apart), None
+    for part in () if neighbours else (2, 4):
+        if few := half // part:
+            rotated, order = (units % half) < few, torch.empty_like(units)
+            order[rotated], order[~rotated] = units[: 2 * few], units[2 * few :]
+            rates = torch.cat([plain_rates(2 * few, rotary.base), torch.zeros(half - few, dtype=torch.float64)])
+            yield part, order, rotary.tables(rates=rates)
+
+
+def turned(replay: Replay, rotary: Rotary, site: Site, steps: torch.Tensor) -> Edit:
+    """Inside, heads that a child gives are turned by so many positions."""
+    return replay.given_outputs({site: rotary.turned(replay.given[site], steps)})
+
+
+def reordered(replay: Replay, rotary: Rotary, sites: Iterable[Site], order: torch.Tensor, both: Tables | None) -> Edit:
+    """Inside, heads that children give have their units in another order, and the tables may be others."""
+    heads = {site: replay.given[site].unflatten(-1, (-1, rotary.width)) for site in sites}
+    others = replay.given_outputs({site: x[..., order].flatten(-2) for site, x in heads.items()})
+    return together(others, rotary.given(both)) if both else others
+
+
+def uses(ops: list[Op]) -> Iterator[Proposal]:
+    """Tables of queries alone and of keys alone, in each layer, whichever comes first."""
+    found = table_products(ops)
+    # two products rotate a half of one array each
+    each = 2 if len(found) > 1 and any(same(x.other, y.other) for x in found[0] for y in found[1]) else 1
+    if not found or len(found) % (2 * each):
+        return
+    for first in (0, each):
+        those = [pair for n in range(first, len(found), 2 * each) for pair in found[n : n + each]]
+        use = those[0][0]
+        op = replace(use.op, only=use.run if len(use.op.runs) > 1 else None)
+        for how, other in other_angles(those[0]).items():
+            yield propose(USE, op.target, partial(at_uses, [(pair, other) for pair in those]), how=how)
+
+
+def other_angles(pair: Pair) -> dict[str, Tables]:
+    """Other tables in two products, by how they differ."""
+    cos, sin = (each.table for each in pair)
+    axis = positions_axis(cos)
+    if axis is None:
+        return {}
+    angles, size = torch.atan2(sin, cos), (cos.square() + sin.square()).sqrt()
+    step = angles.narrow(axis, 1, 1) - angles.narrow(axis, 0, 1)
+    found = {"none": (torch.ones_like(cos), torch.zeros_like(sin)), "backwards": (cos, -sin)}
+    for how, n in {"later": 1, "earlier": -1}.items():
+        moved = angles + n * step
+        found[how] = moved.cos() * size, moved.sin() * size
+        found[f"{how}_rolled"] = cos.roll(-n, axis), sin.roll(-n, axis)
+    return found
+
+
+def relaid(table: torch.Tensor, neighbours: bool) -> torch.Tensor:
+    """Lay out a table for the other pairs."""
+    half = table.shape[-1] // 2
+    return torch.cat([table[..., ::2]] * 2, -1) if neighbours else table[..., :half].repeat_interleave(2, -1)
+
+
+def at_uses(those: list[tuple[Pair, Tables]]) -> Rewrite:
+    """Inside, these products are with other tables."""
+    found: dict[Place, dict[int, dict[int, torch.Tensor]]] = {}
+    for use, table in (each for pair, tables in those for each in zip(pair, tables, strict=True)):
+        found.setdefault(use.op.place, {}).setdefault(use.run, {})[use.at] = table
+    return Rewrite({place: partial(with_factors, runs) for place, runs in found.items()})
+
+
+def with_factors(runs: dict[int, dict[int, torch.Tensor]], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """Multiply other factors in some runs."""
+    return function(*(runs.get(n, {}).get(i, each) for i, each in enumerate(args)), **kwargs)

@@ -1,0 +1,129 @@
+"""Mutations of small tables that torch holds, or makes without its inputs, as slopes and windows: numbers are solved for."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Op, same
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+HELD = Change("tables.held", "{0} {numbers}", "{0} {own}")
+MADE = Change("tables.made", "has there {numbers}")
+WINDOWS = {
+    f"a {name} window, {'periodic' if periodic else 'symmetric'}": partial(make, periodic=periodic)
+    for name, make in (("Hann", torch.hann_window), ("Hamming", torch.hamming_window), ("Blackman", torch.blackman_window))
+    for periodic in (False, True)
+}
+"""How these tables are shown, and how they are made."""
+MOST_NUMBERS, MOST_TABLES = 64, 4
+MOST_OPERATIONS = 15_000
+"""Operations that run again for one search."""
+FEWEST_EACH = 4
+"""Entries of the array for each number: what has fewer proves nothing."""
+STEPS = 5
+BETTER = 0.5
+SHOWN = 3
+
+
+class Table(NamedTuple):
+    """A vector, and how it is replaced."""
+
+    change: Change
+    target: str | Target
+    numbers: torch.Tensor
+    given: Callable[[torch.Tensor], Edit]
+    """Inside, torch has other numbers."""
+
+    def becomes(self, other: torch.Tensor) -> Proposal:
+        """Propose other numbers."""
+        edit, own = partial(self.given, other), shown(self.numbers)
+        return propose(self.change, self.target, edit, numbers=shown(other), own=own)
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Buffers first; windows of signals, however long, before numbers that are solved for."""
+    jax, left, found = replay.compared.get(replay.place), MOST_OPERATIONS, [*tables(replay)]
+    for table in found:
+        own = shown(table.numbers)
+        for window in [each for each in WINDOWS if own in WINDOWS and each != own]:
+            other = WINDOWS[window](table.numbers.numel(), dtype=table.numbers.dtype)
+            yield table.becomes(other.view_as(table.numbers))
+    for table in [each for each in found if each.numbers.numel() <= MOST_NUMBERS][:MOST_TABLES]:
+        count = table.numbers.numel()
+        left -= replay.cost * (count + 2)
+        if jax is None or left < 0 or jax.shape != replay.wanted.shape or count * FEWEST_EACH > jax.size:
+            continue
+        if (other := solved(replay, table, jax)) is not None and not torch.equal(other, table.numbers):
+            yield table.becomes(other)
+
+
+def tables(replay: Replay) -> Iterator[Table]:
+    """Vectors that a module holds, or that code makes of constants alone."""
+    for name, buffer in replay.module.named_buffers():
+        if is_vector(buffer):
+            yield Table(HELD, name, buffer.clone(), partial(held, buffer))
+    constants: list[torch.Tensor] = []
+    for op in replay.operations:
+        read = [each for each in (*op.args, *op.kwargs.values()) if isinstance(each, torch.Tensor)]
+        is_constant = all(any(same(x, each) for each in constants) for x in read)
+        if isinstance(op.output, torch.Tensor) and len(op.runs) == 1 and is_constant:
+            constants.append(op.output)
+            if is_vector(op.output):
+                yield Table(MADE, op.target, op.output, partial(made, op))
+
+
+def is_vector(x: torch.Tensor) -> bool:
+    """True for a vector of several real numbers."""
+    return x.is_floating_point() and x.numel() > 1 and x.squeeze().ndim == 1
+
+
+def made(op: Op, numbers: torch.Tensor) -> Edit:
+    """Inside, an operation gives these numbers."""
+    return op.rewrite(lambda function, args, kwargs, n: numbers.clone())
+
+
+def solved(replay: Replay, table: Table, jax: np.ndarray) -> torch.Tensor | None:
+    """Numbers that give jax's array, by Gauss and Newton; None where none do."""
+    x, array = table.numbers.clone(), replay.array(table.given(table.numbers))
+    if array is None or array.shape != jax.shape:
+        return None
+    residual = distance(array, jax)
+    for _ in range(STEPS):
+        if residual <= EXPLAINED / 10:
+            break
+        if (slopes := slopes_of(replay, table, x, array)) is None:
+            return None
+        moved = x + torch.tensor(np.linalg.lstsq(slopes.T, (jax - array).ravel(), rcond=1e-10)[0]).reshape(x.shape)
+        array = replay.array(table.given(moved))
+        if array is None or not (better := distance(array, jax)) <= BETTER * residual:
+            break
+        x, residual = moved, better
+    return x if residual <= EXPLAINED else None
+
+
+def slopes_of(replay: Replay, table: Table, x: torch.Tensor, array: np.ndarray) -> np.ndarray | None:
+    """Changes of the array with each number."""
+    found, step = [], 1e-6 * max(1e-2, float(x.abs().max()))
+    for i in range(x.numel()):
+        beside = x.clone()
+        beside.view(-1)[i] += step
+        if (moved := replay.array(table.given(beside))) is None or not np.isfinite(moved).all():
+            return None
+        found.append((moved - array).ravel() / step)
+    return np.stack(found)
+
+
+def shown(numbers: torch.Tensor) -> str:
+    """'a Hann window, symmetric', or its first numbers."""
+    flat = numbers.flatten().double()
+    for name, make in WINDOWS.items():
+        if len(flat) > SHOWN and torch.allclose(make(len(flat)).double(), flat, rtol=0, atol=1e-6):
+            return name
+    more = f", ... ({len(flat)} numbers)" if len(flat) > SHOWN else ""
+    return ", ".join(f"{number:.4g}" for number in flat[:SHOWN].tolist()) + more

@@ -1,0 +1,131 @@
+"""Attention's weights, made of scores in other ways than torch's."""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from jaxformer.parity.capture.torch_softmax import fused_scores
+from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.numerics.float_masks import MASKED
+
+POWERS = {"powers": 1, "powers_from_one": 0}
+"""Slopes as ALiBi's, by what counts for the first head."""
+
+
+class Scores(NamedTuple):
+    """Scores before they are masked, and their mask."""
+
+    plain: torch.Tensor
+    added: torch.Tensor
+    """0 where keys are hidden."""
+    seen: torch.Tensor
+
+    @property
+    def total(self) -> torch.Tensor:
+        """Scores with what is added to them, no key hidden."""
+        return self.plain + self.added
+
+    @property
+    def masked(self) -> torch.Tensor:
+        """The total, -inf where keys are hidden."""
+        return self.total.masked_fill(~self.seen, -math.inf)
+
+
+Weigh = Callable[[Scores], torch.Tensor]
+"""Scores -> weights."""
+
+
+def unmasked(scores: torch.Tensor) -> Scores:
+    """Scores of which all count."""
+    return Scores(scores, torch.zeros_like(scores), torch.ones_like(scores, dtype=torch.bool))
+
+
+def under_mask(scores: torch.Tensor, mask: torch.Tensor) -> Scores:
+    """Scores under a mask that is added to them."""
+    scores, mask = torch.broadcast_tensors(scores, mask)
+    return Scores(scores, mask.masked_fill(mask <= MASKED, 0.0), mask > MASKED)
+
+
+def masked_by(function: Any, args: Any, kwargs: Any) -> Scores:
+    """Scores that an operation masks."""
+    name = function.__name__.strip("_")
+    if name == "masked_fill":
+        return unmasked(args[0])._replace(seen=~args[1].expand_as(args[0]))
+    if name == "where":
+        seen, one, other = (*args, *kwargs.values())
+        if seen.dtype != torch.bool:  # a method is given its condition second
+            seen, one = one, seen
+        hides_other = bool((torch.as_tensor(other) <= MASKED).any())
+        scores = one if hides_other else other
+        return unmasked(scores)._replace(seen=(seen if hides_other else ~seen).expand_as(scores))
+    mask, scores = (args[0], torch.bmm(*args[1:3])) if name == "baddbmm" else args[:2]
+    if (scores <= MASKED).any() and not (mask <= MASKED).any():
+        mask, scores = scores, mask
+    return under_mask(scores, mask)
+
+
+def masked_in_fused(function: Any, args: Any, kwargs: Any) -> Scores:
+    """Scores in torch's fused attention."""
+    given = named(function, args, kwargs)
+    mask, causal = given.pop("attn_mask", None), given.pop("is_causal", False)
+    scores = fused_scores(**given)
+    plain = unmasked(scores)
+    if causal:
+        return plain._replace(seen=plain.seen.tril())
+    if mask is None:
+        return plain
+    return plain._replace(seen=mask.expand_as(scores)) if mask.dtype == torch.bool else under_mask(scores, mask)
+
+
+def fused_attention(weigh: Weigh, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:
+    """torch's fused attention with other weights; a row without keys gives what it does in torch."""
+    scores = masked_in_fused(function, args, kwargs)
+    v, weights = args[2], weigh(scores)
+    y = weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
+    rows = scores.seen.any(-1, keepdim=True)
+    return y if rows.all() else torch.where(rows, y, function(*args, **kwargs))
+
+
+def softmax(scores: Scores, axis: int = -1) -> torch.Tensor:
+    """torch's, in which all keys count alike where none is seen; or over another axis."""
+    masked = scores.masked
+    return (masked.masked_fill(~scores.seen.any(-1, keepdim=True), 0.0) if axis == -1 else masked).softmax(axis)
+
+
+INSTEAD: dict[str, Weigh] = {
+    "masked_behind": lambda s: s.total.softmax(-1) * s.seen,
+    "over_queries": partial(softmax, axis=-2),
+    "over_heads": partial(softmax, axis=-3),
+    "sink": lambda s: torch.cat([s.masked, torch.zeros_like(s.masked[..., :1])], -1).softmax(-1)[..., :-1],
+    "sigmoid": lambda s: torch.sigmoid(s.total) * s.seen,
+    "relu": lambda s: torch.relu(s.total) * s.seen,
+    "turned": lambda s: softmax(s._replace(added=s.added.mT if s.added.shape[-1] == s.added.shape[-2] else s.added)),
+}
+BY_NUMBER: dict[str, Callable[[Any, Scores], torch.Tensor]] = {
+    "scaled": lambda c, s: softmax(s._replace(plain=torch.where(s.seen, c * s.plain, s.plain))),
+    "capped": lambda c, s: softmax(s._replace(plain=c * torch.tanh(s.plain / c))),
+    "filled": lambda c, s: torch.where(s.seen, s.total, c).softmax(-1),
+    "lowered": lambda c, s: torch.where(s.seen, s.total, s.plain + c).softmax(-1),
+    "added": lambda c, s: softmax(s._replace(added=c * s.added)),
+}
+"""Weights by a number, and by one of each head where it multiplies."""
+
+
+def slopes_instead(added: Any) -> Iterator[tuple[str, dict[str, Any], torch.Tensor]]:
+    """Factors `N 1 1` that give one array times a number of each head other numbers; none of another array."""
+    heads = added.shape[-3] if isinstance(added, torch.Tensor) and added.ndim > 2 else 1
+    if heads < 2 or added.dtype == torch.bool:
+        return
+    many = added.movedim(-3, 0).reshape(heads, -1)
+    at = many[0].abs().argmax()
+    ratios = many[:, at] / many[0, at]
+    if not many[0, at] or not torch.allclose(ratios[:, None] * many[0], many, rtol=1e-9, atol=1e-12):
+        return
+    low, i = 2 ** math.floor(math.log2(heads)), torch.arange(heads).double()
+    powers = [(how, n, 2 ** (-8 * (i + first) / n)) for n in sorted({low, 2 * low, heads, 8}) for how, first in POWERS.items()]
+    for how, args, other in (("flipped", {}, ratios.flip(0)), *((how, {"n": n}, x / ratios[1]) for how, n, x in powers)):
+        if not torch.allclose(other, ratios):
+            yield how, args, (other / ratios)[:, None, None]

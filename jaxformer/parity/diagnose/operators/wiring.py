@@ -1,0 +1,206 @@
+"""Mutations of what the parts of a layer are given: its own arrays exchanged, another child's output, another layer's mask."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from itertools import combinations
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+
+from jaxformer.parity.capture.call_records import arrays_in, replaced
+from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
+from jaxformer.parity.diagnose.operators.masks import is_new_mask
+from jaxformer.parity.diagnose.operators.modules import keeps_a_shape
+from jaxformer.parity.diagnose.operators.parameters import alike, all_of, starred
+from jaxformer.parity.diagnose.operators.rotary_tables import pairs_in
+from jaxformer.parity.diagnose.replay import Arguments, Replay, running
+from jaxformer.parity.diagnose.trace import of_reals, same
+
+Given = dict[Any, Any]
+"""Arguments by their names, or by their numbers."""
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""Of a layer, in its path."""
+MOST_PARTS = 12
+"""Children of a layer, and modules that are given several arrays."""
+ORDERS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
+    ((0, 0), {"how": "other", "array": "first", "place": "second"}),
+    ((1, 1), {"how": "other", "array": "second", "place": "first"}),
+    ((1, 0), {"how": "exchanged", "arrays": "first"}),
+    ((0, 2, 2), {"how": "other", "array": "third", "place": "second"}),
+    ((0, 1, 0), {"how": "other", "array": "first", "place": "third"}),
+    ((0, 1, 1), {"how": "other", "array": "second", "place": "third"}),
+    ((0, 2, 1), {"how": "exchanged", "arrays": "last"}),
+)
+"""Which of its arrays a module may be given first."""
+OWN_ARRAYS = {
+    "other": "gives {0} its {array} array for its {place}",
+    "exchanged": "gives {0} its {arrays} two arrays exchanged",
+}
+ARGUMENTS = Change("wiring.arguments", OWN_ARRAYS, "gives {0} what it does")
+READS = {
+    "input": "gives it what the layer is given",
+    "output": "gives it what {other} gives",
+    "sum": "gives it that plus what {other} gives",
+    "normed_sum": "gives it {norm} of its input plus what {other} gives",
+}
+OF_ITS_OWN = Change("wiring.own_input", READS, "gives {0} its own input")
+OF_A_CHILD = Change("wiring.child_output", READS, "gives {0} what {1} gives")
+OTHER_LAYER = Change("wiring.other_layer", "those that {layer} is given", "{0} as given")
+
+
+class Seen(NamedTuple):
+    """The first arrays that a layer and its children were given in a run, and gave, so far; the layer's by ''."""
+
+    given: dict[str, torch.Tensor]
+    gave: dict[str, torch.Tensor]
+
+
+def arguments(replay: Replay) -> Iterator[Proposal]:
+    """One array for another, or two exchanged, of modules that are given several, as queries, keys and values."""
+    several = [
+        (name, module)
+        for name, module in replay.module.named_modules()
+        if name and (len([*module.children()]) > 1 or isinstance(module, torch.nn.MultiheadAttention))
+    ]
+    for name, module in several[:MOST_PARTS]:
+        for order, args in ORDERS:
+            yield propose(ARGUMENTS, name, partial(intercepted, {name: module}, partial(in_order, order)), **args)
+
+
+def in_order(order: tuple[int, ...], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a module with others of its own arrays for the first ones."""
+    return forward(*(args[i] for i in order), *args[len(order) :], **kwargs)
+
+
+@contextmanager
+def intercepted(modules: Mapping[str, Any], through: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of modules go through a function of their name, their `forward`, and their arguments."""
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            other = wraps(module.forward)(partial(through, name, module.forward))
+            stack.enter_context(mock.patch.object(module, "forward", other))
+        yield
+
+
+def proposals(replay: Replay) -> Iterator[Proposal]:
+    """Children given another array that their layer has by then, in all layers of a kind; layer by layer, child by child."""
+    for group in alike(replay):
+        name, layers = group[0][0], [layer for _, layer in group]
+        if 1 < len([*layers[0].children()]) <= MOST_PARTS and not isinstance(layers[0], torch.nn.ModuleList):
+            seen = Seen({}, {})
+            replay.array(wired(layers[0], seen=seen))
+            for child in filter(None, seen.given):
+                path = join(name, child) if len(layers) == 1 else starred(join(name, child))
+                makers = (each for each, y in seen.gave.items() if each != child and same(y, seen.given[child]))
+                maker = next(makers, None)
+                change, targets = (OF_ITS_OWN, path) if maker is None else (OF_A_CHILD, (path, maker))
+                for args in others_read(layers[0], child, seen):
+                    edits = [partial(wired, layer, child, args) for layer in layers]
+                    yield propose(change, targets, partial(all_of, edits), **args)
+
+
+def others_read(layer: Any, child: str, seen: Seen) -> Iterator[dict[str, Any]]:
+    """Arguments of `read` for what a child may be given instead, the plain ones first."""
+    x, whole = seen.given[child], seen.given.get("")
+    before = [*seen.given][: [*seen.given].index(child)]
+    made = [name for name in before if name and name in seen.gave and seen.gave[name].shape == x.shape]
+    made = [name for name in made if not same(seen.given[name], seen.gave[name])]
+    if whole is not None and whole.shape == x.shape and not same(whole, x):
+        yield {"how": "input"}
+    for name in made:
+        if not same(seen.gave[name], x):
+            yield {"how": "output", "other": name}
+        yield {"how": "sum", "other": name}
+    for norm, other in combinations(made, 2):
+        if keeps_a_shape(layer.get_submodule(norm)):
+            yield {"how": "normed_sum", "norm": norm, "other": other}
+
+
+def read(layer: Any, seen: Seen, child: str, how: str, other: str = "", norm: str = "") -> torch.Tensor:
+    """What a child is given instead."""
+    if how == "input":
+        return seen.given[""]
+    if how == "normed_sum":
+        module = layer.get_submodule(norm)
+        forward = type(module).forward  # jax may have its call too, whose output stays
+        return forward(module, seen.given[norm] + seen.gave[other])
+    return seen.gave[other] if how == "output" else seen.given[child] + seen.gave[other]
+
+
+def wired(layer: Any, child: str = "", args: dict[str, Any] | None = None, seen: Seen | None = None) -> Edit:
+    """Note what is seen of a layer, and give a child what it reads by these arguments."""
+    seen = seen or Seen({}, {})
+    reads = {child: partial(read, layer, seen, child, **args)} if args else {}
+    return intercepted({"": layer, **dict(layer.named_children())}, partial(noted, seen, reads))
+
+
+def noted(seen: Seen, reads: dict[str, Any], name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a module, and note the first arrays that it is given and gives."""
+    every = arrays_in((args, kwargs))
+    if (first := next(filter(of_reals, every), None)) is not None:
+        seen.given[name] = first
+        if name in reads:
+            args, kwargs = replaced((args, kwargs), every, [reads[name]() if x is first else x for x in every])
+    output = forward(*args, **kwargs)
+    if (first := next(filter(of_reals, arrays_in(output)), None)) is not None:
+        seen.gave[name] = first
+    return output
+
+
+def other_layers(replay: Replay) -> Iterator[Proposal]:
+    """Arguments of another layer, one of each kind, where more than one differs; the first array is what the layer works on."""
+    given, before = given_beside(replay), list[Given]()
+    own, *others = ({**dict(enumerate(args)), **kwargs} for args, kwargs in (replay.arguments, *given.values()))
+    first = next((name for name, value in own.items() if arrays_in(value)), None)
+    for layer, other in zip(given, others, strict=True):
+        changed = {name: other[name] for name in own if name != first and name in other and is_other(own[name], other[name])}
+        if any(changed.keys() == each.keys() and not any(map(is_other, changed.values(), each.values())) for each in before):
+            continue
+        before.append(changed)
+        if len(kinds := kinds_of(own, changed)) > 1:
+            args, kwargs = replay.arguments
+            every = own | changed
+            taken = tuple(every[i] for i in range(len(args))), {key: every[key] for key in kwargs}
+            yield propose(OTHER_LAYER, " and ".join(kinds), partial(mock.patch.object, replay, "arguments", taken), layer=layer)
+
+
+def given_beside(replay: Replay) -> dict[str, Arguments]:
+    """Arguments that modules are given first in a run of the model, whose paths differ in the number of the layer alone."""
+    own, found = replay.owner.path, dict[str, Arguments]()
+
+    def watched(path: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        found.setdefault(path, (args, kwargs))
+        return forward(*args, **kwargs)
+
+    like = NUMBER.sub("*", own, 1)
+    modules = {path: each for path, each in replay.model.named_modules() if path != own and NUMBER.sub("*", path, 1) == like}
+    if modules and not replay.owner.call:
+        with running(), intercepted(modules, watched):
+            replay.run_model()
+    return found
+
+
+def is_other(one: Any, other: Any) -> bool:
+    """True if two arguments are arrays, lists of them, or None, and are not the same."""
+    parts = [[] if each is None else each if isinstance(each, (tuple, list)) else [each] for each in (one, other)]
+    if not all(isinstance(x, torch.Tensor) for each in parts for x in each):
+        return False
+    some, others = map(arrays_in, parts)
+    return len(some) != len(others) or not all(map(torch.equal, some, others))
+
+
+def kinds_of(own: Given, changed: Given) -> list[str]:
+    """Kinds of these arguments: 'mask', 'rotary tables', or their names."""
+    arrays = arrays_in([*own.values()])
+    tables = {id(arrays[i]) for pair in pairs_in(arrays) for i in pair}
+
+    def kind(name: Any) -> str:
+        both = [*arrays_in(own[name]), *arrays_in(changed[name])]
+        is_table, is_mask = any(id(x) in tables for x in both), any(is_new_mask(x, []) for x in both)
+        return "rotary tables" if is_table else "mask" if is_mask else str(name)
+
+    return [*dict.fromkeys(map(kind, changed))]

@@ -1,0 +1,280 @@
+"""The operators, and the order in which they propose mutations: the plain ones first; in turns, where there is no time for all.
+
+An operator that raises is told, and the others go on.
+"""
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from jaxformer.errors import message_of
+from jaxformer.parity.diagnose.mutation import Proposal
+from jaxformer.parity.diagnose.operators import (
+    arguments,
+    attention,
+    axes,
+    children,
+    convolutions,
+    dropout,
+    everywhere,
+    exchange,
+    head_norms,
+    indices,
+    layers,
+    loops,
+    losses,
+    masks,
+    numbers,
+    operations,
+    overflow,
+    packing,
+    pairs,
+    parameters,
+    permute,
+    placement,
+    pooling,
+    recurrences,
+    reroute,
+    results,
+    rotary,
+    routing,
+    scales,
+    tables,
+    wiring,
+)
+from jaxformer.parity.diagnose.operators.functions import is_activation
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.slices import narrowed
+from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.run.session import Session
+
+Proposals = Iterator[Proposal]
+Kind = tuple[Proposals, int]
+"""Proposals, and how many of them that fit are named."""
+OfOp = Callable[[Op], Proposals]
+"""What may be otherwise in one operation."""
+REFUSED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""How an operator fails on code that it does not know."""
+MOST_RUNS = 4
+"""Of one operation, each of which may be mutated alone."""
+OF_EACH = 65
+"""Mutations of each operation, about: where there is no time for so many, they take turns."""
+FEW = 0.6
+"""A part of the operations among which it is worth to look first."""
+PARTS: tuple[OfOp, ...] = (recurrences.proposals, indices.proposals, permute.windows, packing.blocks, permute.factors)
+SEVERAL = (
+    permute.repeats,
+    packing.proposals,
+    routing.proposals,
+    scales.proposals,
+    placement.biases,
+    loops.proposals,
+    scales.discretisations,
+)
+"""Operators of several operations."""
+OPERANDS = (numbers.proposals, reroute.made_before, pairs.before_sums)
+"""Operators of what operations read, one after another."""
+ORDERS: tuple[OfOp, ...] = (permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
+ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
+AXES: tuple[OfOp, ...] = (permute.joins, *ALONG, *convolutions.KINDS, *ORDERS)
+ONE: tuple[OfOp, ...] = (
+    operations.replacements,
+    operations.poolings,
+    arguments.proposals,
+    operations.omissions,
+    operations.repeats,
+    operations.exchanges,
+    operations.centered,
+    operations.outputs,
+)
+"""Operators of one operation, the plain ones first."""
+RESULTS: tuple[OfOp, ...] = (results.roundings, results.additions, results.multiples, results.limits)
+
+
+def kinds(replay: Replay, session: Session, runs: float = math.inf) -> tuple[Kind, ...]:
+    """Proposals, and how many of each kind that fit are named; so many `runs` are left."""
+    return Registry(replay, session).kinds(runs)
+
+
+def every(replay: Replay, session: Session) -> Proposals:
+    """All proposals."""
+    return itertools.chain.from_iterable(kind for kind, _ in kinds(replay, session))
+
+
+class Registry:
+    """The operators on one call of torch's."""
+
+    def __init__(self, replay: Replay, session: Session):
+        self.replay, self.session = replay, session
+
+    def kinds(self, runs: float) -> tuple[Kind, ...]:
+        """In their order."""
+        first = (
+            (self.of(losses.proposals), 1),
+            (self.of(dropout.proposals), 1),
+            (self.of(parameters.constants), 1),
+            (self.of(layers.proposals, exchange.twins), 1),
+        )
+        last = ((self.in_runs(), 1), (self.of(parameters.in_one_layer), 1), (self.of(tables.proposals), 1))
+        few = runs < OF_EACH * len(self.replay.operations)
+        return (*first, *(self.turns() if few else self.one_by_one()), *last)
+
+    def one_by_one(self) -> tuple[Kind, ...]:
+        """Where there is time for all of them."""
+        return (
+            (self.states(), 1),
+            *self.named(),
+            (self.of(parameters.readings), 1),
+            (self.of(children.proposals, placement.activations), 2),
+            (self.of(placement.all_norms, wiring.arguments), 2),
+            (self.of(placement.one_norm), 1),
+            (self.of(everywhere.proposals), 1),
+            (self.in_operations(), 3),
+            (itertools.chain(self.wiring(), self.of(reroute.additions)), 1),
+            (self.of(exchange.proposals), 2),
+            (self.behind_operations(), 3),
+            (self.numbers(), 1),
+        )
+
+    def turns(self) -> tuple[Kind, ...]:
+        """Where there is not."""
+        plain = self.kind_by_kind()
+        known = itertools.chain(
+            self.of(children.proposals, placement.activations),
+            self.wiring(),
+            self.of(placement.all_norms, wiring.arguments, exchange.proposals),
+        )
+        few = in_turns(*self.of_several())
+        several = (
+            *(plain, self.states(), known, few, plain, few, plain, known, few, plain),
+            *(self.of(parameters.readings), self.limits()),
+            *(self.of(placement.one_norm), self.of(reroute.additions)),
+            itertools.chain(self.behind_operations(), self.numbers()),
+        )
+        switches = (each for each in self.states() if not each.free)
+        first = (self.of(everywhere.proposals), 1), *self.named(), (switches, 1), (self.of(tables.proposals), 1)
+        every = in_turns(*several)
+        return *first, (in_turns(every, every, self.that_may_be_why()), 1)
+
+    def that_may_be_why(self) -> Proposals:
+        """Where some of jax's numbers are torch's: of the operations on which these do not depend, if they are few."""
+        near = narrowed(self.replay)
+        if len(near.operations) <= FEW * len(self.replay.operations):
+            there = Registry(near, self.session)
+            yield from in_turns(itertools.chain(there.kind_by_kind(), there.numbers()), *there.of_several())
+
+    def named(self) -> tuple[Kind, ...]:
+        """Few, and those that everyone has a name for."""
+        return (
+            (self.of(masks.proposals), 1),
+            (self.of(head_norms.moves), 1),
+            (self.of(head_norms.proposals), 1),
+            (self.of(rotary.proposals), 1),
+            (self.of(wiring.other_layers), 1),
+            (self.of(attention.proposals), 1),
+        )
+
+    def wiring(self) -> Proposals:
+        """Of what the parts of a layer read."""
+        return itertools.chain(self.of(wiring.proposals), self.guarded(reroute.last_in_sums, self.replay.operations))
+
+    def states(self) -> Proposals:
+        """Of what modules hold, of constants that are rounded, and of whole numbers that are too large."""
+        operations = self.replay.operations
+        whole = self.guarded(indices.roundings, operations), self.guarded(overflow.proposals, operations)
+        return itertools.chain(self.of(parameters.proposals), *whole)
+
+    def numbers(self) -> Proposals:
+        """In the place of those that operations are given."""
+        return self.by_kind(numbers.operand_numbers)
+
+    def in_operations(self) -> Proposals:
+        """Of each operation of its code, kind by kind; of several; and of what one reads."""
+        for op in self.replay.operations:
+            yield from self.of_op(op, *PARTS, *ONE, *AXES)
+        for proposals in self.of_several():
+            yield from proposals
+
+    def of_several(self) -> list[Proposals]:
+        """Of several operations, and of what one reads, kind by kind."""
+        operations = self.replay.operations
+        return [
+            self.of(permute.patches),
+            *(self.guarded(each, operations) for each in SEVERAL),
+            *(self.of(each) for each in (pairs.proposals, reroute.proposals, pooling.proposals)),
+            itertools.chain(*(self.guarded(each, operations) for each in OPERANDS)),
+        ]
+
+    def kind_by_kind(self) -> Proposals:
+        """Of all operations, first what is plain."""
+        for op in self.replay.operations:
+            if isinstance(op.output, (tuple, list)):
+                yield from self.of_op(op, operations.outputs)
+        plain = operations.activations, arguments.epsilons, *PARTS, operations.omissions, operations.exchanges
+        yield from self.by_kind(*plain, *ONE, *AXES)
+
+    def limits(self) -> Proposals:
+        """Of what activations give."""
+        for op in filter(is_activation, self.replay.operations):
+            yield from self.of_op(op, results.limits)
+
+    def in_runs(self) -> Proposals:
+        """Of each operation of code that is called several times, in one of these calls alone."""
+        for op in self.replay.operations:
+            for only in range(len(op.runs)) if 1 < len(op.runs) <= MOST_RUNS else ():
+                yield from self.of_op(replace(op, only=only), *ONE)
+
+    def behind_operations(self) -> Proposals:
+        """Of what each operation gives; a multiple of it comes last."""
+        last: list[Proposal] = []
+        for op in self.replay.operations:
+            for proposal in self.of_op(op, *RESULTS):
+                if proposal.free:
+                    last.append(proposal)
+                else:
+                    yield proposal
+        yield from last
+
+    def by_kind(self, *several: OfOp) -> Proposals:
+        """Each kind of all operations, before the next one."""
+        return itertools.chain.from_iterable(self.of_op(op, each) for each in several for op in self.replay.operations)
+
+    def of_op(self, op: Op, *several: OfOp) -> Proposals:
+        """Of one operation, kind by kind."""
+        return itertools.chain.from_iterable(self.guarded(each, op) for each in several)
+
+    def of(self, *several: Callable[[Replay], Proposals]) -> Proposals:
+        """Of the whole call."""
+        return itertools.chain.from_iterable(self.guarded(each, self.replay) for each in several)
+
+    def guarded(self, operator: Callable[[Any], Proposals], code: Any) -> Proposals:
+        """What an operator proposes until it fails, which is counted and told."""
+        try:
+            yield from operator(code)
+        except REFUSED as error:
+            name = f"{operator.__module__.rpartition('.')[2]}.{operator.__name__}"
+            self.session.refused[name] += 1
+            warnings.warn(
+                f"the search for causes by {name} failed: {type(error).__name__}: {message_of(error)}", RuntimeWarning, 2
+            )
+
+
+def in_turns(*several: Proposals) -> Proposals:
+    """One of each, again and again."""
+    left = [*several]
+    while left:
+        found = [(each, next(each, None)) for each in left]
+        left = [each for each, proposal in found if proposal is not None]
+        yield from (proposal for _, proposal in found if proposal is not None)

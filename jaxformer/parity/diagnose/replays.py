@@ -1,0 +1,45 @@
+"""A call of torch's model, made ready to run again."""
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.capture.module_paths import below
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.record.reference import Reference
+
+
+def replay_of(
+    reference: Reference, owner: Site, place: ArrayKey, borders: frozenset[Site], wanted: np.ndarray
+) -> Replay | None:
+    """None where the reference was loaded from a folder: torch's model is not at hand."""
+    if (source := reference.source) is None:
+        return None
+    import torch
+
+    model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
+    tensors = [torch.tensor(array) for array in reference.inputs]
+    tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
+    inner = frozenset(
+        site
+        for site in borders
+        if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
+    )
+    return Replay(
+        model,
+        lambda: source.call(model, *tensors),
+        owner,
+        place,
+        inner,
+        wanted,
+        inside=source.inside,
+        cotangent=reference.cotangent,
+        originals=[*zip(tensors_in(model), tensors_in(source.module), strict=True)],
+    )
+
+
+def tensors_in(model: Any) -> list[Any]:
+    """Its parameters and buffers."""
+    return [*model.parameters(), *model.buffers()]

@@ -1,0 +1,114 @@
+"""The number that gives jax's array, solved for."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxformer.parity.diagnose.constants import roots
+from jaxformer.parity.diagnose.mutation import Free
+from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+
+Run = Callable[[float], np.ndarray | None]
+SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
+"""Multiples of torch's number from which the search may begin."""
+STEPS = 9
+HOPEFUL = 0.3
+"""The least cosine between what a change of the number does and the difference."""
+WORSE = 4.0
+"""So many times torch's difference is what a number that torch has not may begin with."""
+VISIBLE = 1e-9
+"""A change smaller than this, relL2, says nothing: rounding is not far below."""
+GROWN, LARGEST_STEP = 6, 1e-3
+NEARLY = 1e-7
+"""From so near, a rounder number may still be exact."""
+NULL = 1e-12
+"""A smaller part of torch's number is 0, with which itself what is masked would have no number."""
+DIGITS = range(1, 10)
+
+
+def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
+    """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
+    seeds = seeds_of(run, free, torch, jax)
+    best = min(seeds, key=lambda x: off(run(x), jax), default=None)
+    if best is None or (free.seeds and off(run(best), jax) > WORSE * off(torch, jax)):
+        return None
+    found = newton(run, best, jax)
+    least = off(run(found), jax)
+    if not least <= max(limit, NEARLY):
+        return None
+    if abs(found) <= NULL * (abs(free.start) or 1.0) and np.isfinite(off(run(0.0), jax)):
+        found = 0.0
+    for value in rounded(found):
+        if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
+            return (value if abs(value) > NULL * (abs(free.start) or 1.0) else 0.0), residual
+    return None
+
+
+def seeds_of(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray) -> list[float]:
+    """From where the number is searched for; where torch's leads nowhere, from the whole ones beside it, if it is one."""
+    if free.seeds:
+        return [*free.seeds]
+    other = run(2 * free.start or 1.0)
+    if other is not None and np.array_equal(other, torch):
+        return []  # nothing reads it
+    near = (free.start - 1, free.start + 1) if free.start and float(free.start).is_integer() else ()
+    seeds = [free.start, *near, *(free.start * each for each in SEEDS)]
+    if (linear := by_first_step(run, free.start, torch, jax)) is not None:
+        return [*seeds, linear]
+    return seeds if free.sure else [*near]
+
+
+def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) -> float | None:
+    """Where a straight line from torch's number leads; None where it does not lead to jax's array."""
+    if jax.shape != torch.shape:
+        return None
+    wanted, change, step = jax - torch, np.zeros_like(torch), 1e-4 * (abs(start) or 1.0)
+    for _ in range(GROWN):
+        if (moved := run(start + step)) is None or not np.isfinite(moved).all():
+            return None
+        change = moved - torch
+        if np.linalg.norm(change) > VISIBLE * np.linalg.norm(torch):
+            break
+        if step > LARGEST_STEP:
+            return None
+        step *= 100
+    square = float((change * change).sum())
+    along = float((change * wanted).sum())
+    if not square or abs(along) < HOPEFUL * math.sqrt(square) * float(np.linalg.norm(wanted)):
+        return None
+    return start + step * along / square
+
+
+def newton(run: Run, x: float, wanted: np.ndarray) -> float:
+    """Least squares in one number: the best that was found."""
+    residual = off(run(x), wanted)
+    for _ in range(STEPS):
+        if residual <= EXPLAINED / 30:
+            break
+        step = 1e-5 * max(abs(x), 1e-4)
+        here, beside = run(x), run(x + step)
+        if here is None or beside is None:
+            break
+        slope = (beside - here) / step
+        if not (bottom := float((slope * slope).sum())) or not math.isfinite(bottom):
+            break
+        move = float((slope * (wanted - here)).sum()) / bottom
+        for part in (1.0, 0.3, 0.1):
+            if (new := off(run(x + part * move), wanted)) < residual:
+                x, residual = x + part * move, new
+                break
+        else:
+            break
+    return x
+
+
+def off(found: np.ndarray | None, wanted: np.ndarray) -> float:
+    """relL2; infinite where nothing is found."""
+    return math.inf if found is None or found.shape != wanted.shape else distance(found, wanted)
+
+
+def rounded(x: float) -> list[float]:
+    """Whole ones and those with few digits first; a fraction or root where it is one."""
+    whole = float(math.floor(x)), float(math.ceil(x))
+    return [*whole, *(float(f"{x:.{n}g}") for n in DIGITS), *(value for value, _ in roots(x)), float(np.float32(x)), x]

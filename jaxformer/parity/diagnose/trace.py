@@ -1,0 +1,300 @@
+"""The operations of torch's functions: which there are, where they stand in the source, and how they are altered."""
+
+import linecache
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe
+from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
+
+Frame = tuple[CodeType, int]
+"""Code, and where in it."""
+Place = tuple[Frame, ...]
+"""Where an operation stands in the code: of torch's own functions, and of the first that is not torch's."""
+Compute = Callable[..., Any]
+"""compute(function, args, kwargs) -> the output."""
+LIBRARY = os.path.dirname(torch.__file__) + os.sep
+HERE = os.path.dirname(__file__) + os.sep
+PARITY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+OPENED = (functional.multi_head_attention_forward,)
+"""Functions of torch's that compute several things."""
+LAYERS = os.path.join("nn", "modules", "transformer.py")
+"""Where modules of torch's do."""
+LITTLE = 1e-4
+"""A part of each entry."""
+LONGEST = 60
+"""Characters of the source that are shown."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Of an operation, once."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    around: Frame | None
+    """Where the code stands that calls what the operation stands in."""
+    number: int
+    """Of all runs of all operations, which it is."""
+    module: int
+    """The id of torch's module whose code it is; 0 where it is none's."""
+
+
+@dataclass
+class Op:
+    """A place in the code, and what was computed there."""
+
+    place: Place
+    function: Callable[..., Any]
+    runs: list[Run] = field(default_factory=list)
+    only: int | None = None
+    """The run that is altered; None: all."""
+
+    @property
+    def name(self) -> str:
+        """'mul' of `x * y`, `x.mul(y)` and `x *= y`."""
+        return getattr(self.function, "__name__", "").strip("_")
+
+    @property
+    def run(self) -> Run:
+        """The one that is altered, or the first."""
+        return self.runs[self.only or 0]
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Of that run, as are the others."""
+        return self.run.args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self.run.kwargs
+
+    @property
+    def output(self) -> Any:
+        return self.run.output
+
+    @property
+    def target(self) -> Target:
+        """What is said of it, and where it stands."""
+        code, line = self.line
+        known = not (is_ours(code.co_filename) or code.co_filename.startswith(PARITY))
+        return Target(self.source, code.co_filename, line or 0) if known else Target(self.source)
+
+    def rewrite(self, compute: Compute) -> "Rewrite":
+        """Inside, it computes something else."""
+        if self.only is None:
+            return Rewrite({self.place: compute})
+        return Rewrite({self.place: lambda f, a, k, n: compute(f, a, k, n) if n == self.only else f(*a, **k)})
+
+    def instead(self, change: Change, compute: Compute, near: tuple[Callable[[], Edit], ...] = (), **args: Any) -> Proposal:
+        """Something else is computed there; `near` with numbers beside."""
+        return propose(change, self.target, partial(self.rewrite, compute), near=near, **args)
+
+    def solving(self, change: Change, free: Free, compute: Callable[[Any], Compute], **args: Any) -> Proposal:
+        """Something else is computed there with a number that is solved for."""
+        return propose(change, self.target, lambda number: self.rewrite(compute(number)), free, **args)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether it is one of those that one function of torch's computes."""
+        codes = [code for code, _ in self.place]
+        return any(function.__code__ in codes for function in OPENED)
+
+    @property
+    def line(self) -> tuple[CodeType, int | None]:
+        """Of the source, in which code."""
+        code, at = shown(self.place)
+        return code, [*code.co_positions()][at // 2][0]
+
+    @property
+    def source(self) -> str:
+        """'`q * cos` (modeling_llama.py:131)'"""
+        if is_ours(file := shown(self.place)[0].co_filename) or file.startswith(PARITY):
+            return self.name  # of a module of torch's that is run by itself
+        text, where = text_of(shown(self.place))
+        says = f"`{text}` ({where})" if text else f"{self.name} ({where})"
+        says += f" of `{text_of(self.place[-1])[0].partition('(')[0]}`" if is_inside(self.place) else ""
+        if self.only is None:
+            return says
+        around = text_of(self.run.around)[0] if self.run.around else ""
+        others = [text_of(run.around)[0] for run in self.runs if run.around]
+        return f"{says} in `{around}`" if others.count(around) == 1 else f"{says}, time {self.only + 1} of {len(self.runs)}"
+
+
+def text_of(frame: Frame) -> tuple[str, str]:
+    """'q * cos', 'modeling_llama.py:131'"""
+    code, at = frame
+    first, last, start, end = [*code.co_positions()][at // 2]
+    lines = [linecache.getline(code.co_filename, n) for n in range(first or 0, (last or 0) + 1)]
+    text = lines[0][start:end] if len(lines) == 1 else "".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
+    text = " ".join(text.split())
+    where = f"{os.path.basename(code.co_filename)}:{first}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "...", where
+
+
+def place_of() -> tuple[Place, FrameType | None]:
+    """Of the operation that runs; and the code that runs there."""
+    frame, found = sys._getframe(1), []
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    while frame is not None:
+        if frame.f_code.co_filename != __file__:  # a mode that lets a function of several operations run
+            found.append((frame.f_code, frame.f_lasti))
+            if not frame.f_code.co_filename.startswith(LIBRARY):
+                break
+        frame = frame.f_back
+    return tuple(found), frame
+
+
+def around(frame: FrameType | None) -> Frame | None:
+    """Where the code stands that calls this one."""
+    outer = frame and frame.f_back
+    return outer and (outer.f_code, outer.f_lasti)
+
+
+def module_of(frame: FrameType | None) -> int:
+    """The module whose code calls this one, or has it, by its id; 0 where none does."""
+    while frame is not None:
+        code = frame.f_code
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, torch.nn.Module):
+            return id(first)
+        frame = frame.f_back
+    return 0
+
+
+def shown(place: Place) -> Frame:
+    """The code that is shown: torch's own where it computes several things, or else the first that is not torch's."""
+    codes = [code for code, _ in place[:-1]]
+    if any(function.__code__ in codes for function in OPENED):
+        own = [frame for frame in place if frame[0].co_filename == functional.__file__]
+        return next((frame for frame in own if not text_of(frame)[0].startswith("handle_torch_function")), own[-1])
+    return next((frame for frame in place[:-1] if frame[0].co_filename.endswith(LAYERS)), place[-1])
+
+
+def is_inside(place: Place) -> bool:
+    """Whether torch's own code is shown, which the user's code calls."""
+    file = place[-1][0].co_filename
+    return shown(place) is not place[-1] and not is_ours(file) and not file.startswith(PARITY)
+
+
+@contextmanager
+def opened(mode: TorchFunctionMode) -> Iterator[None]:
+    """Inside, a function that computes several things is seen operation by operation."""
+    with mock.patch.object(functional, "has_torch_function", return_value=False), mode:
+        yield
+
+
+def is_ours(file: str) -> bool:
+    """Whether code is of this folder, or checks the types of its arguments in tests."""
+    return file.startswith((HERE, "<")) or f"{os.sep}jaxtyping{os.sep}" in file
+
+
+class Listing(TorchFunctionMode):
+    """Lists what is computed inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: dict[Place, Op] = {}
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
+        (place, frame), held = place_of(), tuple(kept(each) for each in args)
+        output = func(*args, **kwargs)
+        if holds_tensors(output):
+            found = self.operations.setdefault(place, Op(place, func))
+            found.runs.append(Run(held, kwargs, kept(output), around(frame), self.count, module_of(frame)))
+            self.count += 1
+        return output
+
+
+def of_reals(x: Any) -> bool:
+    """Whether it is a tensor of real numbers."""
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
+
+
+def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwargs: Any, number: int) -> Any:
+    """What is computed with every entry a little off, by parts that differ, or, for whole numbers made of real ones, with each
+    of these a tenth off; TypeError where nothing is real."""
+    x = compute(function, args, kwargs, number)
+    parts = list(x) if isinstance(x, (tuple, list)) else [x]
+    if not any(map(of_reals, parts)):
+        if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(of_reals, args)):
+            return compute(function, tuple(tenth_more(each, part) if of_reals(each) else each for each in args), kwargs, number)
+        raise TypeError("only real numbers may be a little off")
+    off = [more(each, part) if of_reals(each) else each for each in parts]
+    if all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), off, parts)):
+        raise TypeError("zeros and infinities are never a little off")
+    return off if isinstance(x, (tuple, list)) else off[0]
+
+
+def tenth_more(x: torch.Tensor, part: float) -> torch.Tensor:
+    """Each entry a tenth off, to the side of the part, but whole numbers."""
+    return torch.where(x == x.round(), x, x + math.copysign(0.1, part))
+
+
+def more(x: torch.Tensor, part: float) -> torch.Tensor:
+    """Each entry by another part of it."""
+    return x * (1 + part * (2 + torch.cos(torch.arange(x.numel(), dtype=x.dtype)))).view(x.shape)
+
+
+class Rewrite(TorchFunctionMode):
+    """Inside, operations at these places compute something else."""
+
+    def __init__(self, altered: Mapping[Place, Compute]) -> None:
+        super().__init__()
+        self.altered, self.runs = altered, Counter[Place]()
+
+    def nudged(self, part: float) -> "Rewrite":
+        """The same, a little off."""
+        return Rewrite({place: partial(a_little_more, compute, part) for place, compute in self.altered.items()})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in OPENED:
+            with opened(self):
+                return func(*args, **kwargs)
+        place, _ = place_of()
+        compute = self.altered.get(place)
+        if compute is None:
+            return safe(func)(*args, **kwargs)
+        args, kwargs = bound(func, args, kwargs)
+        func = safe(func)
+        self.runs[place] += 1
+        return compute(func, args, kwargs, self.runs[place] - 1)
+
+
+def same(x: Any, y: Any) -> bool:
+    """Whether two tensors have the same numbers."""
+    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
+
+
+def entries(value: Any) -> int:
+    """Of a tensor, or of several."""
+    return value.numel() if isinstance(value, torch.Tensor) else sum(each.numel() for each in value)
+
+
+def kept(value: Any) -> Any:
+    """A copy, which nothing changes in place."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return type(value)(map(torch.clone, value)) if type(value) in (tuple, list) and holds_tensors(value) else value
