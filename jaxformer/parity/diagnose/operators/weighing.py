@@ -46,7 +46,7 @@ def unmasked(scores: torch.Tensor) -> Scores:
 def under_mask(scores: torch.Tensor, mask: torch.Tensor) -> Scores:
     """Scores under a mask that is added to them."""
     scores, mask = torch.broadcast_tensors(scores, mask)
-    return Scores(scores, mask.masked_fill(mask <= MASKED, 0.0), mask > MASKED)
+    return Scores(scores, mask.masked_fill(mask <= MASKED, 0.0), (mask > MASKED) & (scores > MASKED))
 
 
 def masked_by(function: Any, args: Any, kwargs: Any) -> Scores:
@@ -62,7 +62,8 @@ def masked_by(function: Any, args: Any, kwargs: Any) -> Scores:
         scores = one if hides_other else other
         return unmasked(scores)._replace(seen=(seen if hides_other else ~seen).expand_as(scores))
     mask, scores = (args[0], torch.bmm(*args[1:3])) if name == "baddbmm" else args[:2]
-    if (scores <= MASKED).any() and not (mask <= MASKED).any():
+    hides = (scores <= MASKED).any() and not (mask <= MASKED).any()
+    if hides or not scores[scores > MASKED].any():  # nothing but a mask, which is added to masked scores
         mask, scores = scores, mask
     return under_mask(scores, mask)
 
