@@ -46,7 +46,7 @@ COMMANDS = {
         "recorded port:jax_model",
     ),
     "parity explain": Command(
-        "jaxformer.cli.parity.diagnose",
+        "jaxformer.cli.parity.explain",
         "print a saved report, or write it in another format",
         "report.json --markdown report.md",
     ),
