@@ -71,7 +71,7 @@ class Change:
 
 @dataclass
 class Outcome:
-    """What the comparison said of a change."""
+    """Verdict of a comparison on a change."""
 
     kind: Kind
     change: Change
@@ -188,7 +188,7 @@ def is_live(kind: Kind, change: Change) -> bool:
 
 
 def judged(kind: Kind, change: Change) -> Outcome:
-    """What is said of it, on two sets of weights and inputs."""
+    """Compare the changed port on two sets of weights and inputs."""
     outcome, start = Outcome(kind, change), time.perf_counter()
     with with_source(file_of(kind), change.text):
         classes = classes_of(ported(kind, flax_release(kind.package)))

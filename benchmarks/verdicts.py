@@ -74,7 +74,7 @@ def file_name(case: str) -> str:
 
 
 def mutants() -> Iterator[Case]:
-    """The bugs of the project's own gate."""
+    """Yield the bugs of the project's own gate."""
     from jaxformer.selfcheck.mutants import MUTANTS
     from jaxformer.selfcheck.outcome import Outcome, table_row
     from jaxformer.selfcheck.run import try_mutant
@@ -88,7 +88,7 @@ def mutants() -> Iterator[Case]:
 
 
 def ports() -> Iterator[Case]:
-    """Ports that others wrote, as they are."""
+    """Yield ports that others wrote, as they are."""
     from benchmarks.field import Field, as_of_old, compared
     from benchmarks.field_kinds import KINDS
 
@@ -98,7 +98,7 @@ def ports() -> Iterator[Case]:
 
 
 def bugs() -> Iterator[Case]:
-    """The same ports with a bug planted in each."""
+    """Yield these ports with a bug planted in each."""
     from benchmarks.field import Field, as_of_old, compared, file_of
     from benchmarks.field_bugs import BUGS, Bug
     from benchmarks.field_kinds import KINDS, Kind

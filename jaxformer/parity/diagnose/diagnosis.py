@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.diagnose.mutation import Change, Mutation
-from jaxformer.parity.report.data import Cause, Place
+from jaxformer.parity.report.data import Cause
 
 EMPTY_ROWS = "only in rows where every key is masked"
 KNOWN = Change("known.sentence", "{says}", torch="")
@@ -110,7 +110,7 @@ def reported(candidate: Candidate) -> Cause:
     return Cause(
         mutation.change.operator,
         mutation.change.name,
-        [Place(*target) for target in mutation.targets],
+        [*mutation.targets],
         {name: as_json(value) for name, value in mutation.args},
         mutation.value,
         candidate.residual,

@@ -162,7 +162,7 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
     if vain.nearly:
         looks = f"{looks}; " * bool(looks) + f"its first difference is as if {vain.nearly}"
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
-    tried += f", and no more: the search was cut (a longer one: --search-seconds {2 * session.seconds:g})" if vain.spent else ""
+    tried += f", and no more: the search was cut (search_seconds {session.seconds:g})" if vain.spent else ""
     if session.refused:
         tried += f"; failed: {', '.join(f'{name} {count} times' for name, count in session.refused.items())}"
     return f"{f'looks: {looks}; ' if looks else ''}tried: {tried}"

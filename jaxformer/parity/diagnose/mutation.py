@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxformer.parity.diagnose.constants import say
+from jaxformer.parity.report.data import Target
 
 Edit = AbstractContextManager[Any]
 """Inside, torch runs with a mutation."""
@@ -17,16 +18,6 @@ Words = str | Mapping[str, str] | Callable[[dict[str, Any]], str]
 their names; such templates by the value of the argument `how`; or a function of the arguments."""
 DELETES, USUAL, REPEATS = 0, 1, 2
 """How much a change supposes: nothing but that something is missing; anything else; that one thing is done twice."""
-
-
-class Target(NamedTuple):
-    """What a mutation changes: an operation, a module, a tensor, a setting, an input."""
-
-    label: str
-    """'`q * cos` (rope.py:12)', 'layers.*.norm.eps'"""
-    file: str = ""
-    """Of the source, if it is an operation of the code."""
-    line: int = 0
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,9 @@ class Search:
         return (proposal.at(found[0]), found[1]) if found and found[1] <= self.limit else None
 
     def array(self, proposal: Proposal) -> np.ndarray | None:
-        """torch's, so mutated; None where that cannot be."""
+        """torch's, so mutated; None where that cannot be, or where time is up."""
+        if self.budget.is_late:
+            return None
         self.budget.spend(self.replay.cost)
         try:
             return self.replay.array(proposal.edit())

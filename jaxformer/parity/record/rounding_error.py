@@ -96,14 +96,14 @@ def _largest(draws: Iterable[Perturbed]) -> Perturbed:
 
 def _draw(module: Any, reference: Reference, call: Call, seed: int, *, alone: bool) -> Perturbed:
     """One perturbed run; `alone`: each holder given torch's own arrays."""
-    replay = _Rerun(reference.calls, holders(reference) if alone else ())
+    rerun = _Rerun(reference.calls, holders(reference) if alone else ())
     with _perturbation(seed):
-        outputs, _, gradients = run_float64(module, reference.inputs, call, replay, gradients=bool(reference.gradients))
+        outputs, _, gradients = run_float64(module, reference.inputs, call, rerun, gradients=bool(reference.gradients))
     for i, (array, recorded) in enumerate(zip(outputs, reference.calls[CALL].output, strict=True)):
-        replay.note(ArrayKey(CALL, "output", i), array, recorded)
+        rerun.note(ArrayKey(CALL, "output", i), array, recorded)
     for name, gradient in gradients.items():
-        replay.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
-    return replay.perturbed
+        rerun.note(ArrayKey.gradient(name), gradient, reference.gradients[name])
+    return rerun.perturbed
 
 
 def _perturbation(seed: int) -> Any:

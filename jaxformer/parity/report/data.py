@@ -28,8 +28,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a cause is about: an operation of torch's code, a module, a tensor, a setting."""
+class Target:
+    """What a cause is about: an operation of torch's code, a module, a tensor, a setting, an input."""
 
     label: str
     """'`q * cos` (rope.py:12)', 'layers.*.norm.eps'"""
@@ -46,7 +46,7 @@ class Cause:
     """What kind of change it is: 'arguments', 'masks', 'rotary'."""
     change: str
     """Which change of the operator's, as 'axes.reduced'."""
-    targets: list[Place]
+    targets: list[Target]
     """Of torch's."""
     args: dict[str, Any]
     """What is otherwise, by names: numbers, texts, switches and lists of these."""

@@ -75,7 +75,7 @@ def read_fields(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise wrong(where, value, "an object")
     kinds = get_type_hints(kind)
-    value = {OLDER.get(name, name): item for name, item in value.items()}
+    value = {name if name in kinds else OLDER.get(name, name): item for name, item in value.items()}
     needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
     if missing := [name for name in kinds if name in needed - set(value)]:
         raise InputError(f"{where} has no {missing[0]}; give what to_json wrote")

@@ -81,6 +81,11 @@ class Budget:
             sys.stderr.flush()
 
     @property
+    def is_late(self) -> bool:
+        """Whether the seconds are over: nothing more is replayed."""
+        return time.monotonic() >= self.ends
+
+    @property
     def is_spent(self) -> bool:
         """Whether the search has to end."""
-        return self.left <= 0 or time.monotonic() >= self.ends
+        return self.left <= 0 or self.is_late
