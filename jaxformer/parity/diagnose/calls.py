@@ -52,6 +52,12 @@ def required(function: Callable[..., Any]) -> tuple[tuple[str, ...], ...]:
     return (tuple(each.name for each in plain),)
 
 
+def writes(function: Callable[..., Any]) -> bool:
+    """True for a function that changes its first argument, as `mul_`, `__iadd__` and `__setitem__`."""
+    name = getattr(function, "__name__", "_")
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
+
+
 def holds_tensors(value: Any) -> bool:
     """True for a tensor, and for a list or tuple of tensors."""
     several = isinstance(value, (tuple, list)) and len(value) > 0

@@ -163,6 +163,8 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
         looks = f"{looks}; " * bool(looks) + f"its first difference is as if {vain.nearly}"
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
     tried += f", and no more: the search was cut (search_seconds {session.seconds:g})" if vain.spent else ""
+    if not np.isfinite(mismatch.torch).all():
+        tried += "; torch's array has NaN or infinite entries, so its code was not replayed"
     if session.refused:
         tried += f"; failed: {', '.join(f'{name} {count} times' for name, count in session.refused.items())}"
     return f"{f'looks: {looks}; ' if looks else ''}tried: {tried}"

@@ -29,7 +29,7 @@ def replay_of(
     )
     return Replay(
         model,
-        lambda: source.call(model, *tensors),
+        lambda: source.call(model, *(tensor.clone() for tensor in tensors)),
         owner,
         place,
         inner,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxformer.parity.diagnose.calls import writes
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
@@ -72,9 +73,9 @@ def changes(replay: Replay, operations: list[Op], array: np.ndarray) -> bool:
 
 def is_pushed(operation: Op) -> bool:
     """Whether its output can be another one, and is all that it changes: it writes to nothing that it is given."""
-    name = getattr(operation.function, "__name__", "_")
-    writes = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
-    return not writes and all(isinstance(run.output, torch.Tensor) and may_be_pushed(run.output) for run in operation.runs)
+    return not writes(operation.function) and all(
+        isinstance(run.output, torch.Tensor) and may_be_pushed(run.output) for run in operation.runs
+    )
 
 
 def may_be_pushed(x: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe
+from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
 
 Frame = tuple[CodeType, int]
@@ -33,10 +33,8 @@ OPENED = (functional.multi_head_attention_forward,)
 """Functions of torch's that compute several things."""
 LAYERS = os.path.join("nn", "modules", "transformer.py")
 """Where modules of torch's do."""
-LITTLE = 1e-4
-"""A part of each entry."""
-LONGEST = 60
-"""Characters of the source that are shown."""
+LITTLE, LONGEST = 1e-4, 60
+"""A part of each entry; characters of the source that are shown."""
 
 
 @dataclass(frozen=True)
@@ -280,11 +278,13 @@ class Rewrite(TorchFunctionMode):
         args, kwargs = bound(func, args, kwargs)
         func = safe(func)
         self.runs[place] += 1
-        return compute(func, args, kwargs, self.runs[place] - 1)
+        result = compute(func, args, kwargs, self.runs[place] - 1)
+        written = writes(func) and isinstance(result, torch.Tensor) and result is not args[0] and result.shape == args[0].shape
+        return args[0].copy_(result) if written else result
 
 
 def same(x: Any, y: Any) -> bool:
-    """Whether two tensors have the same numbers."""
+    """True for tensors of the same numbers."""
     return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.shape == y.shape and torch.equal(x, y)
 
 

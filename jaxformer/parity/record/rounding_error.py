@@ -25,7 +25,10 @@ DRAWS = 4
 FEW = 64
 """Entries of an output that one draw may leave as they are, or nearly so, by chance."""
 COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
-"""Operations that compute nothing."""
+COPIES += ("amax", "amin", "max", "min", "topk", "sort", "abs", "neg")
+"""Operations that round nothing; what is the largest is found again by its value, on the way back."""
+NORMS = "norm", "linalg_vector_norm"
+"""Operations that find the largest where their order is infinite."""
 BEYOND_FLOAT32 = 2**29 - 1
 """The bits of a float64 that float32 does not have."""
 
@@ -130,7 +133,7 @@ def _perturbation(seed: int) -> Any:
         name = operation.overloadpacket.__name__
         if name in SUBTRACTED and given.dtype == torch.float64:
             return given + step_for(given) * LAST_BIT * SUBTRACTED[name](*args, **kwargs)
-        exact = aliased or name in COPIES
+        exact = aliased or name in COPIES or (name in NORMS and float("inf") in args[1:2])
         return given if exact else tree_map_only(torch.Tensor, perturbed, given)
 
     return torch_operations(run)

@@ -61,7 +61,7 @@ def over(axes: Axes, function: Any, args: Any, kwargs: Any, n: int) -> Any:
     """The same function over other axes."""
     keyword = "axis" if "axis" in kwargs else "dim"
     keepdim = {"keepdim": args[2]} if len(args) > 2 and type(args[2]) is bool else {}
-    return function(args[0], **(kwargs | keepdim | {keyword: axes if len(axes) > 1 else axes[0]}))
+    return function(args[0], **(kwargs | keepdim | {keyword: axes if len(axes) > 1 else next(iter(axes))}))
 
 
 def mean_then_largest(axes: Axes, function: Any, args: Any, kwargs: Any, n: int) -> torch.Tensor:

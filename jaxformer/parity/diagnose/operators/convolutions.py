@@ -114,7 +114,8 @@ def beginnings(op: Op, moved: Callable[..., Compute], most: int, padding: tuple[
     """Windows that begin up to so many later or earlier, along all axes or one, told by pads if nothing is cut off."""
     axes = range(len(padding))
     for axis in (None, *axes) if len(axes) > 1 else (None,):
-        at, pad = {} if axis is None else {"axis": axis + 2}, padding[axis or 0]
+        at: dict[str, Any] = {} if axis is None else {"axis": axis + 2}
+        pad = padding[axis or 0]
         for later in (side * size for size in range(1, most + 1) for side in (1, -1)):
             compute = moved(tuple(later * (axis in (None, i)) for i in axes))
             if abs(later) <= pad:

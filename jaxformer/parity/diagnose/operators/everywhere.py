@@ -1,11 +1,12 @@
 """Mutations of every place where torch's code calls the same function: a port has one helper for all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
-from jaxformer.parity.diagnose.mutation import Edits, Mutation, Proposal, Target
+from jaxformer.parity.diagnose.mutation import Mutation, Proposal, Target
 from jaxformer.parity.diagnose.operators import arguments, axes
 from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, NORMS
 from jaxformer.parity.diagnose.operators.operations import replacements
@@ -55,6 +56,6 @@ def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
     return Proposal(Mutation(everywhere, targets, args), partial(merged, [each.edits for each in several]), first.free, near)
 
 
-def merged(several: Sequence[Edits], *number: float) -> Rewrite:
+def merged(several: Sequence[Callable[..., Any]], *number: float) -> Rewrite:
     """Inside, all places are rewritten at once: one mode inside of another would not know its place."""
     return Rewrite({place: compute for each in several for place, compute in each(*number).altered.items()})

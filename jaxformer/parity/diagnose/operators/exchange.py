@@ -65,7 +65,7 @@ def siblings(those: Named) -> Iterator[Proposal]:
 def exchanged(change: Change, edit: Callable[..., Edit], those: Named, one: str, other: str) -> Proposal:
     """Mutation that exchanges two of the children or tensors, in each of the modules."""
     name, first = those[0]
-    args = {"how": "everywhere", "kind": type(first).__name__} if len(those) > 1 else {"how": "here"}
+    args: dict[str, Any] = {"how": "everywhere", "kind": type(first).__name__} if len(those) > 1 else {"how": "here"}
     name = "" if len(those) > 1 else name
     edits = partial(in_each, edit, [module for _, module in those], one, other)
     return propose(change, (join(name, one), join(name, other)), edits, **args)

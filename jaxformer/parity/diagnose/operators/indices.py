@@ -47,19 +47,19 @@ def proposals(op: Op) -> Iterator[Proposal]:
 
 def lookup(op: Op) -> tuple[int, int] | None:
     """The argument that has the ids of `table[ids]`, an embedding or `index_select`, and the number of the table's rows."""
-    args = op.args
-    if op.name == "embedding" and is_whole(args[0]):
-        return 0, len(args[1])
-    if op.name == "index_select" and len(args) > 2 and is_whole(args[2]):
-        return 2, args[0].shape[args[1]]
-    is_table = op.name == "getitem" and isinstance(args[0], torch.Tensor) and args[0].is_floating_point()
-    return (1, len(args[0])) if is_table and is_whole(ids_of(args[1])) else None
+    first, second, third = (*op.args, None, None, None)[:3]
+    if op.name == "embedding" and is_whole(first):
+        return 0, len(second)
+    if op.name == "index_select" and is_whole(third):
+        return 2, first.shape[second]
+    is_table = op.name == "getitem" and isinstance(first, torch.Tensor) and first.is_floating_point()
+    return (1, len(first)) if is_table and is_whole(ids_of(second)) else None
 
 
 def ids_of(index: Any) -> Any:
     """The ids of an index: the first of several, if no other one has ids too."""
-    several = isinstance(index, tuple) and len(index) > 0 and not any(map(is_whole, index[1:]))
-    return index[0] if several else index
+    first, *others = index if isinstance(index, tuple) and index else (index,)
+    return index if any(map(is_whole, others)) else first
 
 
 def with_ids(ids: torch.Tensor, index: Any) -> Any:

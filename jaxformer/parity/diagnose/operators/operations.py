@@ -101,14 +101,12 @@ WINDOW = Change(
     },
 )
 VARIANCE = Change("operations.variance", {"biased": "the biased one", "unbiased": "the unbiased one"})
-RESIZED = Change(
-    "operations.resized",
-    {
-        "plain": "{mode} there",
-        "antialias": "{mode}, antialias there",
-        "align_corners": "{mode}, align_corners there",
-    },
-)
+RESIZINGS = {
+    "plain": "{mode} there",
+    "antialias": "{mode}, antialias there",
+    "align_corners": "{mode}, align_corners there",
+}
+RESIZED = Change("operations.resized", RESIZINGS)
 POOLING = Change("operations.pooling", "takes the {which} of axis {axis}")
 LEFT_OUT = Change("operations.left_out", "leaves it out", cost=DELETES)
 ALONE = Change("operations.operand_alone", "has its {ordinal} operand alone", cost=DELETES)
@@ -153,15 +151,16 @@ def replacements(op: Op) -> Iterator[Proposal]:
             yield op.instead(FUNCTION, partial(of_all, getattr(torch, other)), function=other)
     for how, correction in (("biased", 0), ("unbiased", 1)) if name in VARIANCES else ():
         yield op.instead(VARIANCE, partial(corrected, correction), how=how)
-    for mode, how in itertools.product(MODES, RESIZED.jax) if name == "interpolate" else ():
+    for mode, how in itertools.product(MODES, RESIZINGS) if name == "interpolate" else ():
         yield op.instead(RESIZED, resized(mode, how), how=how, mode=mode)
 
 
 def activations(op: Op) -> Iterator[Proposal]:
     """Another activation or exponential, but what gives 0 everywhere: that is told by what is left out."""
+    own = "gelu_tanh" if op.kwargs.get("approximate") == "tanh" else op.name
     for how, function in ACTIVATIONS.items() if is_activation(op) and op.args else ():
         alike = ("softmax" in how) <= (op.name in ("softmax", "sigmoid"))
-        if how != op.name and alike and function(op.args[0]).any():
+        if how != own and alike and function(op.args[0]).any():
             yield op.instead(ACTIVATION, partial(of_first, function), how=how)
     for how, function in EXPONENTIALS.items() if op.name == "exp" else ():
         yield op.instead(EXPONENTIAL, partial(of_first, function), how=how)

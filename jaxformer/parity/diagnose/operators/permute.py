@@ -21,6 +21,7 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 MOST_WINDOWS = 8
 """Windows of one size, other than torch's."""
 MOST_AXES, MOST_JOINED = 5, 4
+JOINS = ("cat", "concat")
 BLOCK = {"channels": 1, "height": 3, "width": 5}
 """Axes of a block's pixels in a picture `B C H h W w`."""
 BLOCK_ORDERS = ("height", "width", "channels"), ("channels", "width", "height"), ("width", "height", "channels")
@@ -145,9 +146,10 @@ def patches(replay: Replay) -> Iterator[Proposal]:
     """Mutations of a child that makes one vector of each patch: the order in which a patch's entries meet the kernel."""
     given = {site.path: site for site in replay.given if replay.inputs.get(site) is not None}
     for name, module in replay.module.named_modules():
-        axes, weight = PATCH_AXES.get(type(module), ()), getattr(module, "weight", None)
+        axes = PATCH_AXES.get(type(module), ())
         if axes and module.kernel_size == module.stride and math.prod(module.kernel_size) > 1 == module.groups:
             site = given.get(".".join(filter(None, (path_of(replay), name))))
+            weight: torch.Tensor = module.weight
             for order in reorders(range(1, weight.ndim)):
                 kernel = split_in((0, *order), weight.shape, weight)
                 edits = partial(held, weight, kernel) if site is None else partial(convolved, replay, site, module, kernel)
@@ -182,10 +184,10 @@ def window(axis: int, first: int, size: int, function: Any, args: Any, kwargs: A
 def joins(op: Op) -> Iterator[Proposal]:
     """Mutations of arrays that are joined: their order, zeros for one of them, two of them in turns."""
     parts = next(iter(op.args), None)
-    if not isinstance(parts, (tuple, list)):
+    if op.name not in (*JOINS, "stack") or not isinstance(parts, (tuple, list)):
         return
     many, shapes = len(parts), {part.shape for part in parts}
-    if op.name in ("cat", "concat"):
+    if op.name in JOINS:
         yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]))
         for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
             yield op.instead(JOINED, partial(with_operand, 0, lambda x, order=order: [x[i] for i in order]), order=order)

@@ -66,7 +66,7 @@ class Value(NamedTuple):
     targets: tuple[str | Target, ...]
     """What made it."""
     x: torch.Tensor
-    args: dict[str, int]
+    args: dict[str, Any]
 
 
 class Slot(NamedTuple):
@@ -216,8 +216,8 @@ def additions(replay: Replay) -> Iterator[Proposal]:
     array, jax = array_of(replay), compared_in(replay)
     parameters = (Value("plain", (name,), x, {}) for name, x in replay.module.named_parameters() if x.ndim > 1)
     given = [*given_in(replay), *parameters]
-    for value in [*given, *made_in(replay.listed)] if jax is not None and of_reals(array.x) else ():
-        if may_be_added(array.x, value.x) and off((array.x + value.x).numpy(), jax) <= NEARLY:
+    for value in [*given, *made_in(replay.listed)] if of_reals(array.x) else ():
+        if jax is not None and may_be_added(array.x, value.x) and off((array.x + value.x).numpy(), jax) <= NEARLY:
             yield reads(ADDED, array, value, torch.add)
     for op in replay.operations:
         for slot in operands(op, 1) if op.name in (*NORMALIZED, "linear") and len(op.runs) == 1 else ():

@@ -82,9 +82,9 @@ def features(operations: list[Op]) -> Iterator[Proposal]:
     for first in operations:
         name = activation(first)
         for second in operations if name else ():
-            is_sum = second.name in ("add", "sub") and len(second.args) > 1 and type(second.args[1]) in (int, float)
-            if is_sum and same(second.args[0], first.output):
-                found.setdefault(f"{name} {second.args[1]}", []).append((first, second))
+            x, number = (*second.args, None, None)[:2]
+            if second.name in ("add", "sub") and type(number) in (int, float) and same(x, first.output):
+                found.setdefault(f"{name} {number}", []).append((first, second))
     for pairs in found.values():
         for name, function in FEATURES.items():
             every = EVERY_FEATURE if len(pairs) > 1 else FEATURE
