@@ -211,10 +211,8 @@ class Waves(nn.Module):
     def forward(self, x, times):
         rates = torch.exp(-math.log(10000.0) * torch.arange(3).to(x.dtype) / 3)
         angles = times[:, None] * rates
-        y = (
-            self.first(x + self.table) * torch.full((D,), 2.0, dtype=x.dtype)
-            + torch.cat([angles.cos(), angles.sin(), angles.cos(), angles.sin()], -1)[:, None]
-        )
+        y = self.first(x + self.table) + torch.cat([angles.cos(), angles.sin(), angles.cos(), angles.sin()], -1)[:, None]
+        y = y * torch.full((D,), 2.0, dtype=x.dtype)
         spectrum = torch.stft(y.flatten(1), 16, 4, window=torch.hann_window(16).to(x.dtype), return_complex=True).abs()
         return torch.log(spectrum.clamp(min=1e-5)).mean(-1)
 

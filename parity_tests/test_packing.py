@@ -197,7 +197,7 @@ def attending(bug):
     ("bug", "cause"),
     [
         ("", ""),
-        ("packed", "`self.q(x)` (test_packing.py:172) and the like; jax has them packed in 2 groups"),
+        ("packed", "and the like; jax has them packed in 2 groups"),
         ("dropped", "jax has 0 for part 2 of 2"),
     ],
 )

@@ -27,9 +27,15 @@ def replay_of(
         for site in borders
         if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
     )
+
+    def run_model() -> Any:
+        with torch._C.DisableTorchFunction():  # copies are no operations of its code, which may change what it is given
+            given = [tensor.clone() for tensor in tensors]
+        return source.call(model, *given)
+
     return Replay(
         model,
-        lambda: source.call(model, *(tensor.clone() for tensor in tensors)),
+        run_model,
         owner,
         place,
         inner,

@@ -72,7 +72,7 @@ def together(x: np.ndarray) -> Iterator[Together]:
 
 
 SAME = 1e-9
-LEFT = Change("running.left", "jax leaves it as it was", "updates it by momentum {momentum:.9g}")
+LEFT = Change("running.left", "leaves it as it was", "updates it by momentum {momentum:.9g}")
 UPDATED = Change("running.updated", "{jax}{more}", "{torch}")
 
 
