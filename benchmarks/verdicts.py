@@ -23,6 +23,7 @@ import tyro
 
 from jaxformer.errors import ParityError
 from jaxformer.flags import parse, run
+from jaxformer.selfcheck.expected import structure
 from jaxformer.whole_files import written_whole
 
 Case = tuple[str, Callable[[], str]]
@@ -81,7 +82,8 @@ def mutants() -> Iterator[Case]:
 
     def said(outcome: Outcome) -> str:
         modules = (f"{module.name}: {module.cause or module.looks}" for module in outcome.diverging)
-        return "\n".join([table_row(outcome), outcome.cause, *modules])
+        causes = {structure(cause) for module in outcome.diverging for cause in module.causes}
+        return "\n".join([table_row(outcome), outcome.cause, *modules, *sorted(causes)])
 
     for mutant in MUTANTS:
         yield mutant.name, lambda mutant=mutant: said(try_mutant(mutant))
@@ -108,7 +110,8 @@ def bugs() -> Iterator[Case]:
     def said(bug: Bug, kind: Kind) -> str:
         with planted(file_of(kind), bug.where, bug.old, bug.new):
             report, _ = compared(kind, Field())
-        return "\n".join(["; ".join(outcome(bug, report, 0.0).fails) or "ok", str(report)])
+        causes = {structure(cause) for module in report.diverging for cause in module.causes}
+        return "\n".join(["; ".join(outcome(bug, report, 0.0).fails) or "ok", str(report), *sorted(causes)])
 
     as_of_old()
     for kind in KINDS:
