@@ -18,6 +18,7 @@ from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence
 from jaxformer.parity.diagnose.evidence import Difference, Evidence
 from jaxformer.parity.diagnose.explainers import EXPLAINERS, attempt, explain
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.run.session import Session
 from parity_tests.helpers import noise
 
 B, T, D = 3, 5, 8
@@ -167,7 +168,6 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_no_array_breaks_an_explanation(kind, monkeypatch):
     monkeypatch.setattr(choices, "FAR", 1)  # few combinations call every formula
-    monkeypatch.setattr(explainers, "FAILURES", ())  # so that every one is warned of
     others = {"beside": {"table": noise(7, D), "weight": noise(D, D), "bias": noise(D)}}
     own = {"gain": np.ones(D), "bias": np.zeros(D), "weight": noise(D, D)}
     for ours, theirs in (
@@ -240,7 +240,8 @@ def test_a_search_that_fails_ends_no_comparison(what, error, monkeypatch):
         monkeypatch.setattr(explainers, "difference_of", fails(error))
     else:
         monkeypatch.setattr(explainers, "EXPLAINERS", [each._replace(explain=fails(error)) for each in EXPLAINERS])
-    report = report_of_shifts()
+    with pytest.warns(RuntimeWarning, match="the search for .* failed"):
+        report = report_of_shifts()
     assert report.verdict.startswith("DIFFERENT: the model: output: relL2"), str(report)
 
 
@@ -249,7 +250,8 @@ def test_the_first_explainer_that_finds_a_cause_is_heard(monkeypatch):
         EXPLAINERS[0]._replace(explain=each) for each in (fails(ValueError), lambda _: None, *map(says, "ab"))
     )
     monkeypatch.setattr(explainers, "EXPLAINERS", [broken, silent, *found])
-    assert cause(noise(B, D), noise(B, D, seed=1)) == "a"
+    with pytest.warns(RuntimeWarning, match="the search for .* failed: ValueError"):
+        assert cause(noise(B, D), noise(B, D, seed=1)) == "a"
 
 
 def says(what):
@@ -258,4 +260,5 @@ def says(what):
 
 def test_a_bug_of_an_explanation_is_warned_of_and_ends_no_comparison():
     with pytest.warns(RuntimeWarning, match=r"the search for stars failed: AttributeError: .*no_such_function"):
-        assert attempt("stars", lambda: np.no_such_function()) is None
+        assert attempt("stars", lambda: np.no_such_function(), session=(session := Session())) is None
+    assert session.refused == {"stars": 1}

@@ -31,9 +31,7 @@ def _is(words: list[str], cause: Cause) -> bool:
     labels = [target.label for target in cause.targets]
     wanted = [setting.split("=", 1) for setting in settings]
     return fnmatchcase(cause.change, change) and all(
-        any(fnmatchcase(label, value) for label in labels)
-        if name == "at"
-        else name in said and fnmatchcase(said[name], value)
+        any(fnmatchcase(label, value) for label in labels) if name == "at" else name in said and fnmatchcase(said[name], value)
         for name, value in wanted
     )
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxformer.errors import ParityError, message_of
+from jaxformer.errors import message_of
 from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.diagnose.by_arrays.appearance import appearance
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
@@ -22,12 +22,10 @@ from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.numerics.float_masks import kind_of
 from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.session import Budget
+from jaxformer.parity.run.session import Budget, Session
 from jaxformer.parity.run.trace import Traced
 
 T = TypeVar("T")
-FAILURES = (ArithmeticError, LookupError, MemoryError, ParityError, TypeError, ValueError)
-"""How arrays break an explanation."""
 
 
 class Explainer(NamedTuple):
@@ -105,7 +103,7 @@ def cause_of(traced: Traced, mismatch: Mismatch, *, gradient: bool = False, near
     arrays are gradients, `near` if the code that other taps go on with is not looked at."""
     if traced.untied:
         return Diagnosis()
-    return diagnosed(lambda: explain(difference_of(traced, mismatch, gradient=gradient, near=near)))
+    return diagnosed(traced.session, lambda: explain(difference_of(traced, mismatch, gradient=gradient, near=near)))
 
 
 def cause_of_all(traced: Traced, mismatches: Sequence[Mismatch], *, near: bool) -> Diagnosis:
@@ -144,21 +142,22 @@ def served_by(traced: Traced, mismatch: Mismatch, candidate: Candidate) -> Diagn
         with Budget(traced.session) as budget:
             return next(filter(None, (Search(replay, *arrays, budget).by(candidate) for replay in replays)), Diagnosis())
 
-    return diagnosed(found)
+    return diagnosed(traced.session, found)
 
 
 def replay_cause_of(traced: Traced, mismatch: Mismatch) -> Diagnosis:
     """Why arrays of two shapes differ, as far as torch's code tells."""
     if traced.untied:
         return Diagnosis()
-    return diagnosed(lambda: explain_replay(difference_of(traced, mismatch, gradient=False)))
+    return diagnosed(traced.session, lambda: explain_replay(difference_of(traced, mismatch, gradient=False)))
 
 
 def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
     """What was tried in vain, and what the difference looks like: where no cause is known."""
     if traced.untied:
         return ""
-    session, looks = traced.session, attempt("what it looks like", lambda: appearance(mismatch.jax, mismatch.torch)) or ""
+    session = traced.session
+    looks = attempt("what it looks like", lambda: appearance(mismatch.jax, mismatch.torch), session=session) or ""
     if vain.nearly:
         looks = f"{looks}; " * bool(looks) + f"its first difference is as if {vain.nearly}"
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
@@ -176,28 +175,28 @@ def explain(difference: Difference) -> Diagnosis:
     found = Diagnosis()
     for each in EXPLAINERS:
         if not found and each.fits(difference):
-            cause = attempt(each.name, partial(each.explain, difference))
+            cause = attempt(each.name, partial(each.explain, difference), session=difference.session)
             found = Diagnosis((cause,)) if isinstance(cause, Candidate) else found if cause is None else cause
     asked = difference.kind == "value" and same_shapes(difference)
-    empty = attempt("rows without keys", lambda: explain_empty_rows(difference)) if asked else None
+    empty = attempt("rows without keys", partial(explain_empty_rows, difference), session=difference.session) if asked else None
     return replace(found if found else Diagnosis((empty,)), empty_rows=True) if empty else found
 
 
-def diagnosed(explanation: Callable[[], Diagnosis]) -> Diagnosis:
+def diagnosed(session: Session, explanation: Callable[[], Diagnosis]) -> Diagnosis:
     """What an explanation finds, or nothing where it fails."""
-    found = attempt("a cause", explanation)
+    found = attempt("a cause", explanation, session=session)
     return Diagnosis() if found is None else found
 
 
-def attempt(name: str, explanation: Callable[..., T], *given: Any) -> T | None:
-    """What an explanation finds, None where it fails: a comparison goes on without a cause. What no array explains is a bug of
-    the explanation, and warned of."""
+def attempt(name: str, explanation: Callable[..., T], *given: Any, session: Session | None = None) -> T | None:
+    """What an explanation finds, None where it fails: a comparison goes on without a cause. A failure is a bug of the
+    explanation: it is warned of, and counted in the session."""
     with np.errstate(all="ignore"):
         try:
             return explanation(*given)
-        except FAILURES:
-            return None
         except Exception as error:
+            if session:
+                session.refused[name] += 1
             said = f"the search for {name} failed: {type(error).__name__}: {message_of(error)}"
             warnings.warn(said, RuntimeWarning, stacklevel=2)
             return None

@@ -61,16 +61,17 @@ def placed_choices(evidence: Evidence) -> Choices:
 
 def how_scores_are_made(evidence: Evidence, q: np.ndarray, k: np.ndarray) -> Choices:
     """Of queries `B T N H` and keys `B T K H`."""
+    width = q.shape[-1]
     normed = itertools.permutations([x for x in evidence.before.values() if x.shape in (q.shape, k.shape)], 2)
     pairs = [(a, b) for a, b in normed if (a.shape, b.shape) == (q.shape, k.shape)]
     return {
         "queries and keys": {"as projected": (q, k)}
         | {f"normed{', the other way round' * i}": pair for i, pair in enumerate(pairs[:2])},
-        "rotary pairs": {"none": None, "half and half": -2, "interleaved": -1},
-        "rotated part": {"all of a head": 1, "1/2 of a head": 2, "1/4 of a head": 4},
+        "rotary pairs": {"none": None} | ({} if width % 2 else {"half and half": -2, "interleaved": -1}),
+        "rotated part": {"all of a head": 1} | {f"1/{n} of a head": n for n in (2, 4) if width % (2 * n) == 0},
         "rotary base": {f"{base:g}": base for base in BASES},
         "rotary scaling": dict(SCALINGS),
-        "scale": {"1/sqrt(head width)": q.shape[-1] ** -0.5, "1/sqrt(256)": 1 / 16, "1": 1.0},
+        "scale": {"1/sqrt(head width)": width**-0.5, "1/sqrt(256)": 1 / 16, "1": 1.0},
         "soft cap": {"none": None, **{str(cap): (float(cap), False) for cap in (50, 30, 5)}},
     }
 
@@ -145,9 +146,7 @@ def turned(x: np.ndarray, positions: np.ndarray, chosen: dict[str, Any]) -> np.n
 
 
 def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> tuple[np.ndarray, float]:
-    """Radians a token of each of n / 2 pairs, and what the rotated units are multiplied by; ValueError for an odd n."""
-    if n % 2 or not n:
-        raise ValueError("units are rotated in pairs")
+    """Radians a token of each of n / 2 pairs, and what the rotated units are multiplied by, of an even n."""
     angles = base ** -(np.arange(0, n, 2) / n)
     if kind in ("none", "linear"):
         return angles / factor, 1.0
