@@ -56,6 +56,11 @@ class Mutation:
         """The same without the number that was solved for."""
         return replace(self, value=None)
 
+    @property
+    def place(self) -> tuple[Target, ...] | str:
+        """Where it changes torch's code: of two that give the same there, one is told."""
+        return self.targets or self.change.name
+
     def words(self) -> tuple[str, str]:
         """What torch does, and what is done instead."""
         return self._said(self.change.torch), self._said(self.change.jax)

@@ -13,7 +13,7 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import Mutation, Proposal
+from jaxformer.parity.diagnose.mutation import Proposal
 from jaxformer.parity.diagnose.operators import parameters
 from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
@@ -109,7 +109,7 @@ class Search:
             self.nearly = self.nearly or str(fixed.mutation)
             return None
         exact = [each for each in found if each.certainty == "exact"]
-        if any(at(proposal.mutation) == at(each.mutation) for each in exact):
+        if any(proposal.mutation.place == each.mutation.place for each in exact):
             return None  # of a place of which one is known
         return self._candidate(proposal, fixed, residual, others.gives)
 
@@ -129,7 +129,7 @@ class Search:
         if proposal.mutation.change == parameters.SETTING:
             those = parameters.proposals(self.replay)
             own = proposal.mutation
-            yield from (each for each in those if at(each.mutation) == at(own) and each.mutation != own and not each.free)
+            yield from (each for each in those if each.mutation.place == own.place and each.mutation != own and not each.free)
 
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
         """The proposal with its number, if it gives jax's array; and how far it is off."""
@@ -154,11 +154,6 @@ class Search:
             return self.replay.array(proposal.edit())
         except Exception:  # a model refuses in its own ways
             return None
-
-
-def at(mutation: Mutation) -> str:
-    """What torch does at the place of a mutation."""
-    return mutation.words()[0]
 
 
 def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:

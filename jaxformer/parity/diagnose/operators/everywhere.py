@@ -41,8 +41,8 @@ def of_one(op: Op) -> Iterator[Proposal]:
 
 
 def are_alike(several: Sequence[Proposal]) -> bool:
-    """True if all places are changed in one way, whatever numbers torch has there."""
-    return len({(each.mutation.change, each.mutation.words()[1]) for each in several}) == 1
+    """True if all places are changed in one way."""
+    return len({(each.mutation.change, each.mutation.args) for each in several}) == 1
 
 
 def grouped(name: str, several: Sequence[Proposal]) -> Proposal:
