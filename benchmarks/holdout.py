@@ -4,8 +4,8 @@
 
 `benchmarks/field.py` tells the environment. A change is one of a number, an operator or a comparison, an argument or a line
 that is left out, or two arguments exchanged. Those count that change what the port gives, beyond rounding, and do not end
-it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change, and whether the
-cause is right. A cause is right where the same mutation of torch's code explains the port on other weights and other inputs
+it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change or makes the module, and
+whether the cause is right. A cause is right where the same mutation of torch's code explains the port on other weights and other inputs
 too: what fits by chance, does so once. Who changes the engine looks at one seed; others tell how good it is, and nothing is
 tuned on them.
 """
@@ -197,9 +197,8 @@ def judged(kind: Kind, change: Change) -> Outcome:
         second, _ = compared(kind, Field(), seed=1)
     outcome.noticed, outcome.says = first.status == "different", first.verdict
     owners = owners_of(change)
-    named = [classes.get(module.jax, "") for module in first.diverging]
-    outcome.module = any(name in owners for name in named)
-    outcome.innocent = any(name and name not in owners for name in named)
+    guilty = [any(classes.get(path) in owners for path in around(module.jax)) for module in first.diverging]
+    outcome.module, outcome.innocent = any(guilty), not all(guilty)
     outcome.cause = cause_of(first, second)
     return outcome
 
@@ -215,6 +214,12 @@ def classes_of(port: Port) -> dict[str, str]:
     with linen.intercept_methods(noted):
         port.call_jax(port.params, *port.inputs)
     return found
+
+
+def around(path: str) -> list[str]:
+    """A module and those that it is a part of: these made it, and give it what it reads."""
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
 def owners_of(change: Change) -> set[str]:
