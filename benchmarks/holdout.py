@@ -4,10 +4,10 @@
 
 `benchmarks/field.py` tells the environment. A change is one of a number, an operator or a comparison, an argument or a line
 that is left out, or two arguments exchanged. Those count that change what the port gives, beyond rounding, and do not end
-it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change or makes the module, and
-whether the cause is right. A cause is right where the same mutation of torch's code explains the port on other weights and other inputs
-too: what fits by chance, does so once. Who changes the engine looks at one seed; others tell how good it is, and nothing is
-tuned on them.
+it. Of each: whether the comparison is DIFFERENT, whether a module is named whose class has the change, or that such a one
+makes, and whether the cause is right. A cause is right where the same mutation of torch's code explains the port on other
+weights and other inputs too: what fits by chance, does so once. Who changes the engine looks at one seed; others tell how
+good it is, and nothing is tuned on them.
 """
 
 import ast
