@@ -14,8 +14,8 @@ Edit = AbstractContextManager[Any]
 Edits = Callable[..., Edit]
 """Without arguments, or of the number of a free parameter."""
 Words = str | Mapping[str, str] | Callable[[dict[str, Any]], str]
-"""A template with `{0}`, `{1}` for the targets, `{value}` for the free parameter's number, and the mutation's arguments by
-their names; such templates by the value of the argument `how`; or a function of the arguments."""
+"""A template with `{0}`, `{1}` for the targets or `{targets}` for all, `{value}` for the free parameter's number, and the
+mutation's arguments by their names; such templates by the value of the argument `how`; or a function of the arguments."""
 DELETES, USUAL, REPEATS = 0, 1, 2
 """How much a change supposes: nothing but that something is missing; anything else; that one thing is done twice."""
 
@@ -71,7 +71,7 @@ class Mutation:
             return words(args)
         template = words if isinstance(words, str) else words[args["how"]]
         labels = [target.label for target in self.targets]
-        return FORMAT.vformat(template, labels, args | {"value": self.value})
+        return FORMAT.vformat(template, labels, args | {"value": self.value, "targets": labels})
 
     def __str__(self) -> str:
         return "torch {}; jax {}".format(*self.words())

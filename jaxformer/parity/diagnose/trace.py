@@ -88,9 +88,9 @@ class Op:
     @property
     def target(self) -> Target:
         """What is said of it, and where it stands."""
-        code, line = self.line
+        code, line, column = self.position
         known = not (is_ours(code.co_filename) or code.co_filename.startswith(PARITY))
-        return Target(self.source, code.co_filename, line or 0) if known else Target(self.source)
+        return Target(self.source, code.co_filename, line, column) if known else Target(self.source)
 
     def rewrite(self, compute: Compute) -> "Rewrite":
         """Inside, it computes something else."""
@@ -113,10 +113,11 @@ class Op:
         return any(function.__code__ in codes for function in OPENED)
 
     @property
-    def line(self) -> tuple[CodeType, int | None]:
-        """Of the source, in which code."""
+    def position(self) -> tuple[CodeType, int, int]:
+        """In which code, and the line and the column of the source."""
         code, at = shown(self.place)
-        return code, [*code.co_positions()][at // 2][0]
+        line, _, column, _ = [*code.co_positions()][at // 2]
+        return code, line or 0, column or 0
 
     @property
     def source(self) -> str:

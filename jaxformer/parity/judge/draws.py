@@ -15,11 +15,12 @@ def with_draws(rows: list[Module], draws: DrawPairs | None) -> list[Module]:
         place = row_around(rows, f"{path}.(draw)" if path else "(draw)", side == "torch")
         if rows[place].diverging:
             said.setdefault(place, []).append(says)
-    return [replace(row, cause="; ".join(said.get(i, [])) or with_line(row.cause, draws)) for i, row in enumerate(rows)]
+    return [replace(row, cause="; ".join(said.get(i, [])) or with_line(row, draws)) for i, row in enumerate(rows)]
 
 
-def with_line(cause: str, draws: DrawPairs | None) -> str:
-    """A cause that names a draw of torch's, and where jax has it."""
+def with_line(row: Module, draws: DrawPairs | None) -> str:
+    """Its cause, and where jax has the draw of torch's that it is about."""
+    labels = {target.label for cause in row.causes for target in cause.targets}
     pairs = draws.pairs if draws else {}
-    lines = [draws.jax[j].line for j, i in pairs.items() if draws and draws.torch[i].says in cause]
-    return f"{cause}; jax has it at {lines[0]}" if lines and lines[0] else cause
+    lines = [draws.jax[j].line for j, i in pairs.items() if draws and draws.torch[i].says in labels]
+    return f"{row.cause}; jax has it at {lines[0]}" if lines and lines[0] else row.cause

@@ -36,6 +36,8 @@ class Target:
     file: str = ""
     """Of the source, if it is an operation of the code."""
     line: int = 0
+    column: int = 0
+    """Where it begins in the line, counted in bytes."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ DRAWN = Change(
         "unscaled": "does not divide by the part that is kept",
         "inverted": "keeps what torch drops",
     },
-    "has {0}",
+    "has {targets:and}",
 )
 RATE = Change("dropout.rate", "has {rate:g} for that", "has {0}")
 MOVED = Change("dropout.moved", "drops what {1} gives", "has {0}")
@@ -46,7 +46,7 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     dropped = [draw for draw in dict.fromkeys(noted) if draw.kind == DROPOUT]
     for draws in (*([draw] for draw in dropped), dropped) if dropped else ():
         for how, change in DRAWS.items():
-            yield propose(DRAWN, target(*draws), partial(drawn, draws, change), how=how)
+            yield propose(DRAWN, tuple(map(target, draws)), partial(drawn, draws, change), how=how)
     for draw in dropped:
         for rate in RATES:
             yield propose(RATE, target(draw), partial(drawn, [draw], partial(at_rate, draw, rate)), rate=rate)
@@ -56,9 +56,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
                 yield propose(MOVED, (target(draw), op.target), partial(moved, draw, op))
 
 
-def target(*draws: Draw) -> Target:
-    """One draw, or several that are mutated together."""
-    return Target(" and ".join(draw.says for draw in draws))
+def target(draw: Draw) -> Target:
+    """A draw, as it is said of torch's and of jax's."""
+    return Target(draw.says)
 
 
 def drawn(draws: list[Draw], change: torch_draws.Change) -> Edit:

@@ -30,7 +30,7 @@ def proposals(ops: Sequence[Op]) -> Iterator[Proposal]:
     as in `exp(-log(10000) i / n)`."""
     places: dict[tuple[Any, float], list[tuple[Op, int]]] = {}
     for op, at, value in numbers_in(ops):
-        places.setdefault((op.line, value), []).append((op, at))
+        places.setdefault((op.position[:2], value), []).append((op, at))
     for (_, value), those in places.items():
         if len({op.place for op, _ in those}) > 1:
             free = Free(value, sure=True)
