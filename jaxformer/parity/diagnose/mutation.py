@@ -112,6 +112,16 @@ class Free:
 
 
 @dataclass(frozen=True)
+class ByRow:
+    """Ways among which each row of the array takes one."""
+
+    ways: tuple[Callable[[], Edit], ...]
+    """Each for all rows at once; the plain ones first."""
+    chosen: "Callable[[tuple[int, ...]], Proposal]"
+    """The mutation that each row's way makes together."""
+
+
+@dataclass(frozen=True)
 class Proposal:
     """A mutation to be tried, and what it does to a run."""
 
@@ -120,6 +130,8 @@ class Proposal:
     free: Free | None = None
     near: tuple[Callable[[], Edit], ...] = ()
     """The same with numbers beside: where one gives as much, it acts in steps, as of what is rounded to whole numbers."""
+    by_row: ByRow | None = None
+    """What is solved for row by row; the mutation stands for whatever is found."""
 
     def edit(self) -> Edit:
         """Inside, torch is mutated; the number of a free parameter is known."""

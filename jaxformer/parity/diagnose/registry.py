@@ -26,6 +26,7 @@ from jaxformer.parity.diagnose.operators import (
     layers,
     loops,
     losses,
+    mask_rows,
     masks,
     numbers,
     operations,
@@ -179,6 +180,7 @@ class Registry:
         """Few, and those that everyone has a name for."""
         return (
             (self.of(masks.proposals), 1),
+            (self.of(mask_rows.proposals), 1),
             (self.of(head_norms.moves), 1),
             (self.of(head_norms.proposals), 1),
             (self.of(rotary.proposals), 1),

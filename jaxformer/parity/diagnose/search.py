@@ -13,7 +13,7 @@ from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import Proposal
+from jaxformer.parity.diagnose.mutation import ByRow, Proposal
 from jaxformer.parity.diagnose.operators import parameters
 from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
@@ -101,6 +101,8 @@ class Search:
         return best_of(found)
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
+        if proposal.by_row and not (proposal := self._chosen(proposal, proposal.by_row)):
+            return None
         if not (fits := self._fitted(proposal)) or not is_certain(self.replay, fits[0], solved=proposal.free is not None):
             return None
         fixed, residual = fits
@@ -130,6 +132,16 @@ class Search:
             those = parameters.proposals(self.replay)
             own = proposal.mutation
             yield from (each for each in those if each.mutation.place == own.place and each.mutation != own and not each.free)
+
+    def _chosen(self, proposal: Proposal, by_row: ByRow) -> Proposal | None:
+        """With a way for each row of jax's array; None where a row is given by none."""
+        arrays = [self.array(replace(proposal, edits=way)) for way in by_row.ways]
+        alike = [(i, array) for i, array in enumerate(arrays) if array is not None and array.shape == self.jax.shape]
+        fits = [[i for i, array in alike if off(array[n], row) <= self.limit] for n, row in enumerate(self.jax)]
+        if not all(fits):
+            return None
+        first, last = (by_row.chosen(tuple(ways[at] for ways in fits)) for at in (0, -1))
+        return first if first.mutation == last.mutation else replace(first, near=(last.edits,))
 
     def _fitted(self, proposal: Proposal) -> tuple[Proposal, float] | None:
         """The proposal with its number, if it gives jax's array; and how far it is off."""

@@ -1,7 +1,6 @@
 """The operations of torch's functions: which there are, where they stand in the source, and how they are altered."""
 
 import linecache
-import math
 import os
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.diagnose.calls import bound, holds_tensors, safe, writes
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, Target, propose
+from jaxformer.parity.diagnose.nudges import a_little_more
 
 Frame = tuple[CodeType, int]
 """Code, and where in it."""
@@ -224,36 +224,6 @@ class Listing(TorchFunctionMode):
             found.runs.append(Run(held, kwargs, kept(output), around(frame), self.count, module_of(frame)))
             self.count += 1
         return output
-
-
-def of_reals(x: Any) -> bool:
-    """Whether it is a tensor of real numbers."""
-    return isinstance(x, torch.Tensor) and x.is_floating_point()
-
-
-def a_little_more(compute: Compute, part: float, function: Any, args: Any, kwargs: Any, number: int) -> Any:
-    """What is computed with every entry a little off, by parts that differ, or, for whole numbers made of real ones, with each
-    of these a tenth off; TypeError where nothing is real."""
-    x = compute(function, args, kwargs, number)
-    parts = list(x) if isinstance(x, (tuple, list)) else [x]
-    if not any(map(of_reals, parts)):
-        if isinstance(x, torch.Tensor) and x.dtype != torch.bool and any(map(of_reals, args)):
-            return compute(function, tuple(tenth_more(each, part) if of_reals(each) else each for each in args), kwargs, number)
-        raise TypeError("only real numbers may be a little off")
-    off = [more(each, part) if of_reals(each) else each for each in parts]
-    if all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), off, parts)):
-        raise TypeError("zeros and infinities are never a little off")
-    return off if isinstance(x, (tuple, list)) else off[0]
-
-
-def tenth_more(x: torch.Tensor, part: float) -> torch.Tensor:
-    """Each entry a tenth off, to the side of the part, but whole numbers."""
-    return torch.where(x == x.round(), x, x + math.copysign(0.1, part))
-
-
-def more(x: torch.Tensor, part: float) -> torch.Tensor:
-    """Each entry by another part of it."""
-    return x * (1 + part * (2 + torch.cos(torch.arange(x.numel(), dtype=x.dtype)))).view(x.shape)
 
 
 class Rewrite(TorchFunctionMode):

@@ -75,6 +75,8 @@ ARITHMETIC: dict[str, Callable[..., torch.Tensor]] = {
     "quotient": torch.div,
     "smaller": torch.minimum,
     "larger": torch.maximum,
+    "either": torch.logical_or,
+    "both": torch.logical_and,
 }
 OTHERWISE = {
     "add": ("product", "difference"),
@@ -84,9 +86,13 @@ OTHERWISE = {
     "truediv": ("product",),
     "maximum": ("smaller",),
     "minimum": ("larger",),
+    "and": ("either",),
+    "logical_and": ("either",),
+    "or": ("both",),
+    "logical_or": ("both",),
 }
 """Operations of two tensors, and what may be taken for each."""
-CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")
 NORMALIZED = ("layer_norm", "rms_norm")

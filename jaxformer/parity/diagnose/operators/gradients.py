@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Proposal
+from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.functions import is_real
 from jaxformer.parity.diagnose.operators.operations import ORDINALS
-from jaxformer.parity.diagnose.trace import Op, of_reals
+from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.numerics.float_masks import MASKED
 
 STATISTICS_STOPPED = Change("gradients.statistics_stopped", "stops the gradient of its {which:and}")

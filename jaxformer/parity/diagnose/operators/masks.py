@@ -30,6 +30,8 @@ OTHERS = {
     "as_is": "as it is",
     "row": "as if of the row {row}",
     "first_row": "as if of the first row",
+    "any_row": "of all rows together: a key is seen where any row has it",
+    "every_row": "of all rows together: a key is seen where every row has it",
     "key": "one key {by}",
     "window": "with a window of {keys} keys for {was}",
     "no_window": "without its window",
@@ -70,6 +72,9 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
     for op in replay.operations:
         if is_new_mask(op.output, seen):
             for change, args, mask in otherwise(op.output, masks_instead(op.output), MADE):
+                yield op.instead(change, partial(constant, mask), **args)
+        elif is_of_keys(op.output):
+            for change, args, mask in otherwise(op.output, exchanged(op.output), MADE):
                 yield op.instead(change, partial(constant, mask), **args)
     yield from (op.instead(ALONE, mask_alone) for op in replay.operations if adds_more(op.output))
     for op in replay.operations:
@@ -174,6 +179,21 @@ def is_new_mask(array: Any, seen: list[torch.Tensor]) -> bool:
     return True
 
 
+def is_of_keys(array: Any) -> bool:
+    """True for booleans that hide the same keys from every query, of an axis of one."""
+    return (
+        isinstance(array, torch.Tensor)
+        and array.dtype == torch.bool
+        and array.ndim > 2
+        and array.shape[-2] == 1 < array.shape[-1]
+    )
+
+
+def exchanged(mask: torch.Tensor) -> Others:
+    """A mask of queries for that of keys."""
+    yield "exchanged", {}, mask.mT
+
+
 def kept_keys(mask: torch.Tensor) -> torch.Tensor:
     """True where a mask keeps."""
     return torch.from_numpy(np.asarray(allowed(mask.numpy()) if mask.is_floating_point() else mask.numpy()))
@@ -194,14 +214,16 @@ def masks_instead(array: torch.Tensor) -> Others:
         yield "left_out", {"true": "hidden"}, torch.zeros_like(keep)
     yield "left_out", {}, torch.ones_like(keep)
     yield "inverted", {}, ~keep
-    if keep.shape[-1] == keep.shape[-2]:
-        yield "exchanged", {}, keep.mT
+    if keep.shape[-2] in (1, keep.shape[-1]):
+        yield from exchanged(keep)
     if keep.shape[-2] > 1:
         yield from windows(keep)
     if len(keep) > 1:
         yield "row", {"row": "before"}, keep.roll(1, 0)
         yield "row", {"row": "behind"}, keep.roll(-1, 0)
         yield "first_row", {}, keep[:1].expand_as(keep)
+        yield "any_row", {}, keep.any(0, keepdim=True).expand_as(keep)
+        yield "every_row", {}, keep.all(0, keepdim=True).expand_as(keep)
     if keep.shape[-2] == 1:
         yield "key", {"by": "longer"}, keep | keep.roll(1, -1)
         yield "key", {"by": "shorter"}, keep & keep.roll(1, -1)

@@ -63,6 +63,8 @@ OF_TWO = Change(
         "quotient": "divides the one by the other",
         "smaller": "takes the smaller",
         "larger": "takes the larger",
+        "either": "is true where either is, not where both are",
+        "both": "is true where both are, not where either is",
     },
 )
 NORM = Change(

@@ -6,9 +6,10 @@ import torch
 
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target
+from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.reroute import JOINS, Value, array_of, operands, parts, reads, rerouted, worded
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.trace import Op, of_reals, same
+from jaxformer.parity.diagnose.trace import Op, same
 
 MOST_SEQUENCES, MOST_MASKS = 4, 3
 MOST_POOLED = 4

@@ -10,13 +10,14 @@ import torch
 
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
+from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.functions import NORMALIZED, REDUCTIONS, is_real
 from jaxformer.parity.diagnose.operators.modules import keeps_a_shape
 from jaxformer.parity.diagnose.operators.operations import ORDINALS
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off
-from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, of_reals, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""

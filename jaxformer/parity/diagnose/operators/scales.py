@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
+from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED, is_activation, is_real
-from jaxformer.parity.diagnose.trace import Op, Rewrite, of_reals, same
+from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 FEATURE = Change("scales.feature", "{function} there")
 EVERY_FEATURE = Change("scales.every_feature", "{function} there, each time")
