@@ -1,6 +1,5 @@
 """What a comparison said of a planted bug: whether it was noticed, in which module, and of what cause."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -8,6 +7,7 @@ from fnmatch import fnmatchcase
 from benchmarks.field_bugs import Bug
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.report import Report
+from jaxformer.selfcheck import expected
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,21 @@ class Outcome:
     innocents: list[str] = field(default_factory=list)
     """Those of the others."""
     named: list[str] = field(default_factory=list)
-    """Causes that say what they have to."""
+    """Causes that are the planted one, or listed with it as equal."""
     wrong: list[str] = field(default_factory=list)
-    """Causes that say something else."""
+    """Other causes."""
+    silent: list[str] = field(default_factory=list)
+    """Those of the blamed whose cause is not known."""
 
     @property
     def noticed(self) -> bool:
         """Whether the verdict is DIFFERENT."""
         return self.status == "different"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether every blamed module has the right cause."""
+        return bool(self.named) and not self.wrong and not self.silent
 
     @property
     def fails(self) -> list[str]:
@@ -40,7 +47,7 @@ class Outcome:
             "MODULE": self.noticed and not self.blamed,
             f"INNOCENT {', '.join(self.innocents[:2])}": bool(self.innocents),
             f"WRONG CAUSE {self.wrong[:1]}": bool(self.wrong),
-            "no cause": self.noticed and not self.named and not self.wrong,
+            f"no cause {', '.join(self.silent[:1])}".strip(): self.noticed and not self.is_named and not self.wrong,
         }
         return [mark for mark, is_so in marks.items() if is_so]
 
@@ -53,15 +60,17 @@ def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
     """What the report says of the bug."""
     blamed = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
     others = [module for module in report.diverging if module not in blamed]
-    causes = {module.cause: bool(re.search(bug.cause, module.cause, re.IGNORECASE)) for module in blamed if module.cause}
+    told = [module for module in blamed if module.cause]
+    right = [module for module in told if expected.named(bug.cause, module.causes)]
     return Outcome(
         bug,
         report.status,
         seconds,
         [name_of(module) for module in blamed],
         [name_of(module) for module in others],
-        [cause for cause, fits in causes.items() if fits],
-        [cause for cause, fits in causes.items() if not fits],
+        [*dict.fromkeys(module.cause for module in right)],
+        [*dict.fromkeys(module.cause for module in told if module not in right)],
+        [name_of(module) for module in blamed if not module.cause],
     )
 
 
@@ -76,7 +85,7 @@ def totals(found: Iterable[Outcome]) -> str:
     counted = {
         "noticed": sum(each.noticed for each in every),
         "module right": sum(bool(each.blamed) for each in every),
-        "cause named": sum(bool(each.named) for each in every),
+        "cause named": sum(each.is_named for each in every),
         "wrong causes": sum(bool(each.wrong) for each in every),
         "innocents accused": sum(bool(each.innocents) for each in every),
     }

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
+from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, plain
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Mutation, Target
 from jaxformer.parity.diagnose.search import best_of
 
@@ -49,3 +49,17 @@ def test_a_mutation_is_data():
     (cause,) = Diagnosis((candidate(NUMBER, "`a`", value=0.5, was=1.0),)).causes()
     assert (cause.operator, cause.change, cause.value, cause.args) == ("arguments", "arguments.number", 0.5, {"was": 1.0})
     assert cause.says == "torch computes `a`; jax with 0.5 for 1 there"
+
+
+def test_what_arrays_tell_has_the_place_of_the_array():
+    """Unless it is what the module gives."""
+    shifted = plain(Change("ids.shifted", "ids +{by}", torch=""), by=1)
+
+    def places(found: Diagnosis, *place: str) -> list[str]:
+        return [target.label for cause in found.causes(*place) for target in cause.targets]
+
+    assert places(Diagnosis((shifted,)), "input of embed.position") == ["input of embed.position"]
+    assert places(Diagnosis((shifted,)), "output") == places(Diagnosis((shifted,))) == []
+    assert places(Diagnosis((candidate(TWICE, "`a`"),)), "input of mlp") == ["`a`"]
+    both = {"output": Diagnosis((shifted,)), "input of norm": Diagnosis((shifted,))}
+    assert places(Diagnosis(beside=both), "input of mlp") == ["input of norm"]

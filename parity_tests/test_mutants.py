@@ -6,10 +6,12 @@ import jax
 import pytest
 
 from jaxformer.nn import feedforward, norms
+from jaxformer.parity.diagnose.diagnosis import sentence
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.selfcheck.cases import CASES, CONFIGS
+from jaxformer.selfcheck.expected import choice
 from jaxformer.selfcheck.inject import Mutant, instead, patch
 from jaxformer.selfcheck.mutants import MUTANTS
 from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
@@ -23,7 +25,7 @@ QUICK = Mutant(
     instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x)),
     "plain",
     "feed_forward",
-    "quick gelu",
+    choice("activation", "activation=gelu, quick gelu"),
 )
 
 
@@ -93,10 +95,10 @@ def test_a_mutant_of_the_values_is_noticed_before_gradients_are_asked_for(quick)
 @pytest.mark.parametrize(
     ("diverging", "cause", "module_right", "cause_right"),
     [
-        ("feed_forward|norm", "quick gelu", False, False),  # a module that is not named
-        (r"blocks\.0\.feed_forward", "quick gelu", False, False),  # one that is named too much
-        ("attention", "quick gelu", False, False),
-        ("feed_forward", "gelu by tanh", True, False),
+        ("feed_forward|norm", QUICK.cause, False, False),  # a module that is not named
+        (r"blocks\.0\.feed_forward", QUICK.cause, False, False),  # one that is named too much
+        ("attention", QUICK.cause, False, False),
+        ("feed_forward", choice("activation", "activation=gelu, gelu by tanh"), True, False),
         ("feed_forward", "", True, False),
     ],
 )
@@ -110,8 +112,9 @@ def test_what_is_declared_wrongly_is_not_right(quick, diverging, cause, module_r
 def judged(*causes: str) -> list[Outcome]:
     """One outcome for each cause, as if the module was right."""
     far = Error(1.0, 1.0)
-    mutant = Mutant("made up", GELU_AS_IT_IS, "plain", "norm", "right")
-    return [Outcome(mutant, "A forward", True, [Module("norm", "norm", far, far, "output", True, cause)]) for cause in causes]
+    mutant, found = Mutant("made up", GELU_AS_IT_IS, "plain", "norm", "known.sentence says=right"), map(sentence, causes)
+    modules = [Module("norm", "norm", far, far, "output", True, str(each), each.causes()) for each in found]
+    return [Outcome(mutant, "A forward", True, [module]) for module in modules]
 
 
 def test_four_causes_in_five_are_enough_and_fewer_are_not():
@@ -122,6 +125,13 @@ def test_four_causes_in_five_are_enough_and_fewer_are_not():
         "cause named right: 3 of 4 (75 %)",
         "4/4 mutants killed",
     ]
+
+
+def test_a_whole_run_is_judged_by_its_words():
+    mutant = Mutant("made up", GELU_AS_IT_IS, "sgd", says="torch mean; jax sum")
+    outcomes = [Outcome(mutant, "A training", True, cause=said) for said in ("torch mean; jax sum", "torch mean", "")]
+    assert [outcome.cause_right for outcome in outcomes] == [True, False, False]
+    assert not Outcome(replace(mutant, says=""), "A training", True, cause="torch mean").cause_right
 
 
 def test_a_run_that_fails_behind_the_weights_has_noticed_nothing():

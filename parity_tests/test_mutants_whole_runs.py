@@ -24,4 +24,4 @@ def test_mutants_of_training_and_decoding_are_killed(capsys, every):
         print(f"\n{verdict(outcomes).splitlines()[-1]}")
     assert [outcome.mutant.name for outcome in outcomes if not outcome.killed] == []
     assert not any(outcome.diverging or outcome.mutant.diverging for outcome in outcomes)
-    assert [table_row(outcome) for outcome in outcomes if outcome.mutant.cause and not outcome.cause_right] == []
+    assert [table_row(outcome) for outcome in outcomes if outcome.mutant.says and not outcome.cause_right] == []

@@ -21,9 +21,9 @@ ROOT = Path(__file__).parent.parent
 
 MODULES = [mutant for mutant in MUTANTS if mutant.diverging]
 """The gate asserts of each that its module is named."""
-CAUSES = [mutant for mutant in MUTANTS if mutant.diverging or mutant.cause]
+CAUSES = [mutant for mutant in MUTANTS if mutant.diverging or mutant.says]
 """Those whose cause is asked for."""
-RIGHT = [mutant for mutant in MUTANTS if mutant.cause]
+RIGHT = [mutant for mutant in MUTANTS if mutant.cause or mutant.says]
 """Those that declare one. The gate asserts of each that it is named; where none is declared, it counts as not right."""
 
 FIGURES: dict[str, tuple[int, ...]] = {

@@ -10,11 +10,13 @@ from benchmarks.field_kinds import KINDS
 from benchmarks.field_outcome import outcome, totals
 from benchmarks.field_source import planted, replaced
 from jaxformer.errors import InputError
+from jaxformer.parity.diagnose.diagnosis import Diagnosis, plain
+from jaxformer.parity.diagnose.mutation import Change
 from jaxformer.parity.numerics.metrics import EQUAL, Error
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
 
-BUG = Bug("llama", "base", "table", "a", "b", "layers.*.attn", "base|theta")
+BUG = Bug("llama", "base", "table", "a", "b", "layers.*.attn", "rotary.base base=2 *")
 
 
 def test_every_bug_is_of_a_clean_port_and_changes_something():
@@ -48,23 +50,29 @@ def test_a_planted_bug_is_seen_by_all_of_a_package_and_taken_out_again():
     assert user.factor_between is home.factor_between is before
 
 
-def module(torch: str, cause: str = "") -> Module:
-    return Module(torch, torch, EQUAL, Error(1.0, 1.0), "output", diverging=True, cause=cause)
+def module(torch: str, *changes: Change) -> Module:
+    found = Diagnosis(tuple(plain(change, own=1, base=2) for change in changes))
+    return Module(torch, torch, EQUAL, Error(1.0, 1.0), "output", diverging=True, cause=str(found), causes=found.causes())
 
 
 def report(*modules: Module, status="different") -> Report:
     return Report("A", 1e-13, stages=[Stage("forward", status, "")], modules=list(modules))
 
 
+BASE, EPSILON = Change("rotary.base", "base {base}", "base {own}"), Change("operations.epsilon", "eps {base}", "eps {own}")
+
+
 def test_what_is_said_of_a_bug_is_counted():
-    told = outcome(BUG, report(module("layers.0.attn", "torch base 1; jax base 2"), module("layers.1.attn")), 1.0)
-    assert (told.noticed, told.fails) == (True, [])
+    told = outcome(BUG, report(module("layers.0.attn", BASE), module("layers.1.attn", EPSILON, BASE)), 1.0)
+    assert (told.noticed, told.is_named, told.fails) == (True, True, [])
     elsewhere = outcome(BUG, report(module("layers.0.mlp")), 1.0)
     assert elsewhere.fails == ["MODULE", "INNOCENT layers.0.mlp", "no cause"]
-    other = outcome(BUG, report(module("layers.0.attn", "torch epsilon 1; jax epsilon 2")), 1.0)
-    assert other.fails == ["WRONG CAUSE ['torch epsilon 1; jax epsilon 2']"]
+    other = outcome(BUG, report(module("layers.0.attn", BASE), module("layers.1.attn", EPSILON)), 1.0)
+    assert other.fails == ["WRONG CAUSE ['torch eps 1; jax eps 2']"]
+    half = outcome(BUG, report(module("layers.0.attn", BASE), module("layers.1.attn")), 1.0)
+    assert half.fails == ["no cause layers.1.attn"]
     unseen = outcome(BUG, report(status="equal"), 1.0)
     assert unseen.fails == ["NOT NOTICED (equal)"]
-    figures = totals([told, elsewhere, other, replace(unseen, seconds=5.0)]).split("\n")
-    assert [line.split()[-4:-1] for line in figures[:5]] == [[str(n), "of", "4"] for n in (3, 2, 1, 1, 1)]
+    figures = totals([told, elsewhere, other, half, replace(unseen, seconds=6.0)]).split("\n")
+    assert [line.split()[-4:-1] for line in figures[:5]] == [[str(n), "of", "5"] for n in (4, 3, 1, 1, 1)]
     assert figures[-1].split()[-1] == "2.0"

@@ -33,10 +33,12 @@ class Mutant:
     case: str = "plain"
     diverging: str = ""
     """The last parts of the paths of the modules it lies in, which have to be named, and no others; '' where there is not one
-    kind of module. A regular expression, as `cause` is."""
+    kind of module. A regular expression."""
     cause: str = ""
-    """What every one of their causes has to say, or the whole run's; '' where none can be found, which counts as not
-    right where modules are named."""
+    """What every one of their causes has to be, a pattern of `jaxformer.selfcheck.expected`; '' where none can be found, which
+    counts as not right where modules are named."""
+    says: str = ""
+    """What a whole run has to say of its cause, which it has in words alone. A regular expression."""
 
 
 def config(**fields: Any) -> Injection:

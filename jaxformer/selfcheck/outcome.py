@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.report import Report
+from jaxformer.selfcheck.expected import named
 from jaxformer.selfcheck.inject import Mutant
 
 LEAST_CAUSES = 0.8
@@ -45,10 +46,10 @@ class Outcome:
     @property
     def cause_right(self) -> bool:
         """Whether all of them, or the whole run, were named with the cause of the bug."""
-        wanted = self.mutant.cause
         if not self.mutant.diverging:
-            return bool(wanted and re.search(wanted, self.cause))
-        return bool(wanted) and self.module_right and all(re.search(wanted, module.cause) for module in self.diverging)
+            return bool(self.mutant.says and re.search(self.mutant.says, self.cause))
+        wanted = self.mutant.cause
+        return bool(wanted) and self.module_right and all(named(wanted, module.causes) for module in self.diverging)
 
     def _declared(self, module: Module) -> bool:
         return re.fullmatch(rf"(.*\.)?({self.mutant.diverging})", path(module)) is not None
@@ -77,7 +78,7 @@ def table_row(outcome: Outcome) -> str:
     module, cause = (f"{kinds[0]}{more}", outcome.diverging[0].cause or "-") if kinds else ("-", outcome.cause or "-")
     if outcome.mutant.diverging:
         module = module if outcome.module_right else f"WRONG: {module}"
-    if outcome.mutant.diverging or outcome.mutant.cause:
+    if with_causes([outcome]):
         cause = cause if outcome.cause_right or cause == "-" else f"WRONG: {cause}"
     return f"{outcome.mutant.name:{NAME}}  {killed_by:22}  {module:{MODULE}}  {cause}"
 
@@ -101,7 +102,7 @@ def with_modules(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def with_causes(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Those, and whole runs whose cause is."""
-    return [outcome for outcome in outcomes if outcome.mutant.diverging or outcome.mutant.cause]
+    return [outcome for outcome in outcomes if outcome.mutant.diverging or outcome.mutant.says]
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.diagnose.mutation import Change, Mutation
-from jaxformer.parity.report.data import Cause
+from jaxformer.parity.report.data import Cause, Target
 
 EMPTY_ROWS = "only in rows where every key is masked"
 KNOWN = Change("known.sentence", "{says}", torch="")
@@ -97,20 +97,20 @@ class Diagnosis:
         """Of whole numbers, which several changes may give."""
         return replace(self, candidates=tuple(replace(each, certainty="integers") for each in self.candidates))
 
-    def causes(self) -> list[Cause]:
-        """For the report."""
+    def causes(self, place: str = "output") -> list[Cause]:
+        """For the report; `place` is the array that the causes are of."""
         if self.beside:
-            return [cause for each in self.beside.values() for cause in each.causes()]
-        return [reported(each) for each in self.candidates]
+            return [cause for what, each in self.beside.items() for cause in each.causes(what)]
+        return [reported(each, place) for each in self.candidates]
 
 
-def reported(candidate: Candidate) -> Cause:
-    """As data of the report."""
+def reported(candidate: Candidate, place: str = "output") -> Cause:
+    """As data of the report. What arrays tell is about one of them, unless it is what the module gives."""
     mutation = candidate.mutation
     return Cause(
         mutation.change.operator,
         mutation.change.name,
-        [*mutation.targets],
+        [*mutation.targets] or [Target(place)] * (place != "output"),
         {name: as_json(value) for name, value in mutation.args},
         mutation.value,
         candidate.residual,

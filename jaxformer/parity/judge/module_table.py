@@ -65,7 +65,7 @@ def table(traced: Traced) -> list[Module]:
                 behind=str(behind or ""),
                 shared=site in shared and not forward,
                 cause=str(cause),
-                causes=cause.causes(),
+                causes=cause.causes(blamed.what if blamed else "output"),
                 source=traced.normal_run.lines.get(site.path, ""),
                 float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
                 looks=blame.looks.get(site, ""),

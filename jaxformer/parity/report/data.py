@@ -29,7 +29,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Target:
-    """What a cause is about: an operation of torch's code, a module, a tensor, a setting, an input."""
+    """What a cause is about: an operation of torch's code, a module, a tensor, a setting, an input, one of its arrays."""
 
     label: str
     """'`q * cos` (rope.py:12)', 'layers.*.norm.eps'"""

@@ -11,6 +11,7 @@ from jaxformer.convert.rules import Rule
 from jaxformer.models import gpt
 from jaxformer.nn import attention, masks
 from jaxformer.pytree import STACKED
+from jaxformer.selfcheck.expected import choice
 from jaxformer.selfcheck.inject import (
     Injection,
     Mutant,
@@ -23,6 +24,15 @@ from jaxformer.selfcheck.inject import (
     weights,
     without,
 )
+
+MASKED = "masked scores=-inf, rows without keys 0"
+NO_BIAS = choice("linear layer", "bias=added, left out")
+ONE_MORE = choice("attention", "mask=as given, padding alone, causal and one more")
+
+
+def weight_of(*others: str) -> str:
+    """The weight of one of these linear layers."""
+    return " | ".join(choice("linear layer", f"weight=as it is, of {other}") for other in others)
 
 
 def layers_reversed(tensors: Weights) -> Weights:
@@ -82,45 +92,45 @@ def causal_off_by(n: int, where: ModuleType = gpt) -> Injection:
 
 
 PROJECTIONS = [
-    Mutant("query bias dropped", reads_as(0.0, "query.bias"), diverging="query", cause="jax bias left out"),
-    Mutant("value bias dropped", reads_as(0.0, "value.bias"), diverging="value", cause="jax bias left out"),
+    Mutant("query bias dropped", reads_as(0.0, "query.bias"), diverging="query", cause=NO_BIAS),
+    Mutant("value bias dropped", reads_as(0.0, "value.bias"), diverging="value", cause=NO_BIAS),
     Mutant(
         "fused query, key and value bias dropped",
         reads_as(0.0, "qkv.bias"),
         "fused",
         diverging="qkv",
-        cause="jax bias left out",
+        cause=NO_BIAS,
     ),
     Mutant("key bias dropped", without("stack.blocks.attention.key.bias")),
-    Mutant("output bias dropped", reads_as(0.0, "out.bias"), diverging="out", cause="jax bias left out"),
-    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias"), diverging="head", cause="jax bias left out"),
-    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias"), diverging="down", cause="jax bias left out"),
-    Mutant("query and key swapped", swapped("query", "key"), diverging="query|key", cause="jax weight of (key|query)"),
+    Mutant("output bias dropped", reads_as(0.0, "out.bias"), diverging="out", cause=NO_BIAS),
+    Mutant("bias of the logits dropped", reads_as(0.0, "head.bias"), diverging="head", cause=NO_BIAS),
+    Mutant("feed-forward bias dropped", reads_as(0.0, "down.bias"), diverging="down", cause=NO_BIAS),
+    Mutant("query and key swapped", swapped("query", "key"), diverging="query|key", cause=weight_of("key", "query")),
     Mutant(
         "square weight not transposed",
         rule(Rule("out.kernel", "out.weight")),
         diverging="out",
-        cause="torch weight as it is; jax weight transposed",
+        cause=choice("linear layer", "weight=as it is, transposed"),
     ),
     Mutant(
         "fused query, key and value split per head",
         instead(attention, split_qkv=split_per_head),
         "fused",
         diverging="attention",
-        cause="jax .*heads, each with its own three",
+        cause=choice("attention", "(query, key, value)=in blocks, 4 heads, each with its own three"),
     ),
     Mutant(
         "heads (H, N) for (N, H)",
         instead(attention, split_heads=split_width_first, merge_heads=merge_width_first),
         diverging="attention",
-        cause="torch heads laid out head by head; jax heads laid out interleaved",
+        cause=choice("attention", "heads laid out=head by head, interleaved"),
     ),
     Mutant(
         "key heads tiled for repeated",
         patch(attention, attention=heads_tiled),
         "rich",
         diverging="attention",
-        cause="torch key heads repeated; jax key heads tiled",
+        cause=choice("attention", "key heads=repeated, tiled"),
     ),
     Mutant("layers in reverse", weights(layers_reversed)),
 ]
@@ -130,44 +140,49 @@ ATTENTION = [
         "scale 1/sqrt(D)",
         scores_times(lambda q: q.shape[2] ** -0.5),
         diverging="attention",
-        cause=r"jax scale 1/sqrt\(d_model\)",
+        cause=choice("attention", "scale=1/sqrt(head width), 1/sqrt(d_model)"),
     ),
-    Mutant("no scale", scores_times(lambda q: q.shape[3] ** 0.5), diverging="attention", cause="jax scale 1 "),
+    Mutant(
+        "no scale",
+        scores_times(lambda q: q.shape[3] ** 0.5),
+        diverging="attention",
+        cause=choice("attention", "scale=1/sqrt(head width), 1"),
+    ),
     Mutant(
         "-1e9 for -inf",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e9)),
         diverging="attention",
-        cause="jax masked scores large and negative",
+        cause=choice("attention", f"{MASKED}, large and negative"),
     ),
     Mutant(
         "-1e4 for -inf",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -1e4)),
         diverging="attention",
-        cause="jax masked scores large and negative",
+        cause=choice("attention", f"{MASKED}, large and negative"),
     ),
     Mutant(
         "-1e4 added",
         softmax_of(lambda scores, mask: scores + jnp.where(mask, 0.0, -1e4)),
         diverging="attention",
-        cause="jax masked scores -1e4 added",
+        cause=choice("attention", f"{MASKED}, -1e4 added"),
     ),
     Mutant(
         "NaN for a row without keys",
         softmax_of(lambda scores, mask: jnp.where(mask, scores, -jnp.inf)),
         diverging="attention",
-        cause="jax masked scores -inf, rows without keys NaN",
+        cause=choice("attention", f"{MASKED}, -inf, rows without keys NaN"),
     ),
     Mutant(
         "NaN gradient of a row without keys",
         instead(attention, masked_softmax=zeroed_afterwards),
         diverging="attention",
-        cause="NaN",
+        cause="gradient.not_finite wrong=* size=*",
     ),
     Mutant(
         "softmax over the queries",
         patch(attention, masked_softmax=over_queries),
         diverging="attention",
-        cause="torch softmax over keys; jax softmax over queries",
+        cause=choice("attention", "softmax over=keys, queries"),
     ),
     Mutant(
         "softmax in bfloat16",
@@ -178,16 +193,21 @@ ATTENTION = [
         "padding mask inverted",
         patch(masks, padding_mask=lambda original: lambda valid: original(~valid)),
         diverging="attention",
-        cause="jax mask .*inverted",
+        cause=choice("attention", "mask=as given, inverted, causal"),
     ),
     Mutant(
         "padding mask ignored",
         patch(masks, padding_mask=lambda original: lambda valid: original(jnp.ones_like(valid))),
         diverging="attention",
-        cause="torch mask as given; jax mask causal ",
+        cause=choice("attention", "mask=as given, causal"),
     ),
-    Mutant("causal mask one too wide", causal_off_by(1), diverging="attention", cause="jax mask .*causal and one more"),
-    Mutant("causal mask one too narrow", causal_off_by(-1), diverging="attention", cause="jax mask .*causal and one fewer"),
+    Mutant("causal mask one too wide", causal_off_by(1), diverging="attention", cause=ONE_MORE),
+    Mutant(
+        "causal mask one too narrow",
+        causal_off_by(-1),
+        diverging="attention",
+        cause=choice("attention", "mask=as given, as given, causal and one fewer"),
+    ),
 ]
 
 

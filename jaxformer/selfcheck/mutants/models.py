@@ -9,8 +9,9 @@ from jax import Array
 
 from jaxformer.models import encoder, encoder_decoder
 from jaxformer.nn import blocks, embeddings, masks, norms
+from jaxformer.selfcheck.expected import choice
 from jaxformer.selfcheck.inject import Injection, Mutant, instead, patch, read_as, reads_as, swapped, without
-from jaxformer.selfcheck.mutants.attention import causal_off_by
+from jaxformer.selfcheck.mutants.attention import NO_BIAS, ONE_MORE, causal_off_by, weight_of
 from jaxformer.selfcheck.mutants.parts import positions_off_by
 
 
@@ -101,94 +102,107 @@ SEQUENCE_TO_SEQUENCE = [
         "cross-attention: query and key swapped": (
             swapped("query", "key", "cross_attention"),
             r"cross_attention\.(query|key)",
-            "jax weight of (key|query)",
+            weight_of("key", "query"),
         ),
         "cross-attention: key and value swapped": (
             swapped("key", "value", "cross_attention"),
             r"cross_attention\.(key|value)",
-            "jax weight of (value|key)",
+            weight_of("key", "value"),
         ),
         "cross-attention: key bias dropped": (without("decoder.blocks.cross_attention.key.bias"),),
         "cross-attention: value bias dropped": (
             reads_as(0.0, "cross_attention.value.bias"),
             r"cross_attention\.value",
-            "jax bias left out",
+            NO_BIAS,
         ),
         "cross-attention: output bias dropped": (
             reads_as(0.0, "cross_attention.out.bias"),
             r"cross_attention\.out",
-            "jax bias left out",
+            NO_BIAS,
         ),
         "cross-attention: self-attention's weights": (
             swapped("attention", "cross_attention", "decoder."),
             r"decoder\.blocks\.\d\.(cross_)?attention\.(query|key|value|out)",
-            r"jax weight of decoder\.blocks\.\d\.(cross_)?attention\.(query|key|value|out)",
+            weight_of("decoder.blocks.*.attention.*", "decoder.blocks.*.cross_attention.*"),
         ),
         "cross-attention: query without its norm": (
             patch(blocks.Block, _before=query_as_it_is),
             r"decoder\.blocks\.\d",
-            "torch adds .*1 times cross_attention_norm; jax adds .*0 times cross_attention_norm",
+            "sum.factors 'input=0, 1' 'attention=0, 1' 'cross_attention_norm=1, 0' 'at=input of *.cross_attention'",
         ),
-        "memory mask ignored": (reads_memory_through(lambda source, target: None), "cross_attention", "jax mask none"),
-        "memory mask inverted": (reads_memory_through(lambda source, target: ~source), "cross_attention", "jax mask inverted"),
+        "memory mask ignored": (
+            reads_memory_through(lambda source, target: None),
+            "cross_attention",
+            choice("attention", "mask=as given, none"),
+        ),
+        "memory mask inverted": (
+            reads_memory_through(lambda source, target: ~source),
+            "cross_attention",
+            choice("attention", "mask=as given, inverted"),
+        ),
         "memory mask is the target's": (reads_memory_through(padded_to), "cross_attention"),
         "no final norm on the memory": (
             patch(encoder_decoder.EncoderDecoder, encode=without_norm("encoder_norm")),
             "the model",
-            "torch adds .*1 times encoder_norm; jax adds .*0 times encoder_norm",
+            "sum.factors 'encoder=0, 1' 'encoder_norm=1, 0'",
         ),
         "the decoder's final norm on the memory": (
             swapped("encoder_norm", "decoder_norm"),
             "encoder_norm|decoder_norm",
-            "jax gain of (decoder|encoder)_norm",
+            choice("norm", "gain=as it is, of *coder_norm", "bias=added, of *coder_norm"),
         ),
         "causal mask in the encoder": (
             patch(encoder_decoder.EncoderDecoder, encode=causal_encoder),
             r"encoder\.blocks\.\d\.attention",
-            "jax mask as given, causal ",
+            choice("attention", "mask=as given, as given, causal"),
         ),
         "causal mask missing in the decoder": (
             causal_off_by(1000, encoder_decoder),
             r"decoder\.blocks\.\d\.attention",
-            "jax mask padding alone ",
+            choice("attention", "mask=as given, padding alone"),
         ),
         "causal mask of the decoder one too wide": (
             causal_off_by(1, encoder_decoder),
             r"decoder\.blocks\.\d\.attention",
-            "jax mask .*causal and one more",
+            ONE_MORE,
         ),
         "target positions one ahead of the source's": (
             patch(embeddings.InputEmbedding, __call__=target_one_ahead),
             "embed",
-            r"ids \+1",
+            "ids.shifted by=1 'at=input of embed.position'",
         ),
-        "position offset missing": (positions_off_by(-2), "embed|source_embed", "ids -2"),
+        "position offset missing": (
+            positions_off_by(-2),
+            "embed|source_embed",
+            "ids.shifted by=-2 'at=input of *embed.position'",
+        ),
         "the source's position table for the target": (
             read_as("embed.position.table", "source_embed.position.table"),
             r"embed\.position",
-            r"jax table of source_embed\.position",
+            choice("table of embeddings", "table=as it is, of source_embed.position"),
         ),
         "embedding norm dropped": (
             patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
             "embed|source_embed",
-            "jax norm left out|0 times norm",
+            "children.left_out at=norm | sum.factors 'token*=0, 4.899' 'position=0, 1' 'norm=1, 0'",
         ),
         "embedding norm before the position": (
             patch(embeddings.InputEmbedding, __call__=norm_before_position),
             "embed|source_embed",
-            "jax adds 1 times position",
+            "sum.factors 'position=0, 1' & sum.factors 'position=1, 0' 'at=input of *.norm'"
+            " | sum.factors 'position=0, 1' & operations.operand_alone ordinal=first 'at=`x + self.position*'",
         ),
         "the source's embedding norm for the target": (
             read_as("embed.norm.scale", "source_embed.norm.scale"),
             r"embed\.norm",
-            r"jax gain of source_embed\.norm",
+            choice("norm", "gain=as it is, of source_embed.norm"),
         ),
         "shared table scaled twice": (
             patch(embeddings.InputEmbedding, __call__=shared_scaled_twice),
             "source_embed",
-            "jax scale 24",
+            "parameters.number was=4.899 value=24 at=scale",
         ),
-        "head bias dropped": (reads_as(0.0, "head.bias"), "head", "jax bias left out"),
+        "head bias dropped": (reads_as(0.0, "head.bias"), "head", NO_BIAS),
     }.items()
 ] + [
     Mutant(
@@ -196,7 +210,7 @@ SEQUENCE_TO_SEQUENCE = [
         read_as("embed.token.table", "source_embed.token.table"),
         "separate",
         r"embed\.token",
-        r"jax table of source_embed\.token",
+        choice("table of embeddings", "table=as it is, of source_embed.token"),
     ),
     Mutant(
         "final norm after post-norm blocks",
@@ -212,14 +226,14 @@ ENCODERS = [
         patch(embeddings.InputEmbedding, __call__=of_one_type),
         "encoder",
         "embed",
-        "jax token_type of rows 0 everywhere",
+        "children.rows how=constant number=0 at=token_type",
     ),
     Mutant(
         "pooler without its tanh",
         instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])),
         "encoder",
         r"the model \(call 1\)",
-        "torch activation tanh; jax activation none",
+        choice("activation", "activation=tanh, none"),
     ),
     Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder", r"the model \(call 1\)"),
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from jaxformer.nn import embeddings, feedforward, matmul, norms, positions
+from jaxformer.selfcheck.expected import choice
 from jaxformer.selfcheck.inject import (
     Injection,
     Mutant,
@@ -17,6 +18,7 @@ from jaxformer.selfcheck.inject import (
     reads_as,
     swapped,
 )
+from jaxformer.selfcheck.mutants.attention import weight_of
 
 
 def layer_norm_as(normalise: Callable[[Array, float], Array]) -> Injection:
@@ -68,34 +70,36 @@ def padding_row_frozen(original: Callable[..., Array]) -> Callable[..., Array]:
     return encode
 
 
+NO_GAIN = choice("norm", "gain=as it is, left out")
+
 ACTIVATIONS = [
     Mutant(
         "GELU by tanh for GELU by erf",
         config(activation="gelu_tanh"),
         diverging="feed_forward",
-        cause="jax activation gelu by tanh",
+        cause=choice("activation", "activation=gelu, gelu by tanh"),
     ),
     Mutant(
         "quick-GELU for GELU",
         instead(feedforward.ACTIVATIONS, gelu=lambda x: x * jax.nn.sigmoid(1.702 * x)),
         diverging="feed_forward",
-        cause="jax activation quick gelu",
+        cause=choice("activation", "activation=gelu, quick gelu"),
     ),
     Mutant(
         "GELU for quick-GELU",
         config(activation="gelu"),
         "switched",
         diverging="feed_forward",
-        cause="torch activation quick gelu; jax activation gelu ",
+        cause=choice("activation", "activation=quick gelu, gelu"),
     ),
     Mutant(
         "ReLU for SiLU in the gate",
         config(activation="relu"),
         "rich",
         diverging="feed_forward",
-        cause="torch activation silu; jax activation relu",
+        cause=choice("activation", "activation=silu, relu"),
     ),
-    Mutant("gate and up swapped", swapped("gate", "up"), "rich", diverging="gate|up", cause="jax weight of (up|gate)"),
+    Mutant("gate and up swapped", swapped("gate", "up"), "rich", diverging="gate|up", cause=weight_of("up", "gate")),
 ]
 
 NORMS = [
@@ -103,46 +107,46 @@ NORMS = [
         "LayerNorm epsilon 1e-6 for 1e-5",
         config(norm_epsilon=1e-6),
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+        cause=choice("norm", "epsilon=1e-05, 1e-06"),
     ),
     Mutant(
         "LayerNorm epsilon 1e-12 for 1e-5",
         config(norm_epsilon=1e-12),
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="torch epsilon 1e-05; jax epsilon 1e-12",
+        cause=choice("norm", "epsilon=1e-05, 1e-12"),
     ),
     Mutant(
         "RMSNorm epsilon 1e-6 for 1e-5",
         config(norm_epsilon=1e-6),
         "rich",
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="torch epsilon 1e-05; jax epsilon 1e-06",
+        cause=choice("norm", "epsilon=1e-05, 1e-06"),
     ),
     Mutant(
         "epsilon outside the root",
         layer_norm_as(lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="jax epsilon's place outside the root",
+        cause=choice("norm", "epsilon's place=in the root, outside the root"),
     ),
     Mutant(
         "epsilon inside the root",
         instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
         "fused",
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="jax epsilon's place in the root",
+        cause=choice("norm", "epsilon's place=outside the root, in the root"),
     ),
     Mutant(
         "unbiased deviation for biased",
         layer_norm_as(lambda x, e: (x - mean(x)) / jnp.sqrt(variance(x, 1) + e)),
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="torch variance biased; jax variance unbiased",
+        cause=choice("norm", "variance=biased, unbiased"),
     ),
     Mutant(
         "biased deviation for unbiased",
         instead(norms.FUNCTIONS, std=lambda x, e: (x - mean(x)) / (jnp.sqrt(variance(x)) + e)),
         "fused",
         diverging="attention_norm|feed_forward_norm|norm",
-        cause="torch variance unbiased; jax variance biased",
+        cause=choice("norm", "variance=unbiased, biased"),
     ),
     Mutant(
         "fast variance",
@@ -151,42 +155,55 @@ NORMS = [
         diverging="attention_norm|feed_forward_norm|norm",
     ),
     Mutant(
-        "LayerNorm bias dropped", reads_as(0.0, "attention_norm.bias"), diverging="attention_norm", cause="jax bias left out"
+        "LayerNorm bias dropped",
+        reads_as(0.0, "attention_norm.bias"),
+        diverging="attention_norm",
+        cause=choice("norm", "bias=added, left out"),
     ),
     Mutant(
         "LayerNorm gain dropped",
         reads_as(1.0, "feed_forward_norm.scale"),
         diverging="feed_forward_norm",
-        cause="jax gain left out",
+        cause=NO_GAIN,
     ),
-    Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale"), diverging="norm", cause="jax gain left out"),
+    Mutant("final LayerNorm gain dropped", reads_as(1.0, "norm.scale"), diverging="norm", cause=NO_GAIN),
     Mutant("norm after the residual sum for before it", config(norm_position="post")),
     Mutant("LayerNorm without its bias", config(norm_bias=False)),
 ]
 
 EMBEDDINGS = [
-    Mutant("learned positions off by one", positions_off_by(1), diverging="embed", cause=r"ids \+1"),
-    Mutant("learned positions off by two", positions_off_by(2), diverging="embed", cause=r"ids \+2"),
+    Mutant(
+        "learned positions off by one",
+        positions_off_by(1),
+        diverging="embed",
+        cause="ids.shifted by=1 'at=input of embed.position'",
+    ),
+    Mutant(
+        "learned positions off by two",
+        positions_off_by(2),
+        diverging="embed",
+        cause="ids.shifted by=2 'at=input of embed.position'",
+    ),
     Mutant(
         "sinusoid positions off by one",
         positions_off_by(1),
         "rich",
         diverging="embed",
-        cause="torch first position 0; jax first position 1",
+        cause=choice("embedding", "first position=0, 1"),
     ),
     Mutant(
         "sinusoid positions off by two",
         positions_off_by(2),
         "rich",
         diverging="embed",
-        cause="torch first position 0; jax first position 2",
+        cause=choice("embedding", "first position=0, 2"),
     ),
     Mutant(
         "sinusoid in blocks",
         patch(positions.TABLES, sinusoid=in_blocks),
         "rich",
         diverging="embed",
-        cause="jax positions sinusoid in blocks",
+        cause=choice("embedding", "positions=sinusoid, sinusoid in blocks"),
     ),
     Mutant("sinusoid positions for those that are given", config(positions="sinusoid"), "switched", diverging="embed"),
     Mutant(
@@ -194,7 +211,7 @@ EMBEDDINGS = [
         config(embedding_scale=False),
         "rich",
         diverging="embed",
-        cause=r"torch embedding scale sqrt\(d_model\); jax embedding scale 1 ",
+        cause=choice("embedding", "embedding scale=sqrt(d_model), 1"),
     ),
 ]
 
@@ -204,7 +221,7 @@ HEADS = [
         config(logits_scale=1.0),
         "switched",
         diverging="head",
-        cause=r"torch scale 1/sqrt\(d_model\); jax scale 1 ",
+        cause=choice("linear layer", "scale=1/sqrt(d_model), 1"),
     ),
 ]
 
@@ -214,19 +231,19 @@ GRADIENTS = [
         config(padding_idx=None),
         "switched",
         diverging=r"embed\.token",
-        cause="torch's gradient is 0 in row 0 .* as torch's padding_idx has it",
+        cause="gradient.zero side=torch 'where=row 0 of 23' other=jax 'why=*padding_idx*'",
     ),
     Mutant(
         "no gradient for the padding id's row",
         patch(embeddings.Embedding, encode=padding_row_frozen),
         diverging=r"embed\.(token|position)",
-        cause="row 0",
+        cause="gradient.zero side=jax 'where=row 0 of *' other=torch",
     ),
     Mutant(
         "weight gradient halved",
         patch(matmul, _weight_tangent=lambda f: lambda x, dw: 0.5 * f(x, dw)),
         diverging="query|key|value|out|up|down|head",
-        cause="0.5 times",
+        cause="gradient.factor by=0.5 *",
     ),
 ]
 

@@ -8,7 +8,9 @@ import numpy as np
 from jax import Array
 
 from jaxformer.nn import attention, blocks, relative_bias, rotary
+from jaxformer.selfcheck.expected import choice
 from jaxformer.selfcheck.inject import Injection, Mutant, config, instead, patch, reads_as
+from jaxformer.selfcheck.mutants.attention import NO_BIAS
 
 HEADS = attention.MultiHeadAttention
 NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
@@ -82,48 +84,55 @@ def evenly_spread(heads: int) -> np.ndarray:
 
 
 ROTARY = [
-    Mutant(name, injection, case, "attention", f"torch .*{right}.*; jax .*{wrong}")
-    for name, injection, case, right, wrong in (
-        ("rotary base 10000 for 500000", config(rotary_base=1e4), "llama", "rotary base 500000", "rotary base 10000"),
+    Mutant(name, injection, case, "attention", choice("attention*", *settings))
+    for name, injection, case, *settings in (
+        ("rotary base 10000 for 500000", config(rotary_base=1e4), "llama", "rotary base=500000, 10000"),
         (
             "scaling of rotary positions ignored",
             config(**UNSCALED),
             "llama",
-            "rotary scaling llama3 by 8",
-            "rotary scaling none",
+            "rotary scaling=llama3 by 8, none",
         ),
         (
             "scaled by 32 for 8",
             config(rotary_factor=32.0),
             "llama",
-            "rotary scaling llama3 by 8",
-            "rotary scaling llama3 by 32",
+            "rotary scaling=llama3 by 8, llama3 by 32",
         ),
-        ("pairs interleaved", config(rotary="interleaved"), "llama", "rotary pairs half and half", "rotary pairs interleaved"),
-        ("pairs half and half", config(rotary="half"), "neox", "rotary pairs interleaved", "rotary pairs half and half"),
-        ("the whole head rotated", config(rotary_dim=None), "neox", "rotated part 1/2 of a head", "rotated part all of a head"),
-        ("rotated backwards", patch(rotary, waves=turned_back), "neox", "rotated forwards", "rotated backwards"),
-        ("YaRN's amplitude missing", config(rotary_attention_factor=1.0), "neox", "rotary amplitude by", "rotary amplitude 1"),
-        ("YaRN's ramp between pairs", config(rotary_truncate=False), "neox", "rotary scaling yarn by 4", "between pairs"),
+        ("pairs interleaved", config(rotary="interleaved"), "llama", "rotary pairs=half and half, interleaved"),
+        ("pairs half and half", config(rotary="half"), "neox", "rotary pairs=interleaved, half and half"),
+        ("the whole head rotated", config(rotary_dim=None), "neox", "rotated part=1/2 of a head, all of a head"),
+        ("rotated backwards", patch(rotary, waves=turned_back), "neox", "rotated=forwards, backwards"),
+        ("YaRN's amplitude missing", config(rotary_attention_factor=1.0), "neox", "rotary amplitude=by *, 1"),
+        (
+            "YaRN's ramp between pairs",
+            config(rotary_truncate=False),
+            "neox",
+            "rotary scaling=yarn by 4 of 4096, yarn by 4 of 4096, between pairs",
+        ),
         (
             "norms of heads missing",
             patch(HEADS, _normed=unnormed),
             "llama",
-            "queries and keys normed",
-            "queries and keys as projected",
+            "queries and keys=normed, as projected",
         ),
-        ("soft cap on scores missing", config(attention_softcap=None), "gemma", "soft cap 5", "soft cap none"),
-        ("scale 1/sqrt(H)", config(attention_scale=None), "gemma", r"scale 1/sqrt\(256\)", r"scale 1/sqrt\(head width\)"),
-        ("cap behind the mask", instead(attention, attention_weights=cap_last), "gemma", "soft cap 5", "soft cap 5 behind"),
+        ("soft cap on scores missing", config(attention_softcap=None), "gemma", "soft cap=5, none"),
+        ("scale 1/sqrt(H)", config(attention_scale=None), "gemma", "scale=1/sqrt(256), 1/sqrt(head width)"),
+        ("cap behind the mask", instead(attention, attention_weights=cap_last), "gemma", "soft cap=5, 5 behind the mask"),
     )
 ]
 
 WINDOWS = [
-    Mutant(name, injection, "gemma", r"blocks\.[02]\.attention", f"torch .*{right}.*; jax .*{wrong}")
-    for name, injection, right, wrong in (
-        ("the base of windowed layers ignored", config(rotary_window_base=None), "rotary base 10000", "rotary base 1e.06"),
-        ("window one too wide", config(window=8), "window 7", "window 8"),
-        ("window one too narrow", config(window=6), "window 7", "window 6"),
+    Mutant(name, injection, "gemma", r"blocks\.[02]\.attention", choice("attention*", *settings))
+    for name, injection, *settings in (
+        (
+            "the base of windowed layers ignored",
+            config(rotary_window_base=None),
+            "rotary base=10000, 1e+06",
+            "rotary scaling=none, linear by 8",
+        ),
+        ("window one too wide", config(window=8), "window=7, 8"),
+        ("window one too narrow", config(window=6), "window=7, 6"),
     )
 ] + [
     Mutant("layers of the pattern swapped", config(layer_pattern=("full", "window")), "gemma", "attention"),
@@ -131,8 +140,20 @@ WINDOWS = [
 ]
 
 LOGITS = [
-    Mutant("soft cap on logits missing", config(logits_softcap=None), "gemma", "head", "jax softcap left out"),
-    Mutant("sinks ignored", patch(attention.Sinks, __call__=without_sinks), "slopes", "sinks", "jax with False for True"),
+    Mutant(
+        "soft cap on logits missing",
+        config(logits_softcap=None),
+        "gemma",
+        "head",
+        "parameters.number was=3 value=inf at=softcap",
+    ),
+    Mutant(
+        "sinks ignored",
+        patch(attention.Sinks, __call__=without_sinks),
+        "slopes",
+        "sinks",
+        "arguments.other was=True other=False at=value 'at=*mask.expand*'",
+    ),
 ]
 
 BIASES = [
@@ -142,7 +163,7 @@ BIASES = [
         buckets(lambda f, away, both: f(away, False)),
         "t5",
         r"encoder\.relative_bias",
-        "causal False; jax relative_bias.causal True",
+        "parameters.choice was=False other=True at=*causal",
     ),
     Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
     Mutant("farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias"),
@@ -150,29 +171,31 @@ BIASES = [
 ]
 
 BLOCKS = [
-    Mutant("gain w for 1 + w", config(norm_unit_offset=False), "gemma", NORMS, "torch gain plus 1; jax gain as it is"),
+    Mutant("gain w for 1 + w", config(norm_unit_offset=False), "gemma", NORMS, choice("norm", "gain=plus 1, as it is")),
     Mutant(
         "norm behind a sub-layer missing",
         patch(blocks.Block, _after=no_output_norm),
         "gemma",
         r"blocks\.\d",
-        "jax adds 1 times attention, 0 times attention_output_norm",
+        "sum.factors 'attention=0, 1' 'attention_output_norm=1, 0' 'at=input of *.feed_forward_norm'"
+        " & sum.factors 'attention=0, 1' 'attention_output_norm=1, 0' 'feed_forward=0, 1' 'feed_forward_output_norm=1, 0'",
     ),
     Mutant(
         "norm behind a sub-layer behind the sum",
         patch(blocks.Block, _after=output_norm_behind_the_sum),
         "gemma",
         r"blocks\.\d",
-        "jax adds 1 times (attention_output_norm|input)",
+        "sum.factors 'input=0, 1' at=*.attention_output_norm & sum.factors 'input=1, 0' at=*.feed_forward_norm"
+        " & sum.factors 'attention_output_norm=0, 1' at=*.feed_forward_output_norm",
     ),
     Mutant(
         "parallel residual one after the other",
         config(parallel_residual=False),
         "neox",
         r"blocks\.\d",
-        "torch adds 0 times attention; jax adds 1 times attention",
+        "sum.factors 'attention=0, 1' 'at=input of *feed_forward_norm'",
     ),
-    Mutant("bias behind narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", "jax bias left out"),
+    Mutant("bias behind narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
 ]
 
 MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS)
