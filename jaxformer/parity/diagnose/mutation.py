@@ -107,6 +107,8 @@ class Free:
     """Whether it is searched for even where a small change of it does not lead to jax's array."""
     seeds: tuple[float, ...] = ()
     """Where the search begins, if torch has no such number."""
+    steps: tuple[float, ...] = ()
+    """Where the number acts, as a threshold does at what it is compared with: anything between two of these is as much."""
     absent: bool = False
     """Whether None may stand for it, as infinity: that leaves it out, or is another number to the code that reads it."""
 

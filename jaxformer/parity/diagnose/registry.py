@@ -44,6 +44,7 @@ from jaxformer.parity.diagnose.operators import (
     routing,
     scales,
     tables,
+    thresholds,
     wiring,
 )
 from jaxformer.parity.diagnose.operators.functions import is_activation
@@ -94,6 +95,7 @@ ONE: tuple[OfOp, ...] = (
     operations.replacements,
     operations.poolings,
     arguments.proposals,
+    thresholds.proposals,
     operations.omissions,
     operations.repeats,
     operations.exchanges,

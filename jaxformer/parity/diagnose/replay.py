@@ -217,11 +217,12 @@ class Replay:
             self.given = before
 
     def _restore(self) -> None:
-        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was; so are settings."""
+        """What a run changed in place, as an embedding with a `max_norm` does its rows, is as it was; so are settings. The
+        statistics of a batch norm are written without a new version."""
         for held, settings in self.settings:
             held.update(settings)
         for tensor, original in self.originals:
-            if tensor._version != self.versions.get(id(tensor), tensor._version):
+            if tensor.ndim == 1 or tensor._version != self.versions.get(id(tensor), tensor._version):
                 tensor.copy_(original)
             self.versions[id(tensor)] = tensor._version
 

@@ -14,7 +14,7 @@ from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.mutation import ByRow, Proposal
-from jaxformer.parity.diagnose.operators import parameters
+from jaxformer.parity.diagnose.operators import operations, parameters
 from jaxformer.parity.diagnose.operators.losses import is_certain
 from jaxformer.parity.diagnose.registry import every, kinds
 from jaxformer.parity.diagnose.replay import Replay
@@ -98,7 +98,13 @@ class Search:
                     found.append(candidate)
             if found or self.budget.is_spent:
                 break
-        return best_of(found)
+        return best_of([*found, *self._rivals(found)])
+
+    def _rivals(self, found: list[Candidate]) -> list[Candidate]:
+        """Operations of the code that are left out, where the same tensors read otherwise give as much."""
+        if not any(each.mutation.change == parameters.READ for each in found):
+            return []
+        return [each for proposal in operations.rivals(self.replay) if (each := self._tried(proposal, found))]
 
     def _tried(self, proposal: Proposal, found: list[Candidate]) -> Candidate | None:
         if proposal.by_row and not (proposal := self._chosen(proposal, proposal.by_row)):

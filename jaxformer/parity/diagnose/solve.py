@@ -1,5 +1,6 @@
 """The number that gives jax's array, solved for."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ WORSE = 4.0
 """So many times torch's difference is what a number that torch has not may begin with."""
 VISIBLE = 1e-9
 """A change smaller than this, relL2, says nothing: rounding is not far below."""
+PARTS = 12
+"""Into which the steps are cut, again and again, among which a threshold lies."""
 GROWN, LARGEST_STEP = 6, 1e-3
 NEARLY = 1e-7
 """From so near, a rounder number may still be exact."""
@@ -29,6 +32,8 @@ DIGITS = range(1, 10)
 
 def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
     """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
+    if free.steps:
+        return between_steps(run, free.steps, jax, limit)
     seeds = seeds_of(run, free, torch, jax)
     best = min(seeds, key=lambda x: off(run(x), jax), default=None)
     if best is None or (free.seeds and off(run(best), jax) > WORSE * off(torch, jax)):
@@ -43,6 +48,21 @@ def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: floa
         if (residual := off(run(value), jax)) <= max(EXPLAINED, min(limit, 2 * least)):
             return (value if abs(value) > NULL * (abs(free.start) or 1.0) else 0.0), residual
     return None
+
+
+def between_steps(run: Run, steps: tuple[float, ...], jax: np.ndarray, limit: float) -> tuple[float, float] | None:
+    """A number between two of these: the nearer it comes, the fewer entries are on the wrong side."""
+    middles = [(one + other) / 2 for one, other in itertools.pairwise(steps)]
+    first, last = 0, len(middles) - 1
+    while first < last:
+        tried = sorted({round(first + (last - first) * n / PARTS) for n in range(PARTS + 1)})
+        best = min(range(len(tried)), key=[off(run(middles[i]), jax) for i in tried].__getitem__)
+        if len(tried) == last - first + 1:
+            first = last = tried[best]
+        else:
+            first, last = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
+    found = ((value, off(run(value), jax)) for value in (rounded(middles[first]) if middles else ()))
+    return next(((value, residual) for value, residual in found if residual <= limit), None)
 
 
 def seeds_of(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray) -> list[float]:

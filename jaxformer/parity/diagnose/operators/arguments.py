@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
-from jaxformer.parity.diagnose.operators.functions import is_real
+from jaxformer.parity.diagnose.operators.functions import COMPARING, is_real
 from jaxformer.parity.diagnose.trace import Compute, Op
 
 SMALL = 0.01
@@ -21,6 +21,8 @@ WITHOUT = Change("arguments.without", {"bias": "without its bias", "tensor": "wi
 def proposals(op: Op) -> Iterator[Proposal]:
     """Another number, switch or word; a tensor left out."""
     for at, was in [*enumerate(op.args), *op.kwargs.items()]:
+        if isinstance(was, float) and op.name in COMPARING:
+            continue  # what is compared tells where the number acts: `thresholds`
         if isinstance(was, float):
             yield number(op, at, was)
         elif isinstance(was, torch.Tensor) and at not in (0, 1) and op.name != "where":

@@ -92,6 +92,7 @@ OTHERWISE = {
     "logical_or": ("both",),
 }
 """Operations of two tensors, and what may be taken for each."""
+COMPARING = {"lt", "le", "gt", "ge"}
 CONTRARY = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "any": "all", "all": "any"}
 REDUCTIONS = ("mean", "sum", "amax", "amin")
 VARIANCES = ("var", "std", "var_mean", "std_mean")

@@ -52,10 +52,12 @@ def made(op: Op, mask: torch.Tensor) -> Edit:
 
 def is_of_rows(mask: torch.Tensor, rows: int) -> bool:
     """True for lengths of rows, the same for every query: each begins, or each ends, with the keys that it has. Among few keys
-    any booleans look like this."""
+    any booleans look like this; a square has a row for each query."""
     keep = kept_keys(mask)
     alike = keep.reshape(len(keep), -1, keep.shape[-1])
     if len(keep) != rows or rows < 2 or keep.shape[-1] < FEWEST or keep.all() or not (alike == alike[:, :1]).all():
+        return False
+    if keep.ndim == 2 and rows == keep.shape[-1]:
         return False
     steps = alike[:, 0].int().diff()
     return bool((steps <= 0).all() or (steps >= 0).all())

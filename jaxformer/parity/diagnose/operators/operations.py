@@ -31,7 +31,8 @@ from jaxformer.parity.diagnose.operators.functions import (
     padded,
     spelled,
 )
-from jaxformer.parity.diagnose.trace import Compute, Op
+from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.diagnose.trace import Compute, Op, same
 
 JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "or", "logical_and", "logical_or"}
 """Operations of two tensors, entry by entry."""
@@ -158,11 +159,11 @@ def replacements(op: Op) -> Iterator[Proposal]:
 
 
 def activations(op: Op) -> Iterator[Proposal]:
-    """Another activation or exponential, but what gives 0 everywhere: that is told by what is left out."""
+    """Another activation or exponential, but what gives 0 everywhere, or its operand: that is told by what is left out."""
     own = "gelu_tanh" if op.kwargs.get("approximate") == "tanh" else op.name
     for how, function in ACTIVATIONS.items() if is_activation(op) and op.args else ():
         alike = ("softmax" in how) <= (op.name in ("softmax", "sigmoid"))
-        if how != own and alike and function(op.args[0]).any():
+        if how != own and alike and (other := function(op.args[0])).any() and not same(other, op.args[0]):
             yield op.instead(ACTIVATION, partial(of_first, function), how=how)
     for how, function in EXPONENTIALS.items() if op.name == "exp" else ():
         yield op.instead(EXPONENTIAL, partial(of_first, function), how=how)
@@ -205,6 +206,15 @@ def omissions(op: Op) -> Iterator[Proposal]:
             yield op.instead(LEFT_OUT, partial(operand, i))
         elif len(tensors) > 1 and (op.name in JOINING or op.args[i].shape == op.output.shape):
             yield op.instead(ALONE, partial(operand, i), ordinal=ORDINALS[i])
+
+
+def rivals(replay: Replay) -> Iterator[Proposal]:
+    """Operations between a module's tensors and the array that go on as if they were not there: a tensor that is read
+    otherwise may come to the same. Of what reads a tensor itself, its reading says as much."""
+    held = [*replay.module.parameters(), *replay.module.buffers()]
+    for op in replay.operations:
+        if not any(same(x, tensor) for x in op.args for tensor in held):
+            yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
 
 
 def operand(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
