@@ -44,7 +44,6 @@ def ported(p, ids, filled, stopped):
 @pytest.mark.parametrize(
     ("padding_idx", "filled", "stopped", "causes"),
     [
-        (0, (False, False), False, ["as torch's padding_idx has it"]),
         (None, (False, True), False, [f"jax stops the {MASKED}"]),
         (None, (True, False), False, [f"jax does not stop the {MASKED}"]),
         (0, (False, True), False, [PADDING, f"jax stops the {MASKED}"]),
@@ -64,3 +63,51 @@ def test_what_is_trained_otherwise(padding_idx, filled, stopped, causes):
     said = report.diverging[0].cause.partition(" (residual")[0].split("; beside it, ")
     assert len(said) == len(causes), str(report)
     assert all(cause in each for cause, each in zip(causes, said, strict=True)), str(report)
+
+
+class Looks(torch.nn.Module):
+    """Up what may be tied to the head."""
+
+    def __init__(self, padding_idx, tied):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(V, D, padding_idx), torch.nn.Linear(D, V, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(torch.tanh(self.embed(ids)))
+
+
+def looks(p, ids, wrong=1.0, frozen=-1):
+    table = p["embed.weight"]
+    x = jnp.tanh(jnp.where((ids == frozen)[..., None], jax.lax.stop_gradient(table[ids]), table[ids]))
+    x = wrong * x + jax.lax.stop_gradient((1 - wrong) * x)
+    return x @ p.get("head.weight", table).T
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_row_of_padding_that_jax_trains_is_a_note_where_nothing_is_trained(tied):
+    theirs = excite(Looks(0, tied).eval(), seed=1)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    report = compare(theirs, params, (IDS,), call_jax=looks)
+    assert report.exit_code == 0, str(report)
+    says = {stage.name: stage.says for stage in report.stages}["gradients"]
+    assert says.endswith(
+        "jax trains row 0 of embed.weight, which torch's padding_idx leaves as it is: a difference in training alone"
+    )
+    report = compare(theirs, params, (IDS,), call_jax=looks, mode="train")
+    assert "padding_idx" in report.verdict, str(report)
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("padding_idx", "more"),
+    [(0, {"wrong": 2.0}), (0, {"frozen": 3}), (None, {"frozen": 0})],
+    ids=["another gradient too", "another row", "torch has no padding"],
+)
+def test_other_gradients_differ_beside_a_row_of_padding(padding_idx, more):
+    theirs = excite(Looks(padding_idx, tied=False).eval(), seed=1)
+    params = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    report = compare(theirs, params, (IDS,), call_jax=lambda p, ids: looks(p, ids, **more))
+    assert report.exit_code == 1, str(report)
+    assert "in training alone" not in str(report)

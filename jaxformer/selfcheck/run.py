@@ -9,7 +9,7 @@ are shared between mutants, and no compiled function outlives the code that it w
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConversionError, ParityError
@@ -23,6 +23,7 @@ from jaxformer.parity.report.data import Module
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.training.compare import check_training
 from jaxformer.parity.training.step_comparison import EQUAL_GRADIENTS
+from jaxformer.parity.validate import Mode
 from jaxformer.pytree import map_named
 from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
 from jaxformer.selfcheck.cases import BATCH, CASES, CONFIGS, DECODINGS, LENGTH, TIERS, TRAININGS
@@ -33,12 +34,12 @@ from jaxformer.selfcheck.mutants import MUTANTS
 from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
 from jaxformer.selfcheck.training_cases import check_twins32, compare_twins
 
-STEPS: tuple[tuple[tuple[str, ...], Tier], ...] = (
-    (("weights", "forward", "local"), "A"),
-    (("gradients", "activation gradients"), "A"),
-    (("weights",), "B"),
+STEPS: tuple[tuple[tuple[str, ...], Tier, Mode], ...] = (
+    (("weights", "forward", "local"), "A", "eval"),
+    (("gradients", "activation gradients"), "A", "train"),
+    (("weights",), "B", "eval"),
 )
-"""How a model is compared: its values, then its gradients, then float32; the first step that is red is the last."""
+"""How a model is compared: its values, its gradients as it trains, and float32; the first step that is red is the last."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Judged:
 
 
 @functools.cache
-def reference(case: str) -> Reference:
+def reference(case: str, mode: Mode = "eval") -> Reference:
     """The recorded reference of a model: excited weights, adversarial tokens."""
     with extra_package():
         import torch_ref.models
@@ -64,8 +65,8 @@ def reference(case: str) -> Reference:
     if case == "shifted":
         model = map_named(lambda name, leaf: leaf + 100 if name == "embed.token.table" else leaf, model)
     inputs = adversarial_inputs(config, BATCH, LENGTH, seed=2)
-    everything = tuple(name for names, _ in STEPS for name in names)
-    return record_torch(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything)
+    everything = tuple(name for names, *_ in STEPS for name in names)
+    return record_torch(load_torch(torch_ref.models.build(config), model), inputs, call_torch, checks=everything, mode=mode)
 
 
 @functools.cache
@@ -84,14 +85,14 @@ def candidate(case: str) -> Candidate:
 def comparison(case: str) -> Callable[[Candidate], Judged]:
     """What judges the JAX side of a case; torch's side is recorded already, before there is a bug."""
     if case in CONFIGS:
-        return functools.partial(judge_model, reference(case))
+        return functools.partial(judge_model, {mode: reference(case, mode) for mode in get_args(Mode)})
     return functools.partial(judge_whole_run, checks_of(case))
 
 
-def judge_model(recorded: Reference, side: Candidate) -> Judged:
+def judge_model(recorded: Mapping[Mode, Reference], side: Candidate) -> Judged:
     """Step by step."""
-    for names, tier in STEPS:
-        report = check(recorded, side.like, rules=side.family, call_jax=side.call, checks=names, tier=tier)
+    for names, tier, mode in STEPS:
+        report = check(recorded[mode], side.like, rules=side.family, call_jax=side.call, checks=names, tier=tier)
         if report.status != "equal":
             return Judged(first_failure(report), report.modules)
     return Judged()

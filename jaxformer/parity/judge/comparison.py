@@ -15,6 +15,7 @@ from jaxformer.parity.judge.divided_work import with_open_borders
 from jaxformer.parity.judge.draws import with_draws
 from jaxformer.parity.judge.module_table import table
 from jaxformer.parity.judge.one_scale import with_scale_behind_a_tap
+from jaxformer.parity.judge.padding_rows import with_trained_padding
 from jaxformer.parity.judge.statistics import without_later
 from jaxformer.parity.judge.trained_alone import blamed, trained_alone
 from jaxformer.parity.judge.unpaired import unpaired_calls, unpaired_taps
@@ -128,6 +129,8 @@ class Comparison:
         """The JAX model's runs in float64."""
         wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
         traced = replace(trace(self.reference, self.candidate, **wanted), session=Session(self.search_seconds))
+        if not (self.trains or self.in_training):
+            traced = with_trained_padding(traced)
         return with_scale_behind_a_tap(with_open_borders(traced))
 
     @cached_property

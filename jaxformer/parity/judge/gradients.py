@@ -8,6 +8,7 @@ from jaxformer.errors import ParityError
 from jaxformer.parity.capture.source_lines import line_of
 from jaxformer.parity.judge.blame import roundings, wrong_gradients
 from jaxformer.parity.judge.comparison import Comparison, Result
+from jaxformer.parity.judge.padding_rows import said
 from jaxformer.parity.judge.relaxed import inconclusive, note, relaxed_tolerances
 from jaxformer.parity.judge.stopped_gradients import stopped_gradients
 from jaxformer.parity.judge.words import count_diverging, first_diverging
@@ -31,8 +32,8 @@ def gradients(comparison: Comparison) -> Result:
         return Result(Stage("gradients", "failed", f"{says}; give inputs and weights without, or leave the gradients out"), [])
     nulls, wrong = wrong_gradients(traced)
     if wrong:
-        said = *alone, wrong, *stopped_gradients(traced), first_diverging(rows)
-        return Result(Stage("gradients", "different", "; ".join(said)), [])
+        told = *alone, wrong, *stopped_gradients(traced), first_diverging(rows)
+        return Result(Stage("gradients", "different", "; ".join(told)), [])
     if alone:
         return Result(Stage("gradients", "different", f"{'; '.join(alone)}; {count(len(ours), 'other')}, equal"), nulls)
     rounding = roundings(traced)
@@ -42,7 +43,7 @@ def gradients(comparison: Comparison) -> Result:
     given = enumerate(traced.reference.inputs)
     masks = [f"input {i}" for i, array in given if array.dtype.kind == "f" and f"input {i}" not in theirs]
     left = f"; {', '.join(masks)}: a mask, whose own gradient is not judged" if masks else ""
-    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}{left}")
+    stage = Stage("gradients", "equal", f"{count(len(ours), 'tensor')}, {len(nulls)} null{note(relaxed)}{left}{said(traced)}")
     return Result(stage, nulls, inconclusive(relaxed))
 
 

@@ -111,6 +111,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         "not_covered": reference.not_covered,
         "frozen": sorted(reference.frozen),
         "outputs": reference.outputs,
+        "padding": dict(reference.padding),
         **{kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING},
     }
 
@@ -151,6 +152,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         rounding=Rounding(*(_perturbed(manifest.get(kind, [])) for kind in ROUNDING)),
         frozen=frozenset(manifest["frozen"]),
         outputs=tuple(manifest.get("outputs", ("",))),
+        padding=manifest.get("padding", {}),
         not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),
         **{kind: manifest[kind] for kind in PLAIN},
     )

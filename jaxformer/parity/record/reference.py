@@ -106,6 +106,8 @@ class Reference:
     """Every further name of a weight -> its first name."""
     frozen: frozenset[str] = frozenset()
     """Weights that torch does not train."""
+    padding: Mapping[str, int] = field(default_factory=dict)
+    """The row of an embedding that torch's `padding_idx` gives no gradient, by the embedding's path."""
     low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as the tier wants."""
     outputs: tuple[str, ...] = ("",)
@@ -144,6 +146,7 @@ def run_torch(
     with saying("torch in float64"):
         outputs, cotangents, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
+    tables = ((path, each) for path, each in module.named_modules() if isinstance(each, torch.nn.Embedding))
     sent = tuple(each if array.dtype.kind == "f" else None for each, array in zip(cotangents, outputs, strict=True))
     calls = {**recorder.records(), CALL: Record((), outputs, (), sent)} if watch else {}
     environment = {
@@ -158,6 +161,7 @@ def run_torch(
         output=side_by_side(outputs),
         cotangent=side_by_side(cotangents),
         gradients=found,
+        padding={path: each.padding_idx for path, each in tables if each.padding_idx is not None},
         low_precision={name: _in_low_precision(module, inputs, call, name) for name in LOW_PRECISION[tier]},
         calls=calls,
         heads=heads,

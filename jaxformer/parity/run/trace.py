@@ -82,6 +82,8 @@ class Traced:
     """Of jax's calls that are right, but for a scale that torch's have inside; jax's code behind them has another number."""
     draws: DrawPairs | None = None
     """In training mode: what both sides draw."""
+    padding: tuple[str, ...] = ()
+    """Rows of torch's tables that jax trains in spite of `padding_idx`; `reference.gradients` hold their gradients then."""
     no_gradients: ParityError | None = None
     """Why JAX cannot differentiate the model, if it was asked to."""
 
