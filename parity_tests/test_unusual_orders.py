@@ -92,6 +92,49 @@ def test_the_usual_order_is_not_talked_of(theirs):
     assert "another" not in report.stages[0].says
 
 
+H, N = 6, 2
+
+
+class Rotating(torch.nn.Module):
+    """Queries and keys, of which row i of a head turns with row i + H / 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = torch.nn.Linear(D, N * H), torch.nn.Linear(D, N * H)
+
+    def forward(self, x):
+        q, k = (rotated(side(x).unflatten(-1, (N, H)).transpose(1, 2), torch) for side in (self.q, self.k))
+        return q @ k.mT
+
+
+def rotated(x, numpy, *, pairs=False):
+    even, odd = (x[..., 0::2], x[..., 1::2]) if pairs else (x[..., : H // 2], x[..., H // 2 :])
+    angle = numpy.arange(x.shape[-2])[:, None] * 0.5 ** numpy.arange(H // 2)
+    both = even * numpy.cos(angle) - odd * numpy.sin(angle), even * numpy.sin(angle) + odd * numpy.cos(angle)
+    return numpy.stack(both, -1).reshape(x.shape)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["kernels as torch's", "transposed"])
+@pytest.mark.parametrize("pairs", [True, False], ids=["pairs are turned", "halves are turned"])
+def test_rows_of_rotary_heads_may_lie_in_pairs(pairs, turned):
+    theirs = excite(Rotating().eval(), seed=2)
+    state = {name: tensor.detach().numpy() for name, tensor in theirs.named_parameters()}
+    paired = {name: array.reshape(N, 2, H // 2, -1).swapaxes(1, 2).reshape(array.shape) for name, array in state.items()}
+    tree = {name: array.T if turned else array for name, array in paired.items()}
+
+    def call_jax(p, x):
+        q, k = (x @ (p[f"{it}.weight"] if turned else p[f"{it}.weight"].T) + p[f"{it}.bias"] for it in "qk")
+        q, k = (rotated(each.reshape(*x.shape[:2], N, H).swapaxes(1, 2), jax.numpy, pairs=pairs) for each in (q, k))
+        return q @ k.swapaxes(-1, -2)
+
+    report = compare(theirs, tree, (noise(3, 5, D),), call_jax=call_jax, checks=("weights", "forward"), tier="A")
+    says = report.stages[0].says
+    assert "the rows of each of 2 heads in the order 0, 3, 1, 4, ... of torch's" in says
+    assert [stage.status for stage in report.stages] == ["equal" if pairs else "different", "equal"], str(report)
+    if pairs:
+        assert f'k.weight (as a rule, "(2 2 h) d -> {"d (2 h 2)" if turned else "(2 h 2) d"}")' in says
+
+
 ORDERS = {
     "a kernel of flax's": (Axes((8, 3, 4, 4), (8, 3, 4, 4), (2, 3, 1, 0), (4, 4, 3, 8)), (2, 3, 1, 0)),
     "height and width exchanged": (Axes((8, 3, 4, 4), (8, 3, 4, 4), (3, 2, 1, 0), (4, 4, 3, 8)), (2, 3, 1, 0)),
@@ -99,6 +142,8 @@ ORDERS = {
     "heads of flax's": (Axes((12, 8), (3, 4, 8), (2, 0, 1), (8, 3, 4)), (2, 0, 1)),
     "heads and their width exchanged": (Axes((9, 8), (3, 3, 8), (2, 1, 0), (8, 3, 3)), (2, 0, 1)),
     "experts": (Axes((5, 8, 7), (5, 8, 7), (0, 2, 1), (5, 7, 8)), (0, 2, 1)),
+    "rotary pairs": (Axes((12, 8), (2, 2, 3, 8), (0, 2, 1, 3), (12, 8)), (0, 1, 2, 3)),
+    "rotary pairs, transposed": (Axes((12, 8), (2, 2, 3, 8), (3, 0, 2, 1), (8, 12)), (3, 0, 1, 2)),
     "a picture of one row": (Axes((8, 3, 1, 4), (8, 3, 1, 4), (3, 2, 1, 0), (4, 1, 3, 8)), (3, 2, 1, 0)),
 }
 

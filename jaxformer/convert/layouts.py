@@ -1,6 +1,7 @@
 """Tensors recognised by their values alone: which are the same numbers, and in which order of axes."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
@@ -13,6 +14,8 @@ from jaxformer.convert.axes import Axes, Layout
 Key = TypeVar("Key")
 CHANNELS = 2
 """The axes of a torch kernel before those that slide over a picture."""
+SHOWN = 4
+"""How many rows of a head tell their order."""
 GLANCE = 16
 """How many numbers are compared before all of them are."""
 
@@ -52,7 +55,7 @@ def inside(whole: np.ndarray, parts: Mapping[Key, np.ndarray]) -> list[Key]:
 
 def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
     """How torch's tensor becomes ours; None where no order of axes does that, or several that are not the same do."""
-    found = list(_layouts(bits(theirs), bits(ours))) or list(_backwards(bits(theirs), bits(ours)))
+    found = next(filter(None, (list(find(bits(theirs), bits(ours))) for find in LAYOUTS)), [])
     numbers = np.arange(theirs.size).reshape(theirs.shape) if len(found) > 1 else None
     if not found or (numbers is not None and len({axes.to_jax(numbers).tobytes() for axes in found}) > 1):
         return None
@@ -67,6 +70,9 @@ def find_layout(theirs: np.ndarray, ours: np.ndarray) -> Layout | None:
 def in_usual_order(axes: Axes) -> Axes | None:
     """The same but for inner axes, which usually stay in torch's order, forwards: those that slide over a picture, and the
     parts of one that is split, as heads and their width. None where these, of other sizes, cannot stand so."""
+    if rows_of_heads(axes):
+        exchanged = {1: 2, 2: 1}
+        return replace(axes, order=tuple(exchanged.get(piece, piece) for piece in axes.order))
     ends, at, owner = np.cumprod(axes.torch), 1, []
     for size in axes.split:
         owner.append(int(np.searchsorted(ends, at := at * size)))
@@ -80,6 +86,27 @@ def in_usual_order(axes: Axes) -> Axes | None:
     return replace(axes, order=tuple(order), backwards=()) if fits else None
 
 
+def rows_of_heads(axes: Axes) -> bool:
+    """Whether torch's rows lie in another order inside of each head, and nothing else is otherwise."""
+    return len(axes.split) == len(axes.torch) + 2 and tuple(piece for piece in axes.order if piece < 3) == (0, 2, 1)
+
+
+def say_rows(axes: Axes) -> str:
+    """'the rows of each of 4 heads in the order 0, 3, 1, 4, ... of torch's'."""
+    heads, *two = axes.split[:3]
+    rows = np.arange(math.prod(two)).reshape(two).T.ravel()
+    return f"the rows of each of {heads} heads in the order {', '.join(map(str, rows[:SHOWN]))}, ... of torch's"
+
+
+def pattern_of(axes: Axes) -> str:
+    """What a rule says of such rows: '(4 2 h) d -> d (4 h 2)'."""
+    heads, *two = axes.split[:3]
+    first, second = ("2", "h") if two[0] == 2 else ("h", "2")
+    theirs, ours = [f"({heads} {first} {second})", *"d" * (len(axes.torch) - 1)], [f"({heads} {second} {first})"]
+    ours = ["d", *ours] if axes.order[0] else [*ours, *theirs[1:]]
+    return f"{' '.join(theirs)} -> {' '.join(ours)}"
+
+
 def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
     """The same order of axes for a torch tensor of another shape, where no axis is split or merged."""
     if isinstance(layout, Axes) and layout.split == layout.torch and len(layout.jax) == len(layout.order) == len(shape):
@@ -89,7 +116,7 @@ def of_shape(layout: Layout, shape: tuple[int, ...]) -> Layout:
 
 def same_numbers(theirs: np.ndarray, ours: np.ndarray) -> bool:
     """Whether some order of axes makes ours of torch's tensor, even if that is not the only one."""
-    return theirs.size == ours.size and any(True for find in (_layouts, _backwards) for _ in find(bits(theirs), bits(ours)))
+    return theirs.size == ours.size and any(True for find in LAYOUTS for _ in find(bits(theirs), bits(ours)))
 
 
 def _layouts(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
@@ -109,6 +136,18 @@ def _backwards(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
         yield from (replace(axes, backwards=inner) for axes in _layouts(np.flip(theirs, inner), ours))
 
 
+def _in_pairs(theirs: np.ndarray, ours: np.ndarray) -> Iterator[Axes]:
+    """Rows that lie in halves inside of each head on one side and in pairs on the other, as rotary code wants them."""
+    rows, *rest = theirs.shape if theirs.ndim in (1, 2) else (0,)
+    for heads in (n for n in range(1, rows // 4 + 1) if not rows % (2 * n)):
+        half = rows // heads // 2
+        for two in {(2, half), (half, 2)}:
+            split = (heads, *two, *rest)
+            for order in ((0, 2, 1, 3), (3, 0, 2, 1)) if rest else ((0, 2, 1),):
+                if _same_numbers(theirs.reshape(split).transpose(order), ours):
+                    yield Axes(theirs.shape, split, order, ours.shape)
+
+
 def _same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
     """In the same order, whatever the shape."""
     return np.array_equal(one.flat[:GLANCE], other.flat[:GLANCE]) and np.array_equal(one.ravel(), other.ravel())
@@ -116,3 +155,7 @@ def _same_numbers(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _in_order(order: tuple[int, ...]) -> bool:
     return order == tuple(range(len(order)))
+
+
+LAYOUTS = _layouts, _backwards, _in_pairs
+"""The usual ones first."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.axes import Axes, Layout
-from jaxformer.convert.layouts import find_layout, same_numbers
+from jaxformer.convert.layouts import find_layout, rows_of_heads, same_numbers, say_rows
 from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.comparison import Comparison, Result
@@ -97,6 +97,8 @@ def describe_difference(
 
 def in_words(layout: Layout | None) -> str:
     """How the same numbers lie otherwise; a kernel that is flipped has all its axes in their order."""
+    if isinstance(layout, Axes) and rows_of_heads(layout):
+        return f"with {say_rows(layout)}"
     axes = layout.backwards if isinstance(layout, Axes) else ()
     return backwards(axes) if axes else "with its axes in another order"
 

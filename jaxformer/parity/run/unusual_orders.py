@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.convert.layouts import in_usual_order
+from jaxformer.convert.layouts import in_usual_order, pattern_of, rows_of_heads, say_rows
 from jaxformer.convert.mismatch import listed
 from jaxformer.convert.rules import Axes, Family, Rule, weights_of
 from jaxformer.errors import ParityError
@@ -58,18 +58,21 @@ def doubtful(found: Identified, given: Family) -> tuple[dict[str, Rule], list[st
     }
     leaves = {name: leaf for name, leaf in weights_of(found.model, family).items() if name in free}
     names = {name: family.torch_names(name, leaf.shape[0] if family.stacked(name) else 1) for name, leaf in leaves.items()}
-    turned, crossed = [], []
+    turned, crossed, paired = [], [], defaultdict[str, list[str]](list)
     for name in leaves:
         rule = family.rule(name)
         if isinstance(rule.layout, Axes) and (usual := in_usual_order(rule.layout)) != rule.layout:
-            turned.append(name)
+            if rows_of_heads(rule.layout):
+                paired[say_rows(rule.layout)].append(f'{name} (as a rule, "{pattern_of(rule.layout)}")')
+            else:
+                turned.append(name)
             if usual is not None:
                 rules[name] = Rule(name, _torch(names[name], family.stacked(name)), usual, rule.part)
     for name, its in in_layer_order(names).items():
         rule = rules.get(name, family.rule(name))
         crossed += [f"{name} holds what torch has in {mine}" for mine, it in zip(names[name], its, strict=True) if mine != it]
         rules[name] = Rule(name, _torch(its, family.stacked(name)), rule.layout, rule.part)
-    says = {"with inner axes in another order than torch's": turned, "in another layer than torch's": crossed}
+    says = {"with inner axes in another order than torch's": turned, "in another layer than torch's": crossed, **paired}
     return rules, [f"{what}: {listed(which)}" for what, which in says.items() if which]
 
 
