@@ -1,6 +1,7 @@
 """How the numbers of torch's tensors lie in ours: cut into parts, joined, with their axes in another order. Each has an exact
 inverse."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -54,7 +55,8 @@ WHOLE = Part()
 
 @dataclass(frozen=True)
 class Join:
-    """Several torch tensors that are one of ours: `Join(("q", "k", "v"))`, or experts: `Join(("0", "1"), stacked=True)`."""
+    """Several torch tensors that are one of ours: `Join(("q", "k", "v"))`, or experts: `Join(("0", "1"), stacked=True)`; or the
+    two biases of an LSTM that has one: `Join(("ih", "hh"), summed=True)`."""
 
     names: tuple[str, ...]
     """What `{part}` stands for in the torch name of the rule, in the order in which they are joined."""
@@ -65,6 +67,8 @@ class Join:
     model's own sizes. Empty, or for a model that does not say them: they are equal."""
     stacked: bool = False
     """Whether that axis is a new one."""
+    summed: bool = False
+    """Whether they are added up. There is no way back: a sum does not tell its terms."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.names, tuple) or not self.names or not all(isinstance(name, str) for name in self.names):
@@ -74,6 +78,8 @@ class Join:
 
     def together(self, arrays: list[np.ndarray], sizes: Sizes) -> np.ndarray:
         """The whole, still in torch's layout; ValueError where sizes do not go together."""
+        if self.summed:
+            return sum_of(arrays)
         if self.stacked:
             return np.stack(arrays, self.axis)
         whole = np.concatenate(arrays, self.axis)
@@ -92,6 +98,13 @@ class Join:
                 raise ValueError(f"axis {self.axis} has {size} entries, for {len(self.names)} tensors")
             return [np.take(whole, number, self.axis) for number in range(size)]
         return in_shares(whole, shares, self.axis)
+
+
+def sum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """In their type; ValueError where they are not of one shape."""
+    if len({array.shape for array in arrays}) > 1:
+        raise ValueError(f"shapes {', '.join(str([*array.shape]) for array in arrays)} cannot be added up")
+    return functools.reduce(np.add, arrays)
 
 
 def in_shares(whole: np.ndarray, shares: Sequence[int], axis: int) -> list[np.ndarray]:

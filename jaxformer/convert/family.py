@@ -39,10 +39,11 @@ class Rule:
                 f"the rule of {self.jax} has a layout of {packed} summands and part = {self.part}; give a Part of {packed}"
             )
         names = (self.torch,) if isinstance(self.torch, str) else self.torch
-        if (self.join is not None) != all("{part}" in name for name in names) or (self.join and self.part != WHOLE):
+        joined = self.join is not None and not self.join.summed
+        if (self.join is not None) != all("{part}" in name for name in names) or (joined and self.part != WHOLE):
             raise ConversionError(
                 f"the rule of {self.jax} has torch = {self.torch!r}, join = {self.join} and part = {self.part}; "
-                "join goes with a name that holds {part}, and without part"
+                "join goes with a name that holds {part}, and, but for a sum, without part"
             )
 
     @property

@@ -21,8 +21,8 @@ model = to_jax(torch_model.state_dict(), model, family)  # `jaxformer.from_torch
 state = to_torch(model, family, like=torch_model.state_dict())
 
 Layouts are described in patterns.py. All that rules do is to move numbers: the way back is exact, and gradients and moments
-go the same way. No rule adds a constant: w + 1 is rounded, and weight decay pulls w to 0, not w + 1. A norm that computes with
-1 + w is a switch of the model.
+go the same way. A sum alone, `Join(("ih", "hh"), summed=True)`, goes one way: from torch. No rule adds a constant: w + 1 is
+rounded, and weight decay pulls w to 0, not w + 1. A norm that computes with 1 + w is a switch of the model.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -56,6 +56,7 @@ __all__ = [
     "packed_rules",
     "places",
     "projection_rules",
+    "sums",
     "tensors_to_torch",
     "tied_names",
     "to_jax",
@@ -88,6 +89,8 @@ def to_torch(tree: PyTree, family: Family, *, like: Mapping[str, Any] | None = N
     what the family ignores as it is there. ConversionError where the two do not fit.
     """
     state = tensors_to_torch(tree, family, like or {})
+    if both := next(iter(sums(tree, family).values()), ()):
+        raise ConversionError(f"the JAX model holds the sum of torch's {' and '.join(both)}, which does not tell them apart")
     for alias, held in family.tied.items():
         if alias in state:
             state.setdefault(held, state[alias])
@@ -114,7 +117,7 @@ def _as_in(like: Mapping[str, Any], state: Mapping[str, np.ndarray], family: Fam
 
 
 def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {}) -> dict[str, np.ndarray]:
-    """The same with every tensor of the JAX model once. What its rules drop of torch's is as in `like`."""
+    """The same with every tensor of the JAX model once. What rules drop of torch's is as in `like`; of a sum, each is all."""
     leaves, sizes = weights_of(tree, family), family.sizes_for(tree)
     if shapes := [name for name, leaf in leaves.items() if isinstance(leaf, jax.ShapeDtypeStruct)]:
         raise ConversionError(f"{listed(shapes)} of the JAX model are shapes alone; give a model with weights")
@@ -127,7 +130,7 @@ def tensors_to_torch(tree: PyTree, family: Family, like: Mapping[str, Any] = {})
             if rule.packed:
                 return rule.packed.to_torch(held, sizes, there)
             held = [family.rule(place.name).to_torch(array, sizes, there) for place, array in zip(given, held, strict=True)]
-            if rule.join is not None:
+            if rule.join is not None and not rule.join.summed:
                 return rule.join.apart(held[0], sizes)[given[0].joined]
             return held[0] if len(held) == 1 else np.concatenate(held, axis=rule.part.axis)
         except ValueError as error:
@@ -152,6 +155,16 @@ def gradients_to_torch(tree: PyTree, family: Family, parameters: Container[str])
         held = name if name in parameters else next(iter([*others, *there]), name)
         total[held] = total[held] + array if held in total else array
     return total
+
+
+def sums(like: PyTree, family: Family) -> dict[str, tuple[str, ...]]:
+    """torch's tensors that are added up in a tree of the shape of `like` -> all that are in their sum."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, leaf in weights_of(like, family).items():
+        if (join := family.rule(name).join) and join.summed:
+            for names in family.sources(name, leaf.shape[0] if family.stacked(name) else 1):
+                found |= dict.fromkeys(names, names)
+    return found
 
 
 def to_jax(state: Mapping[str, Any], like: PyTree, family: Family) -> PyTree:

@@ -7,9 +7,10 @@ from itertools import chain, combinations
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxformer.convert.axes import Axes, Layout
+from jaxformer.convert.axes import Axes, Layout, sum_of
 from jaxformer.convert.layouts import find_layout, rows_of_heads, same_numbers, say_rows
-from jaxformer.convert.rules import LISTED, Family, Part, Place, places, tensors_to_torch
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, sums, tensors_to_torch
 from jaxformer.errors import ParityError
 from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.match.one_sided import Side, told
@@ -29,10 +30,17 @@ def weights(comparison: Comparison) -> Result:
             "torch": list(comparison.state.weights),
             "jax": list(named_weights(comparison.like)),
         }
-        stage = replace(stage, says="; ".join([stage.says, *told(matched.alone, names), *matched.notes]))
+        stage = replace(stage, says="; ".join([stage.says, *told(matched.alone, names), *matched.notes, *added_up(comparison)]))
     if (matched.wrong or not all(each.is_neutral for each in matched.alone)) and stage.status == "equal":
         stage = replace(stage, status="different")
     return Result(stage)
+
+
+def added_up(comparison: Comparison) -> list[str]:
+    """What is said of JAX tensors that hold a sum."""
+    both = dict.fromkeys(" + ".join(names) for names in sums(comparison.like, comparison.matched.family).values())
+    says = "each has the gradient of the sum, and weights go this way alone"
+    return [f"JAX holds torch's {listed([*both])} added up: {says}"] if both else []
 
 
 def bitwise(comparison: Comparison) -> Stage:
@@ -46,6 +54,7 @@ def bitwise(comparison: Comparison) -> Stage:
         return Stage("weights", "equal", f"{count(used, 'tensor')}, each used once; the JAX model had none of its own")
     ours = tensors_to_torch(like, family)
     theirs = {name: state.weights[family.tied.get(name, name)] for name in ours}
+    theirs |= {name: sum_of([theirs[it] for it in names]) for name, names in sums(like, family).items()}
     other = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
     rounded = [name for name in other if name in state.frozen and is_rounded(ours[name], theirs[name])]
     wrong = [name for name in other if name not in rounded]

@@ -44,7 +44,7 @@ def _accept(known: Assignment, mine: JaxPiece, orders: Iterable[Sequence[str]]) 
     found = [(order, axis, layout) for order in orders for axis, layout in _fits(known, order, known.array(mine))]
     if len({tuple(order) for order, _, _ in found}) == 1:
         order, axis, layout = found[0]
-        template, parts = _template(order)
+        template, parts = template_of(order)
         shares = shares_of([known.torch[name].shape[axis] for name in order])
         known.add_joined(mine, (template, Join(parts, axis, shares)), layout)
 
@@ -62,8 +62,8 @@ def _fits(known: Assignment, order: Sequence[str], ours: np.ndarray) -> Iterator
                 yield axis, layout or "same"
 
 
-def _template(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Their names as one, with `{part}` for what differs, and what stands there in each."""
+def template_of(names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Names as one, with `{part}` for what differs, and what stands there in each."""
     start = common_start(names)
     rest = [name.removeprefix(f"{start}.") for name in names]
     ends = {last(name) if parent(name) else "" for name in rest}

@@ -24,6 +24,7 @@ from jaxformer.parity.match.names import same_word
 from jaxformer.parity.match.one_sided import OneSided, may_be_pairs, one_sided
 from jaxformer.parity.match.parted import match_parted
 from jaxformer.parity.match.placement import correct_layouts, pair_by_place, swapped
+from jaxformer.parity.match.summed import match_summed
 from jaxformer.parity.record.torch_state import Arrays, TorchState
 from jaxformer.parity.report.format import count
 from jaxformer.pytree import named_weights
@@ -169,6 +170,7 @@ def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[st
     known.resolve()
     match_joined(known)
     match_parted(known)
+    match_summed(known)
     known.torch |= state.buffers
     known.resolve()
     for mine, (other, _) in list(known.pairs.items()):  # a constant has the value of a buffer by chance, unless names agree
@@ -244,7 +246,7 @@ def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list
     joins = dict.fromkeys(
         f"{last(name)} of {last(parent(name)) or 'the model'} holds {', '.join(rule.join.names)} of torch's"
         for name, rule in found.items()
-        if rule.join
+        if rule.join and not rule.join.summed
     )
     notes += [f"joined: {listed([*joins])}"] if joins else []
     return notes + ([f"matched by value against their names: {listed(against)}"] if against else [])

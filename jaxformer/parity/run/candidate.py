@@ -1,7 +1,7 @@
 """The JAX side of a comparison."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import PyTree
 
@@ -33,3 +33,12 @@ class Candidate:
     def model(self, reference: Reference) -> PyTree:
         """The module with the reference's weights, in inference mode."""
         return ready(to_jax(reference.weights, self.like, self.family), training=False)
+
+
+def without_absent(reference: Reference, rules: Family) -> Reference:
+    """The reference without the weights that the JAX model leaves out."""
+    weights, gradients = (
+        {name: array for name, array in arrays.items() if rules.why_ignored(name) is None}
+        for arrays in (reference.weights, reference.gradients)
+    )
+    return replace(reference, weights=weights, gradients=gradients)

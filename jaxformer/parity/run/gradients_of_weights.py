@@ -5,8 +5,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
-from jaxformer.convert.rules import gradients_to_torch, to_jax
+from jaxformer.convert.rules import Family, gradients_to_torch, sums, to_jax
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
 from jaxformer.parity.capture.module_paths import parameters_of
 from jaxformer.parity.numerics.float64 import to_float64
@@ -58,7 +59,8 @@ def own_gradients(traced: Traced, weights: Any) -> Arrays:
         return {}
     if traced.rules.tied:
         with jax.enable_x64(True):
-            weights = to_jax(gradients_to_torch(weights, traced.rules, gradients_of_weights(traced)), weights, traced.rules)
+            found = gradients_to_torch(weights, traced.rules, gradients_of_weights(traced))
+            weights = gradients_to_jax(found, weights, traced.rules)
     return layer_arrays(weights, traced.rules, traced.stacks)
 
 
@@ -67,7 +69,16 @@ def in_layers(traced: Traced, gradients: Arrays) -> Arrays:
     still = {name: np.zeros_like(array, np.float64) for name, array in traced.reference.weights.items()}
     found = {name: gradients.get(name, array) for name, array in still.items()}
     with jax.enable_x64(True):
-        return layer_arrays(to_jax(found, to_float64(traced.model), traced.rules), traced.rules, traced.stacks)
+        return layer_arrays(gradients_to_jax(found, to_float64(traced.model), traced.rules), traced.rules, traced.stacks)
+
+
+def gradients_to_jax(gradients: Arrays, like: PyTree, family: Family) -> PyTree:
+    """torch's gradients as a tree of the shape of `like`; that of a sum is the one of each term that is trained."""
+    only = dict(gradients)
+    for names in {*sums(like, family).values()}:
+        first = next((name for name in names if gradients[name].any()), names[0])
+        only |= {name: np.zeros_like(gradients[name]) for name in names if name != first}
+    return to_jax(only, like, family)
 
 
 def gradients_of_weights(traced: Traced) -> Arrays:

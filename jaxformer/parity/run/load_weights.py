@@ -9,8 +9,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from jaxformer.convert.rules import Family, to_jax
+from jaxformer.convert.rules import Family, sums, to_jax
 from jaxformer.parity.numerics.float64 import inputs_float64, to_float64
+from jaxformer.parity.numerics.metrics import as_float64
 from jaxformer.parity.record.outputs import side_by_side
 from jaxformer.parity.record.reference import Call, Reference
 from jaxformer.pytree import is_weight, map_named
@@ -38,14 +39,20 @@ def load_jax(
     """The model with these weights, in float64 if asked for: its parameters, and everything else, also what is `held` fixed;
     `joined` makes one tree of both."""
     loaded = to_jax(weights, model, rules)
-    return parted(to_float64(loaded) if float64 else loaded, held)
+    return parted(loaded64(weights, loaded, rules) if float64 else loaded, held)
+
+
+def loaded64(weights: Mapping[str, np.ndarray], loaded: PyTree, rules: Family) -> PyTree:
+    """A model that holds these weights, in float64: what is added up is so there (under `jax.enable_x64(True)`)."""
+    model = to_float64(loaded)
+    return to_jax({name: as_float64(array) for name, array in weights.items()}, model, rules) if sums(loaded, rules) else model
 
 
 def float64_run(
     model: PyTree, rules: Family, reference: Reference, call: Call
 ) -> tuple[PyTree, Callable[[PyTree], np.ndarray]]:
     """The model with torch's weights, and a function that runs it, or a copy, on torch's inputs; for use in `jax_float64`."""
-    loaded = ready(to_float64(to_jax(reference.weights, model, rules)), training=False)
+    loaded = ready(loaded64(reference.weights, to_jax(reference.weights, model, rules), rules), training=False)
     inputs = inputs_float64(reference.inputs)
     compiled = jax.jit(lambda *given: side_by_side(call(*given)), compiler_options=exact())
     return loaded, lambda model: np.asarray(compiled(model, *inputs))

@@ -16,17 +16,17 @@ from jaxformer.parity.capture.module_paths import parent
 from jaxformer.parity.match.draw_pairs import DrawPairs
 from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64, to_float64
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_float64, error, over
 from jaxformer.parity.record.reference import Perturbed, Reference, saying
 from jaxformer.parity.record.rounding_error import holders
-from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.candidate import Candidate, without_absent
 from jaxformer.parity.run.cropped_outputs import as_long_as_jaxs
 from jaxformer.parity.run.end_to_end import NormalRun, propagate
 from jaxformer.parity.run.fit_arrays import plain_orders
 from jaxformer.parity.run.isolated import Isolated, Isolation, Mismatch
-from jaxformer.parity.run.load_weights import ready
+from jaxformer.parity.run.load_weights import loaded64, ready
 from jaxformer.parity.run.pair_attention import pair_attention
 from jaxformer.parity.run.pair_modules import (
     holder,
@@ -253,7 +253,8 @@ def traced_once(reference: Reference, candidate: Candidate, *, local: bool, grad
     reference = without_absent(reference, candidate.family)
     model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
     with jax_float64(tables), saying(WHERE):
-        model64, inputs = ready(to_float64(model), training=False), inputs_float64(reference.inputs)
+        model64 = ready(loaded64(reference.weights, model, candidate.family), training=False)
+        inputs = inputs_float64(reference.inputs)
         sent = dict(zip(reference.outputs, reference.calls[CALL].output_gradients, strict=True)) if gradients else None
         ours = propagate(model64, call, inputs, sent)
         stacks = numbered_stacks(site.path for site in ours.outputs)
@@ -291,12 +292,3 @@ def paired(
     theirs = as_long_as_jaxs(without_uneven_gradients(reference.calls, all_calls, pairs), ours.outputs, pairs)
     reference = replace(reference, calls=theirs)
     return {**pairs, **attention, CALL: CALL}, valid, reference
-
-
-def without_absent(reference: Reference, rules: Family) -> Reference:
-    """The reference without the weights that the JAX model leaves out."""
-    weights, gradients = (
-        {name: array for name, array in arrays.items() if rules.why_ignored(name) is None}
-        for arrays in (reference.weights, reference.gradients)
-    )
-    return replace(reference, weights=weights, gradients=gradients)
