@@ -49,6 +49,7 @@ def test_everything_comes_back(reference, folder):
     back = load(folder)
     assert list(back.calls) == list(reference.calls)
     assert back.environment == reference.environment
+    assert (back.padding, back.keeps_buffers) == (reference.padding, reference.keeps_buffers) == ({}, True)
     for kind in ("weights", "gradients", "low_precision"):
         ours, theirs = getattr(back, kind), getattr(reference, kind)
         assert list(ours) == list(theirs)

@@ -81,14 +81,14 @@ def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) ->
     return written_out()(f)(*given), why
 
 
-def compiled_once(f: Callable[..., Any], *like: Any) -> tuple[Callable[..., Any], str]:
+def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE) -> tuple[Callable[..., Any], str]:
     """The same without running it: f compiled for arguments like these."""
     if jax.config.values["jax_disable_jit"]:
         return f, "the code around the comparison, which turns jit off"
     if not compiles():
         return written_out()(f), "operations run one by one"
     try:
-        return jax.jit(noted(f)).lower(*like).compile(exact(RUN_ONCE)), ""
+        return jax.jit(noted(f)).lower(*like).compile(exact(options)), ""
     except (*UNTRACEABLE, ValueError) as error:
         return written_out()(f), _why_not_jit(error)
 

@@ -45,7 +45,7 @@ CHECKS = (
     Check("running statistics", running_statistics, frozenset({"forward"})),
     Check("sensitivity", sensitivity, frozenset({"coverage"})),
     Check("float32", float32, frozenset({"low precision"})),
-    Check("bfloat16", bfloat16, frozenset({"low precision"})),
+    Check("bfloat16", bfloat16, frozenset({"low precision", "isolated"})),
     Check("compiler", compiler, frozenset({"forward"})),
 )
 OF_TRAINING = ("dropout", "running statistics")

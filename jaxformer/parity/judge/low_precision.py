@@ -5,6 +5,7 @@ R = |jax - float64| / |torch - float64|, in L2, says how much more jax's output 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxformer.parity.capture.call_sites import CALL
 from jaxformer.parity.capture.jax_hooks import one_by_one, run_once
 from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.judge.comparison import Comparison, Result
+from jaxformer.parity.judge.own_rounding import KEPT, module_that_loses
 from jaxformer.parity.judge.rounding_place import rounding_place
 from jaxformer.parity.judge.values import NOTHING_FINITE
 from jaxformer.parity.numerics.float64 import cast
@@ -26,6 +28,7 @@ from jaxformer.parity.record.outputs import apart, side_by_side
 from jaxformer.parity.record.reference import Reference, saying
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.run.load_weights import joined, parted
 from jaxformer.runtime.xla_options import NONE, Options
 
 COMPILED = "compiled"
@@ -45,8 +48,18 @@ def float32(comparison: Comparison) -> Result:
 
 
 def bfloat16(comparison: Comparison) -> Result:
-    """Tier C; and float32 with the device's own products by the same measure, where these are less exact than float32."""
-    return _judged("bfloat16", check_bfloat16, in_bfloat16, comparison)
+    """Tier C; and float32 with the device's own products by the same measure, where these are less exact than float32. A module
+    whose own error is too large is different, even if the whole output is not."""
+    result = _judged("bfloat16", check_bfloat16, in_bfloat16, comparison)
+    if any(over(row.propagated, "activation") for row in comparison.rows) or comparison.in_training:
+        return result
+    model, inputs = in_bfloat16_model(comparison.reference, comparison.candidate)
+    says = attempt("modules in bfloat16", module_that_loses, comparison.traced, model, inputs)
+    if not says:
+        return result
+    stage = result.stage
+    more = f"; {stage.says}" if stage.status == "different" else ""
+    return replace(result, stage=replace(stage, status="different", says=f"{says}{more}"))
 
 
 def _judged(
@@ -147,15 +160,19 @@ def in_float32(reference: Reference, candidate: Candidate) -> dict[str, Any]:
 
 def in_bfloat16(reference: Reference, candidate: Candidate) -> dict[str, Any]:
     """The output in bfloat16."""
-    model = candidate.model(reference)
-    low = cast(model, jnp.bfloat16), cast(list(map(jnp.asarray, reference.inputs)), jnp.bfloat16)
-    found = {
-        COMPILED: _run(candidate, *low),
-        EVERY_ROUNDING: _run(candidate, *low, options={"xla_allow_excess_precision": False}),
-    }
+    low = in_bfloat16_model(reference, candidate)
+    found = {COMPILED: _run(candidate, *low), EVERY_ROUNDING: _run(candidate, *low, options=KEPT)}
     if not jax_product().is_float32:
-        found[OWN_PRODUCTS] = _run(candidate, model, reference.inputs)
+        found[OWN_PRODUCTS] = _run(candidate, candidate.model(reference), reference.inputs)
     return found
+
+
+def in_bfloat16_model(reference: Reference, candidate: Candidate) -> tuple[Any, tuple[Any, ...]]:
+    """The JAX model and its inputs in bfloat16. Its constants stay in float32 if torch's buffers do."""
+    kept = candidate.family.constants - {each.name for each in candidate.alone} if reference.keeps_buffers else ()
+    weights, rest = parted(candidate.model(reference), kept)
+    inputs = tuple(cast([*map(jnp.asarray, reference.inputs)], jnp.bfloat16))
+    return joined(cast(weights, jnp.bfloat16), rest), inputs
 
 
 def _run(candidate: Candidate, model: Any, inputs: Any, options: Options = NONE) -> Any:

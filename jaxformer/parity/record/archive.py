@@ -112,6 +112,7 @@ def _manifest(reference: Reference) -> dict[str, Any]:
         "frozen": sorted(reference.frozen),
         "outputs": reference.outputs,
         "padding": dict(reference.padding),
+        "keeps_buffers": reference.keeps_buffers,
         **{kind: _rows(getattr(reference.rounding, kind)) for kind in ROUNDING},
     }
 
@@ -153,6 +154,7 @@ def _reference(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) ->
         frozen=frozenset(manifest["frozen"]),
         outputs=tuple(manifest.get("outputs", ("",))),
         padding=manifest.get("padding", {}),
+        keeps_buffers=manifest.get("keeps_buffers", False),
         not_covered=None if manifest["not_covered"] is None else tuple(manifest["not_covered"]),
         **{kind: manifest[kind] for kind in PLAIN},
     )

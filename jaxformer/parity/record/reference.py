@@ -16,11 +16,12 @@ from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Observer
 from jaxformer.parity.capture.callbacks import fault_in_callback
 from jaxformer.parity.capture.draws import Draw
 from jaxformer.parity.capture.source_lines import is_users, shown
-from jaxformer.parity.capture.torch_hooks import watch_torch, without_fast_path
+from jaxformer.parity.capture.torch_hooks import watch_torch
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.float_masks import is_mask
 from jaxformer.parity.numerics.metrics import Noise, host
 from jaxformer.parity.numerics.products import torch_product
+from jaxformer.parity.record.low_precision import output_in, tensors_of
 from jaxformer.parity.record.outputs import Call, several, side_by_side
 from jaxformer.parity.record.recorder import Recorder
 from jaxformer.parity.record.torch_state import thawed, torch_state
@@ -28,9 +29,6 @@ from jaxformer.parity.record.torch_state import thawed, torch_state
 Tier = Literal["A", "B", "C"]
 LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
 """In which types each tier judges the output, besides float64."""
-METHODS = {"float32": "float", "bfloat16": "bfloat16"}
-"""torch's methods that convert a module to a type; unlike its `to`, they leave complex numbers as they are."""
-
 REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
 """Errors by which a model refuses arrays."""
 
@@ -110,6 +108,8 @@ class Reference:
     """The row of an embedding that torch's `padding_idx` gives no gradient, by the embedding's path."""
     low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
     """The output in 'float32' and 'bfloat16', as the tier wants."""
+    keeps_buffers: bool = True
+    """Whether torch's buffers stayed in float32 there."""
     outputs: tuple[str, ...] = ("",)
     """What the arrays of the output are called in what torch's call gave; '' where it gave an array."""
     calls: Trace = field(default_factory=dict)
@@ -140,44 +140,27 @@ def run_torch(
 
     In training mode `call` has to give it the dropout masks. Raises ParityError where there is no one output array.
     """
-    import torch
-
     recorder = Recorder()
     with saying("torch in float64"):
         outputs, cotangents, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
     heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
-    tables = ((path, each) for path, each in module.named_modules() if isinstance(each, torch.nn.Embedding))
     sent = tuple(each if array.dtype.kind == "f" else None for each, array in zip(cotangents, outputs, strict=True))
     calls = {**recorder.records(), CALL: Record((), outputs, (), sent)} if watch else {}
-    environment = {
-        "torch": str(torch.__version__),
-        "torch matmul precision": torch.get_float32_matmul_precision(),
-        "torch float32 product": str(torch_product()),
-        "python": platform.python_version(),
-    }
+    low = {name: saying(f"torch in {name}")(output_in)(module, inputs, call, name) for name in LOW_PRECISION[tier]}
     return Reference(
         inputs=inputs,
         **vars(torch_state(module)),
         output=side_by_side(outputs),
         cotangent=side_by_side(cotangents),
         gradients=found,
-        padding={path: each.padding_idx for path, each in tables if each.padding_idx is not None},
-        low_precision={name: _in_low_precision(module, inputs, call, name) for name in LOW_PRECISION[tier]},
+        padding=_padding(module),
+        low_precision={name: output for name, (output, _) in low.items()},
+        keeps_buffers=all(keeps for _, keeps in low.values()),
         calls=calls,
         heads=heads,
-        environment=environment,
+        environment=_environment(),
         source=Source(module, call),
     )
-
-
-def _in_low_precision(module: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -> np.ndarray:
-    """The output of a copy of the module in this type, as float32."""
-    import torch
-
-    typed = getattr(copy.deepcopy(module), METHODS[name])()
-    with torch.no_grad(), without_fast_path(), saying(f"torch in {name}"):
-        output = side_by_side(call(typed, *tensors_of(inputs, getattr(torch, name))))
-        return host(output if output.is_complex() else output.float())
 
 
 def run_float64(
@@ -217,18 +200,30 @@ def run_float64(
         return arrays, cotangents, dict(zip(leaves, map(host, found), strict=True))
 
 
+def _environment() -> dict[str, str]:
+    """What torch's side ran on."""
+    import torch
+
+    return {
+        "torch": str(torch.__version__),
+        "torch matmul precision": torch.get_float32_matmul_precision(),
+        "torch float32 product": str(torch_product()),
+        "python": platform.python_version(),
+    }
+
+
+def _padding(module: Any) -> dict[str, int]:
+    """The rows of padding of its embeddings, by their paths."""
+    import torch
+
+    tables = ((path, each) for path, each in module.named_modules() if isinstance(each, torch.nn.Embedding))
+    return {path: each.padding_idx for path, each in tables if each.padding_idx is not None}
+
+
 def _heads(module: Any) -> int | None:
     """Under any of the names that it goes by."""
     found = (getattr(module, name, None) for name in ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads"))
     return next((n for n in found if isinstance(n, int)), None)
-
-
-def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
-    """The inputs, floats in this type."""
-    import torch
-
-    tensors = [torch.tensor(array) for array in inputs]
-    return [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
 def first_line(text: str) -> str:

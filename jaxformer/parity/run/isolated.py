@@ -15,9 +15,11 @@ import numpy as np
 
 from jaxformer.parity.capture.call_records import Trace
 from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.capture.jax_hooks import RUN_ONCE
 from jaxformer.parity.numerics.axis_order import Order, nearer_order, to_torch_axes
 from jaxformer.parity.run.activation_patching import Code
 from jaxformer.parity.run.patched_program import PatchedProgram, PatchedRun, given_by
+from jaxformer.runtime.xla_options import Options
 
 MOST_PASSES = 6
 """So often at most a pass is done again with other orders of axes."""
@@ -70,6 +72,8 @@ class Isolation:
     gradients: bool
     outputs: Sequence[str] = ("",)
     """What the arrays of the output are called."""
+    options: Options = field(default_factory=lambda: RUN_ONCE)
+    """Of XLA."""
 
     def run(self, orders: Mapping[ArrayKey, Order], *, corrected: bool = True) -> Isolated:
         """A pass with these orders of torch's axes; if they are to be `corrected`, it is done again where one was wrong."""
@@ -89,7 +93,7 @@ class Isolation:
         """One that leaves jax's arrays at these places, where it is told to; if wanted, with gradients."""
         records = {site: self.calls[other] for site, other in self.pairs.items()}
         given = given_by(records, self.valid, gradients=gradients and self.gradients)
-        return PatchedProgram.compiled(self.model, self.call, self.inputs, given, borders)
+        return PatchedProgram.compiled(self.model, self.call, self.inputs, given, borders, self.options)
 
     def judged(self, program: PatchedProgram, orders: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> Isolated:
         """One pass."""

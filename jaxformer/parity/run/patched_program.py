@@ -19,6 +19,7 @@ from jaxformer.parity.numerics.axis_order import Order, to_jax_axes, to_torch_ax
 from jaxformer.parity.run.activation_patching import ActivationPatching, Code, Patched
 from jaxformer.parity.run.fit_arrays import AxisOrders
 from jaxformer.parity.run.load_weights import joined, parted
+from jaxformer.runtime.xla_options import Options
 
 Arrays = Mapping[ArrayKey, np.ndarray]
 
@@ -82,7 +83,13 @@ class PatchedProgram:
 
     @classmethod
     def compiled(
-        cls, model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], given: Given, borders: Iterable[ArrayKey]
+        cls,
+        model: Any,
+        call: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        given: Given,
+        borders: Iterable[ArrayKey],
+        options: Options,
     ) -> "PatchedProgram":
         """For all orders of axes, and for all `borders` that are open or not."""
         weights, rest = parted(model)
@@ -100,7 +107,7 @@ class PatchedProgram:
 
         program = jax.value_and_grad(run, (0, 1), has_aux=True) if given.gradients else run
         values, *more = ({place: _flat(array) for place, array in each.items()} for each in _parts(given))
-        compiled, untraced = compiled_once(program, values, weights, *more, dict.fromkeys(borders, False))
+        compiled, untraced = compiled_once(program, values, weights, *more, dict.fromkeys(borders, False), options=options)
         return cls(given, weights, compiled, last, orders, not untraced)
 
     def run(self, known: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> PatchedRun:
