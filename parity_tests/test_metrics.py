@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64, check_gradients, difference
+from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64, check_gradients, difference, rms
 
 T64 = np.random.default_rng(0).standard_normal((5, 7))
 
@@ -207,3 +207,9 @@ def test_torchs_own_error_is_one_draw():
     for noise in (EXACT, Noise(usual.size / 2, usual.peak / 2), Noise(np.inf, np.inf)):
         with pytest.raises(ParityError, match="tier B"):
             check_float32("x", ours, theirs, truth, noise)
+
+
+def test_the_size_of_arrays_of_any_type():
+    assert rms([np.array([True, False])]) == np.sqrt(0.5)
+    assert rms([np.array([[3, -4], [0, 0]])]) == 2.5
+    assert rms([np.array([1.0, 2e9, np.inf]), np.array([[7.0]])]) == 5.0

@@ -92,10 +92,9 @@ class Noise:
 
         Huge entries that differ more, for their size, than the others are not masks: their relative error counts for all.
         """
-        sides = as_float64(reference), as_float64(perturbed)
+        sides, groups = (as_float64(reference), as_float64(perturbed)), entry_groups(reference)
         usual, *others = (
-            [part(side, np.asarray(those & valid)) for side in sides]
-            for those in (usual_entries(reference), *entry_groups(reference)[:-1])
+            [part(side, np.asarray(those & valid)) for side in sides] for those in (_usual(reference, groups), *groups[:-1])
         )
         with np.errstate(over="ignore", invalid="ignore"):
             gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0]))
@@ -109,7 +108,7 @@ class Noise:
         """relL2 and max/rms, relative to the array or to a part of it; (0, 0) where it is 0, or too large to be squared."""
         if self == EXACT:
             return 0.0, 0.0
-        usual = part(reference, usual_entries(reference))
+        usual = part(reference, _usual(reference, entry_groups(reference)))
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(usual))
         return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
@@ -129,14 +128,16 @@ def as_float64(array: np.ndarray) -> np.ndarray:
 
 def entry_groups(reference: np.ndarray) -> list[np.ndarray]:
     """Which entries of T are compared together: all finite ones; and where some of these are huge, the others once more."""
-    finite, usual = np.asarray(np.isfinite(reference)), np.asarray(np.abs(reference) < HUGE)
+    usual = np.asarray(np.abs(reference) < HUGE)
+    if usual.all():
+        return [usual]
+    finite = np.asarray(np.isfinite(reference))
     return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
 
 
-def usual_entries(reference: np.ndarray) -> np.ndarray:
-    """By which entries an array's size is measured: those that are not huge, if they are not all zero."""
-    those = entry_groups(reference)
-    return those[-1] if reference[those[-1]].any() else those[0]
+def _usual(reference: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
+    """By which of its `entry_groups` an array's size is measured: the entries that are not huge, if they are not all zero."""
+    return groups[-1] if part(reference, groups[-1]).any() else groups[0]
 
 
 def part(array: np.ndarray, those: np.ndarray) -> np.ndarray:
@@ -271,8 +272,8 @@ def rms(arrays: Iterable[np.ndarray]) -> float:
     """Of all entries together, but for huge ones."""
     total, count = 0.0, 0
     for array in arrays:
-        sizes = np.abs(array)
-        usual = sizes[~(sizes >= HUGE)]
+        sizes = np.abs(array).ravel()
+        usual = part(sizes, ~(sizes >= HUGE))
         total, count = total + float(np.square(usual).sum()), count + usual.size
     return float(np.sqrt(total / count)) if count else 0.0
 

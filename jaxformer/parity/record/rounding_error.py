@@ -124,8 +124,9 @@ def _perturbation(seed: int) -> Any:
         """Each entry's last bit one up, one down, or as it is."""
         if x.dtype != torch.float64:
             return x
-        bits, step = x.view(torch.int64), step_for(x)
-        return (bits + step * ((bits + 1) & BEYOND_FLOAT32).gt(1)).view(x.dtype)
+        bits = x.view(torch.int64)
+        rest = (bits + 1).bitwise_and_(BEYOND_FLOAT32)
+        return torch.add(bits, step_for(x).mul_(rest.gt(1)), out=rest).view(x.dtype)
 
     def run(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         given = operation(*args, **kwargs)
