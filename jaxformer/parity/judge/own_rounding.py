@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.parity.capture.jax_hooks import RUN_ONCE
-from jaxformer.parity.numerics.metrics import as_float64, usual_entries
+from jaxformer.parity.numerics.metrics import as_float64, entry_groups, usual_entries
 from jaxformer.parity.record.low_precision import Given, in_bfloat16, own_arrays, rounded
 from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
@@ -62,7 +62,7 @@ def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tupl
 def measures(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, float, float, float, int]]:
     """The errors of both sides beside the size of what they are of, and in how many numbers: of the entries, and of the factors
     of rows. Entries that are huge or not finite are left out."""
-    usual = usual_entries(truth) & np.isfinite(ours) & np.isfinite(theirs)
+    usual = usual_entries(truth, entry_groups(truth)) & np.isfinite(ours) & np.isfinite(theirs)
     if not truth.ndim or not usual.any():
         return
     off, other, true = (np.where(usual, each, 0) for each in (ours - truth, theirs - truth, truth))

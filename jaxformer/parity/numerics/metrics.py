@@ -94,7 +94,8 @@ class Noise:
         """
         sides, groups = (as_float64(reference), as_float64(perturbed)), entry_groups(reference)
         usual, *others = (
-            [part(side, np.asarray(those & valid)) for side in sides] for those in (_usual(reference, groups), *groups[:-1])
+            [part(side, np.asarray(those & valid)) for side in sides]
+            for those in (usual_entries(reference, groups), *groups[:-1])
         )
         with np.errstate(over="ignore", invalid="ignore"):
             gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0]))
@@ -108,7 +109,7 @@ class Noise:
         """relL2 and max/rms, relative to the array or to a part of it; (0, 0) where it is 0, or too large to be squared."""
         if self == EXACT:
             return 0.0, 0.0
-        usual = part(reference, _usual(reference, entry_groups(reference)))
+        usual = part(reference, usual_entries(reference, entry_groups(reference)))
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(usual))
         return (self.size / size, self.peak / size * float(np.sqrt(usual.size))) if 0 < size < np.inf else (0.0, 0.0)
@@ -135,7 +136,7 @@ def entry_groups(reference: np.ndarray) -> list[np.ndarray]:
     return [finite, usual] if 0 < usual.sum() < finite.sum() else [finite]
 
 
-def _usual(reference: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
+def usual_entries(reference: np.ndarray, groups: list[np.ndarray]) -> np.ndarray:
     """By which of its `entry_groups` an array's size is measured: the entries that are not huge, if they are not all zero."""
     return groups[-1] if part(reference, groups[-1]).any() else groups[0]
 
