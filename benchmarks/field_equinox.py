@@ -119,9 +119,13 @@ def _each_image_with_state(given: Any, images: Any) -> Any:
 PORTS = (
     Port("vit", partial(vit, "exactgelu")),
     Port("vit-presets", partial(vit, "gelu"), "jax activation gelu by tanh"),
-    Port("vit-average", partial(vit, "exactgelu", "avg"), "torch fc_norm where it is; jax fc_norm behind blocks"),
-    Port("swin", partial(swin, 1), "attn: torch relative_position_index 24 at [0]; jax 1.0 26 there"),
-    Port("swin-v2", partial(swin, 2), "attn: torch relative_coords_table -1.05664 at [0, 0, 0, 0]; jax 1.1 -1.3023 there"),
+    Port("vit-average", partial(vit, "exactgelu", "avg"), "torch has fc_norm where it is; jax has it behind blocks"),
+    Port("swin", partial(swin, 1), "attn: torch has 24 at [0] of relative_position_index; jax has 26 there, in 1.0"),
+    Port(
+        "swin-v2",
+        partial(swin, 2),
+        "attn: torch has -1.05664 at [0, 0, 0, 0] of relative_coords_table; jax has -1.3023 there, in 1.1",
+    ),
 )
 
 

@@ -71,7 +71,7 @@ KINDS = (
         "ElectraForMaskedLM",
         ENCODER | {"embedding_size": 10},
         "masked ids",
-        differs="electra: jax looks up ids +1 from torch's",
+        differs="electra: jax looks up ids 1 higher than torch's",
         because="without token_type_ids, Flax's __call__ gives ones, torch's forward zeros",
     ),
     Kind("roformer", "RoFormerForMaskedLM", ENCODER | {"embedding_size": 24}, "masked ids"),
@@ -105,7 +105,7 @@ KINDS = (
         "mistral",
         "MistralForCausalLM",
         DECODER | {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 6},
-        differs="self_attn: torch mask as given; jax mask with a window of 7 keys for 6",
+        differs="self_attn: torch applies the mask that it is given; jax has a window of 7 keys for 6",
         because="Flax's window keeps one key more, triu(k=-window)",
     ),
     Kind(

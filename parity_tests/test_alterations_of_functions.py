@@ -87,18 +87,22 @@ def seen(weights, x, bug):
 
 
 PICTURES = {
-    "same": ({"stem pads": "SAME"}, "stem", "pads less before than behind"),
-    "flipped": ({"flip": "stem"}, "stem", "torch stem.weight as it is; jax stem.weight"),
-    "bare": ({"bare": "stem"}, "stem", "stem.bias left out"),
-    "statistics": ({"batch": True}, "batch", "torch statistics running; jax statistics of the batch"),
+    "same": ({"stem pads": "SAME"}, "stem", "pads as 'SAME' does"),
+    "flipped": ({"flip": "stem"}, "stem", "torch uses stem.weight as it is; jax "),
+    "bare": ({"bare": "stem"}, "stem", "torch uses stem.bias; jax leaves it out"),
+    "statistics": (
+        {"batch": True},
+        "batch",
+        "torch normalises by the running statistics (inference); jax normalises by the batch's own statistics",
+    ),
     "epsilon": ({"eps": 1e-3}, "batch", "torch epsilon 1e-05; jax epsilon 0.001"),
-    "pooling": ({"pool": [(0, 1)] * 2}, "body", "pads less before than behind"),
+    "pooling": ({"pool": [(0, 1)] * 2}, "body", "pads as 'SAME' does"),
     "groups": ({"groups": 4}, "groups", "torch groups.num_groups 3; jax groups.num_groups 4"),
-    "positions": ({"around": (4,)}, "groups", "jax at each position by itself"),
-    "batches": ({"around": (0, 1, 2, 4)}, "groups", "jax over all rows of the batch"),
+    "positions": ({"around": (4,)}, "groups", "jax normalises each position by itself"),
+    "batches": ({"around": (0, 1, 2, 4)}, "groups", "jax normalises over all rows of the batch"),
     "activation": ({"act": jax.nn.relu}, "mix", "relu there"),
-    "layer scale": ({"no scale": True}, "head", "jax gamma taken for 1"),
-    "count": ({"count": True}, "head", "counts what it pads"),
+    "layer scale": ({"no scale": True}, "head", "torch uses gamma as it is; jax leaves it out (takes 1 for it)"),
+    "count": ({"count": True}, "head", "counts padded entries in the mean"),
     "behind": ({"body pads": [(0, 2)] * 2}, "body", "pads behind alone"),
     "mean": ({"mean": True}, "body", "takes the mean there"),
     "flat": ({"flat": True}, "head", "merges the axes in the order 0, 2, 3, 1"),
@@ -157,11 +161,11 @@ def read(weights, ids, bug):
 
 
 READINGS = {
-    "positions": ({"first": 2}, "rows +2"),
-    "leak": ({"ahead": 1}, "jax mask with one key more ahead"),
-    "last": ({"token": -1}, "takes the last of axis 1"),
-    "largest": ({"largest": True}, "takes the largest of axis 1"),
-    "no norm": ({"norms": 0}, "jax norm left out"),
+    "positions": ({"first": 2}, "rows moved by +2"),
+    "leak": ({"ahead": 1}, "jax lets every query see one key more ahead"),
+    "last": ({"token": -1}, "takes the last along axis 1"),
+    "largest": ({"largest": True}, "takes the largest along axis 1"),
+    "no norm": ({"norms": 0}, "torch applies norm; jax leaves it out"),
     "norm twice": ({"norms": 2}, "jax does it twice"),
 }
 
@@ -208,4 +212,4 @@ def test_an_array_that_torch_makes_again_may_be_rounded_otherwise():
     theirs = excite(Attending().eval(), seed=1)
     weights = {name: array(tensor) for name, tensor in theirs.state_dict().items()}
     report = compare(theirs, weights, (noise(B, T, D),), call_jax=attend, checks=(*CHECKS, "gradients"), tier="A")
-    assert all("torch gamma as it is; jax gamma plus 1" in each.cause for each in report.diverging), str(report)
+    assert all("torch uses gamma as it is; jax adds 1 to it" in each.cause for each in report.diverging), str(report)

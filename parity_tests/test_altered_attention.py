@@ -133,30 +133,30 @@ def sloped(p, x, valid, bug):
 
 MODULES = {"layer": (TorchLayer, layer), "shared": (TorchShared, shared), "sloped": (TorchSloped, sloped)}
 BUGS = {
-    "layer: units first": "jax has the heads of queries and keys and values unit by unit",
-    "layer: packed by head": "packs queries, keys and values by which of the 3, then by heads, then by units; jax packs them "
+    "layer: units first": "queries and keys and values as (heads, width)",
+    "layer: packed by head": "has queries, keys and values packed as (3, heads, width); jax as "
     "by heads, then by which of the 3",
     "layer: values for keys": "jax takes values for keys, keys for values",
     "layer: keys for queries": "jax takes keys for queries, queries for keys",
-    "layer: not moved": "jax has the heads of what is gathered without moving their axis",
-    "layer: no bias": "jax layer.self_attn.in_proj_bias without that of queries",
-    "layer: inverted": "jax mask inverted",
-    "layer: ignored": "jax mask left out",
+    "layer: not moved": "heads and positions of what is gathered",
+    "layer: no bias": "torch adds layer.self_attn.in_proj_bias; jax leaves out the bias of queries",
+    "layer: inverted": "jax applies it inverted",
+    "layer: ignored": "jax does not apply it",
     "layer: behind": "jax masks behind the softmax",
-    "layer: weak": "jax has -7 for masked scores",
-    "layer: queries": "jax has its softmax over queries",
-    "layer: scale": "jax has 0.40824829 = 1/sqrt(6) times its scores",
-    "layer: norm1 twice": "torch layer.norm2 in its place; jax layer.norm1 in the place of layer.norm2",
+    "layer: weak": "jax sets masked scores to -7",
+    "layer: queries": "jax takes the softmax over queries",
+    "layer: scale": "jax multiplies the scores by 0.40824829 = 1/sqrt(6) more",
+    "layer: norm1 twice": "torch uses layer.norm2; jax uses layer.norm1 in its place",
     "shared: first head": "`attn_output_weights.mean(dim=1)` (functional.py:",
-    "shared: largest": "jax amax there",
-    "shared: units first": "jax has the heads of queries and keys and values unit by unit",
-    "sloped: packed in blocks": "jax packs them by which of the 3, then by heads",
-    "sloped: slopes of 4": "jax has slopes 2^(-8 i/4)",
-    "sloped: slopes turned": "jax has slopes from the last head to the first",
-    "sloped: weak": "jax has -7 for masked scores",
-    "sloped: sink": "jax has a sink of 0 beside the keys",
+    "shared: largest": "jax has amax there",
+    "shared: units first": "queries and keys and values as (heads, width)",
+    "sloped: packed in blocks": "jax as (3, heads, width)",
+    "sloped: slopes of 4": "jax has ALiBi's slopes as 2^(-8 i / 4), i from 1",
+    "sloped: slopes turned": "jax has ALiBi's slopes from the last head to the first",
+    "sloped: weak": "jax sets masked scores to -7",
+    "sloped: sink": "jax has a score of 0 beside the keys",
     "sloped: behind": "jax sets weights to 0 behind the softmax",
-    "sloped: merged unit by unit": "jax has the heads of what is gathered unit by unit",
+    "sloped: merged unit by unit": "what is gathered as (heads, width)",
 }
 
 

@@ -67,13 +67,13 @@ def routed(weights, ids, bug):
 
 
 BUGS = {
-    "no table": "torch table.weight as it is; jax table.weight left out",
-    "no shift": "torch experts.shift as it is; jax experts.shift left out",
+    "no table": "torch uses table.weight; jax leaves it out",
+    "no shift": "torch uses experts.shift; jax leaves it out",
     "weighed by what chooses": "jax reads `scores + self.shift` (test_altered_operands.py:",
     "divided by all": "jax reads `self.route(x).sigmoid()` (test_altered_operands.py:",
-    "with an epsilon": "jax has 0.01 more in its second operand",
-    "scaled twice": "torch computes `self.wide(x)` (test_altered_operands.py:37); jax 2.5 times that",
-    "another cap": "jax with 2 for 3 there, each time",
+    "with an epsilon": "jax adds 0.01 to its second operand",
+    "scaled twice": "torch computes `self.wide(x)` (test_altered_operands.py:37); jax multiplies the result by 2.5",
+    "another cap": "jax has 2 for 3 there, each time",
 }
 
 

@@ -127,22 +127,38 @@ def says(bug, **kinds):
 BEHIND = {"sides": ("behind", "behind")}
 CASES = {
     "nothing": ({}, {}, "EQUAL"),
-    "both behind": (BEHIND, {}, "torch attention.of_queries and attention.of_keys before the rotation; jax behind it"),
-    "keys behind": ({"sides": ("before", "behind")}, {}, "torch attention.of_keys before the rotation; jax behind it"),
+    "both behind": (BEHIND, {}, "torch applies attention.of_queries and attention.of_keys before the rotation; jax behind it"),
+    "keys behind": ({"sides": ("before", "behind")}, {}, "torch applies attention.of_keys before the rotation; jax behind it"),
     "by a function": (BEHIND, {"by": "a function"}, ") before the rotation; jax behind it"),
     "both before": (
         {"sides": ("before", "before")},
         {"side": "behind"},
-        "torch attention.of_queries and attention.of_keys behind the rotation; jax before it",
+        "torch applies attention.of_queries and attention.of_keys behind the rotation; jax before it",
     ),
-    "bfloat16": ({"tables": jnp.bfloat16}, {}, "jax rotary cosines and sines rounded to bfloat16"),
-    "float16": ({"tables": jnp.float16}, {}, "jax rotary cosines and sines rounded to float16"),
-    "rates": ({"rates": np.asarray(jnp.asarray(RATES, jnp.bfloat16), float)}, {}, "jax rotary rates rounded to bfloat16"),
-    "undivided": ({}, {"slower": 8}, "torch rotary rates of base 2000 divided by 8; jax not divided"),
-    "counted": ({"counted": True}, {}, "jax rotary positions that count the tokens seen alone"),
-    "strict": ({"strict": True}, {}, "jax mask with one key fewer ahead, but in the first row"),
-    "unmasked": ({"unmasked": True}, {}, "jax mask without its padding"),
-    "cap": ({"cap": 3.5}, {}, "jax has its scores capped at 3.5: c tanh(scores / c)"),
+    "bfloat16": (
+        {"tables": jnp.bfloat16},
+        {},
+        "torch has rotary cosines and sines in full precision; jax rounds them to bfloat16",
+    ),
+    "float16": (
+        {"tables": jnp.float16},
+        {},
+        "torch has rotary cosines and sines in full precision; jax rounds them to float16",
+    ),
+    "rates": (
+        {"rates": np.asarray(jnp.asarray(RATES, jnp.bfloat16), float)},
+        {},
+        "rotary rates in full precision; jax rounds them to bfloat16",
+    ),
+    "undivided": (
+        {},
+        {"slower": 8},
+        "torch divides the rotary frequencies of base 2000 by 8 (linear scaling); jax does not divide them",
+    ),
+    "counted": ({"counted": True}, {}, "jax has positions that count unmasked tokens alone"),
+    "strict": ({"strict": True}, {}, "jax hides the query's own key, but in the first row"),
+    "unmasked": ({"unmasked": True}, {}, "jax leaves out the padding"),
+    "cap": ({"cap": 3.5}, {}, "jax caps the scores at 3.5: c tanh(scores / c)"),
 }
 
 

@@ -60,10 +60,10 @@ class Ours(nn.Module):
 
 
 BUGS = {
-    "one behind the other": "jax before of `start + self.near(h)` (test_arrays_read.py:",
-    "stream before": "torch adds 1 times near, 1 times far; jax adds 0 times near, 0 times far",
-    "rows at once": "jax over 7 rows at once",
-    "pads too": "torch mask as given; jax mask left out",
+    "one behind the other": "jax applies before to `start + self.near(h)` (test_arrays_read.py:",
+    "stream before": "torch adds near + far; jax adds nothing of that",
+    "rows at once": "jax normalises 7 rows together",
+    "pads too": "torch applies the mask that it is given; jax does not apply it",
     "last that counts": "by input 2 in its place",
     "another's largest": "jax reads the largest of all positions of `self.groups(x.reshape(-1, D)).view(x.shape)`",
 }

@@ -245,11 +245,11 @@ def test_a_softmax_of_another_shape_is_not_in_the_way(monkeypatch, kind):
 
 
 BUGS = {
-    "scores of half the size": ({"scale": 0.5}, "scores", "jax's scores are 0.5 times torch's"),
+    "scores of half the size": ({"scale": 0.5}, "scores", "jax multiplies torch's scores by 0.5"),
     "the same, weights alone": (
         {"scale": 0.5, "tapped": ("weights",)},
         "weights",
-        "jax's weights are the softmax of 0.5 times torch's scores",
+        "jax takes the softmax of torch's scores times 0.5",
     ),
     "a key hidden": ({"bug": lambda w: w.at[:, :, 1, 0].set(0)}, "weights", f"jax attends to {N * 2} keys fewer than torch"),
 }
@@ -267,7 +267,7 @@ def test_weights_that_underflow_are_no_masks(monkeypatch):
     monkeypatch.setitem(globals(), "X", X * 20)
     report = report_of(valid=np.ones((B, T), bool), scale=100.0, tapped=("weights",))
     assert "keys" not in report.verdict
-    assert report.diverging[0].cause.startswith("jax's weights are the softmax of 100 times torch's scores")
+    assert report.diverging[0].cause.startswith("jax takes the softmax of torch's scores times 100")
 
 
 def test_a_bug_in_one_head_shows_in_that_head():
@@ -284,7 +284,7 @@ def test_rows_without_a_key_are_a_cause(tapped):
     """torch gives them the mean of all values, ours 0."""
     report = report_of(LOWEST, tapped=tapped, checks=CHECKS[:3])
     assert [module.jax for module in report.diverging] == ["layers.0", "layers.1"], str(report)
-    says = "only in rows where every key is masked: torch masked scores large and negative; jax masked scores -inf, rows "
+    says = "only in rows where every key is masked: torch masks by a large negative number, "
     assert all(module.cause.startswith(says) for module in report.diverging), str(report)
 
 

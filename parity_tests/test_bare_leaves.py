@@ -79,7 +79,7 @@ def test_another_scale_behind_a_tap_is_one_difference(bug, says):
 
 
 def test_a_norm_that_nothing_reads_is_left_out_and_not_elsewhere():
-    assert "up: torch norm as it is; jax norm left out" in report("unused").verdict
+    assert "up: torch applies norm; jax leaves it out" in report("unused").verdict
 
 
 def test_parameters_by_the_name_of_a_tap():

@@ -309,7 +309,7 @@ class Experts(nnx.Module):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (lambda: Experts(k=1), "jax with 1 for 2 there"),
+        (lambda: Experts(k=1), "jax has 1 for 2 there"),
         (lambda: Experts(weighted=STOPPED), "gradient"),
     ],
 )

@@ -71,11 +71,11 @@ def port(bug: str) -> Any:
 
 
 CAUSES = {
-    "base": "jax with -6.90775528 = -log(1000) for -9.21034037 there",
-    "turns": "jax has one entry of each in turns",
-    "blocks": "jax splits axes 2 and 3 the other way round",
-    "order": "and the like; jax takes them in the order 0, 2, 1",
-    "slopes": "jax has there 0.5, 0.125",
+    "base": "jax has -6.90775528 = -log(1000) for -9.21034037 there",
+    "turns": "jax packs one entry of each in turns",
+    "blocks": "jax reshapes axes 2 and 3 as (",
+    "order": "and those beside it in order; jax takes them in the order 0, 2, 1",
+    "slopes": "jax has 0.5, 0.125",
     "erf": "torch act OwnGelu; jax act gelu (residual",
     "active": "`torch.nn.functional.silu(c)` (test_causes_in_conditioning.py:44); jax leaves it out",
 }

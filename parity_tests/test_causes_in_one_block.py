@@ -111,13 +111,13 @@ def block(params, x, bug):
 
 
 CAUSES = {
-    "no norms": "q_norm and k_norm as they are; jax q_norm and k_norm left out",
-    "norms by head": "q_norm and k_norm over 12 units; jax over 6 units each, as of one head",
-    "values too": "v_proj as it is; jax k_norm of v_proj",
-    "halves": "torch rotary pairs interleaved; jax rotary pairs half and half",
-    "angles": "rotary positions times 2 pi",
+    "no norms": "torch applies q_norm and k_norm; jax leaves them out",
+    "norms by head": "torch applies q_norm and k_norm over 12 units; jax over the 6 units of each head",
+    "values too": "torch uses v_proj as it is; jax applies k_norm to it",
+    "halves": "torch has rotary pairs interleaved; jax has them half and half",
+    "angles": "jax multiplies positions by 2 pi",
     "mask late": "sets weights to 0 behind the softmax",
-    "norms before": "jax after_attention before attention",
+    "norms before": "torch has after_attention where it is; jax has it before attention",
     "product late": "`self.gate(x) * self.up(x)` (test_causes_in_one_block.py:62); jax does that behind mix",
     "activation late": "jax does that behind down",
 }

@@ -62,13 +62,13 @@ def ours(params, x, bug):
 
 
 CAUSES = {
-    "reshape": "jax reads its input reshaped to channels last, where it has to be transposed",
+    "reshape": "jax reshapes its input to channels last where it has to transpose it",
     "pool": "jax pads with 0",
-    "resize": "jax nearest-exact there",
+    "resize": "jax resizes by nearest-exact",
     "weight norm": "jax does not divide by the norm",
-    "dilation": "jax has a dilation of 3, and pads for it in front",
-    "keys": "jax gives attend its third array for its second",
-    "values": "jax gives attend its first array for its third",
+    "dilation": "jax has dilation 3, and pads for it in front",
+    "keys": "jax passes its third array for its second too",
+    "values": "jax passes its first array for its third too",
 }
 
 

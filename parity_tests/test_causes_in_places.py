@@ -67,12 +67,12 @@ class Ours(nnx.Module):
 
 CAUSES = {
     "before": "jax does that before norm",
-    "skip": "torch skip as it is; jax silu of skip",
-    "order": "jax has them in the order 1, 0, 2",
-    "query": "jax adds query",
-    "causal": "jax mask causal",
-    "five": "jax with 5 for 4 there",
-    "one": "torch computes norm, in 2 places; jax has a norm of order 1",
+    "skip": "torch uses skip as it is; jax applies silu to it",
+    "order": "jax joins them in the order 1, 0, 2",
+    "query": "jax adds query to it",
+    "causal": "jax masks causally too",
+    "five": "jax has 5 for 4 there",
+    "one": "torch computes norm, in 2 places; jax takes the L1 norm",
 }
 
 

@@ -172,12 +172,24 @@ TRAPS = {
     "Adam's epsilon in the root": (
         optimizer(epsilon=0.0, root=1e-8),
         "optimizer",
-        "outside the root; jax epsilon's place in the root",
+        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
     ),
     "clip without the 1e-6": (optimizer(clipping=optax.clip_by_global_norm), "train", "max/rms"),
-    "coupled decay": (coupled(), "optimizer", "torch weight decay decoupled; jax weight decay coupled (residual "),
-    "matrices alone": (optimizer(mask=matrices), "optimizer", "torch weights decayed all; jax weights decayed matrices alone"),
-    "Nesterov's momentum": (optimizer(nesterov=True), "optimizer", "torch momentum Adam's; jax momentum Nesterov's (residual "),
+    "coupled decay": (
+        coupled(),
+        "optimizer",
+        "torch decays weights apart from the gradient (AdamW); jax adds the weight decay to the gradient (L2) (residual ",
+    ),
+    "matrices alone": (
+        optimizer(mask=matrices),
+        "optimizer",
+        "torch decays all parameters, gains and biases too; jax decays matrices alone",
+    ),
+    "Nesterov's momentum": (
+        optimizer(nesterov=True),
+        "optimizer",
+        "torch uses Adam's momentum; jax uses Nesterov's momentum (residual ",
+    ),
     "gradients summed": (optimizer(mean=False), "train", "max/rms"),
 }
 
@@ -246,7 +258,7 @@ def test_clipping_without_the_1e_6_is_named_where_the_first_step_shows_it():
     inner = optax.chain(optax.clip_by_global_norm(CLIP), optax.sgd(RATE))
     wrong = optax.MultiSteps(inner, PARTS)
     found = course(replace(base, jax_optimizer=wrong, jax_schedule=None))
-    assert "torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual " in found.stages[1].says
+    assert "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual " in found.stages[1].says
 
 
 def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
@@ -254,8 +266,8 @@ def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     base = replace(FEW, **ten)
     wrong = replace(base, jax_optimizer=optimizer(clipping=optax.clip_by_global_norm))
     assert {"optimizer": "different", "train": "different"}.items() <= outcome(found := course(wrong)).items()
-    cause = "(tolerance 1e-09), but it grows: torch gradients clipped by norm + 1e-6; jax gradients clipped by norm (residual "
-    assert cause in found.stages[1].says
+    cause = "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual "
+    assert f"(tolerance 1e-09), but it grows: {cause}" in found.stages[1].says
     assert set(outcome(course(base)).values()) == {"equal"}
 
 

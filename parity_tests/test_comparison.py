@@ -88,17 +88,17 @@ PLANTED = {
     "scores of another scale": (
         patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q / q.shape[2] ** 0.5, k, *rest)),
         [f"{block}.attention" for block in BLOCKS],
-        "torch scale 1/sqrt(head width); jax scale 1/sqrt(d_model)",
+        "torch scales by 1/sqrt(head width); jax scales by 1/sqrt(d_model)",
     ),
     "heads split alone the other way": (
         patched(attention, "split_heads", lambda f: lambda x, n: x.reshape(*x.shape[:-1], -1, n).swapaxes(-1, -2)),
         [f"{block}.attention" for block in BLOCKS],
-        "torch heads laid out head by head; jax heads laid out interleaved where they are split",
+        "torch splits as (heads, width); jax splits as (width, heads), and merges (heads, width)",
     ),
     "no mask": (
         patched(attention, "attention_weights", lambda f: lambda q, k, *rest: f(q, k)),
         [f"{block}.attention" for block in BLOCKS],
-        "torch mask as given; jax mask none",
+        "torch applies the mask as given; jax applies no mask",
     ),
     "half of what a sub-layer adds": (
         patched(
@@ -123,7 +123,7 @@ PLANTED = {
             ),
         ),
         ["embed"],
-        "jax looks up ids +1 from torch's, 10 at most",
+        "jax looks up ids 1 higher than torch's, 10 at most: an offset of 1 is too many",
     ),
 }
 
@@ -163,7 +163,9 @@ def test_two_bugs_name_two_modules_and_nothing_else(sides, monkeypatch):
     twin, model, inputs = sides["gpt"]
     report = compare(twin, model, inputs, rules=TWIN, call_torch=call_torch, call_jax=call, checks=FORWARD, tier="A")
     assert [module.jax for module in report.diverging] == ["stack.blocks.0.feed_forward_norm", "stack.blocks.1.attention.out"]
-    assert [module.cause.split(" (")[0] for module in report.diverging] == ["torch bias added; jax bias left out"] * 2
+    assert [module.cause.split(" (")[0] for module in report.diverging] == [
+        "torch adds the bias; jax does not add the bias"
+    ] * 2
 
 
 def test_a_bug_of_the_backward_pass_alone(sides, monkeypatch):

@@ -125,7 +125,7 @@ def test_a_bug_beside_is_named_alone(bug):
     report = compared(bug, checks=CHECKS)
     assert report.status == "different"
     assert {module.jax.split(" ")[0] for module in report.diverging} == {bug}, str(report)
-    assert all(module.cause.startswith("torch bias added; jax bias left out") for module in report.diverging)
+    assert all(module.cause.startswith("torch adds the bias; jax does not add the bias") for module in report.diverging)
 
 
 def test_a_bug_in_what_is_divided_is_found():

@@ -94,7 +94,7 @@ OTHER_RATE: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any], str
     "uniform numbers of jax's": (
         lambda x: functional.dropout(x, 0.2),
         lambda x, keys: jnp.where(jax.random.uniform(keys[0], x.shape) >= 0.35, x / 0.65, 0),
-        "jax has 0.35 for that",
+        "jax has 0.35 for that rate",
     ),
     "uniform numbers of torch's": (
         drop_path,

@@ -77,13 +77,13 @@ class Stacked(nnx.Module):
 
 
 BUGS = {
-    "temperature": "`self.router(x).softmax(-1)` (test_experts.py:37); jax has 0.333333333 = 1/3 times its first operand",
-    "values turned": "jax has its values in the other order",
-    "from the other end": "jax has its places counted from the other end",
-    "moved on": "jax has its places one too high, the last for the first",
-    "capacity": "jax takes 6 for each place at most, as a capacity does",
-    "exchanged": "torch open and wide as they are in every Expert; jax the two exchanged",
-    "table": "torch worth 0.5, 1, 2, ... (4 numbers); jax worth 0.5, 1, 3, ... (4 numbers)",
+    "temperature": "`self.router(x).softmax(-1)` (test_experts.py:37); jax multiplies its first operand by 0.333333333",
+    "values turned": "jax has the values chosen in the other order",
+    "from the other end": "jax has indices counted from the other end",
+    "moved on": "jax has indices one too high, rolled around",
+    "capacity": "jax takes at most 6 tokens an expert (a capacity)",
+    "exchanged": "torch uses open and wide as named in every Expert; jax exchanges the two",
+    "table": "torch has 0.5, 1, 2, ... (4 numbers) in worth; jax has 0.5, 1, 3, ... (4 numbers)",
 }
 
 

@@ -82,7 +82,7 @@ def test_rows_of_another_table(table):
     ids = np.arange(B * T, dtype=np.int32).reshape(B, T) % 11
     report = compare(theirs, weights, (ids,), call_jax=call, call_torch=lambda model, ids: model(ids.long()), checks=CHECKS)
     causes = [module.cause for module in report.modules]
-    wanted = ["torch table as it is; jax table of p (residual 0e+00)"] if table == "words" else []
+    wanted = ["torch looks up its own table; jax looks up the table of p (residual 0e+00)"] if table == "words" else []
     assert [cause for cause in causes if cause] == wanted, str(report)
 
 
@@ -92,7 +92,7 @@ def test_one_array_for_all_rows(alone):
     arrays = {name: noise(1 if name in alone else B, T, D, seed=i).astype(np.float64) for i, name in enumerate("qkv")}
     theirs, ours = (attended(*arrays.values(), scale) for scale in ("head width", "none"))
     assert theirs.shape == (B, T, D)
-    assert cause(ours, theirs, **arrays).startswith("torch scale 1/sqrt(head width); jax scale 1 (residual ")
+    assert cause(ours, theirs, **arrays).startswith("torch scales by 1/sqrt(head width); jax does not scale (residual ")
 
 
 def test_as_many_factors_as_numbers_fit_whatever_there_is():
@@ -106,14 +106,14 @@ def test_as_many_factors_as_numbers_fit_whatever_there_is():
 def test_a_term_of_a_sum_for_all_rows():
     x, places = noise(B, T, D, seed=1).astype(np.float64), noise(1, T, D, seed=2).astype(np.float64)
     assert cause(x + 2 * places, x + places, x=x, places=places).startswith(
-        "torch adds 1 times places; jax adds 2 times places (residual "
+        "torch takes places as it is; jax multiplies it by 2 (residual "
     )
-    assert cause(3 * x, x, x=x, places=places).startswith("torch adds 1 times x; jax adds 3 times x (residual ")
+    assert cause(3 * x, x, x=x, places=places).startswith("torch takes x as it is; jax multiplies it by 3 (residual ")
 
 
 def test_ids_that_are_shifted():
     ids = np.arange(B * T).reshape(B, T)
-    assert cause(ids - 2, ids) == "jax looks up ids -2 from torch's"
+    assert cause(ids - 2, ids) == "jax looks up ids 2 lower than torch's: an offset of 2 is missing"
     assert cause(ids * 2, ids) == ""
 
 
@@ -196,7 +196,7 @@ def test_a_table_alone_has_a_padding_index(shape, hint):
 def test_a_table_of_two_uses_has_a_padding_index():
     ours = noise(4, D)
     theirs = ours + np.eye(4)[:, 2:3] * noise(D, seed=1)
-    said = "jax's gradient differs in row 2 of 4 alone: as torch's padding_idx has it in a table that is tied"
+    said = "jax's gradient differs in row 2 of 4 alone: torch's padding_idx gives that row none from the lookup of a tied table"
     assert str(explain(Difference(ours, theirs, "gradient"))) == said
     theirs[1] *= 1.1
     assert not explain(Difference(ours, theirs, "gradient"))

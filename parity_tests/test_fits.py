@@ -6,9 +6,9 @@ from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, plain
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Mutation, Target
 from jaxformer.parity.diagnose.search import best_of
 
-LEFT_OUT = Change("operations.left_out", "has its second operand alone", cost=DELETES)
+LEFT_OUT = Change("operations.left_out", "leaves out the first operand", cost=DELETES)
 TWICE = Change("operations.twice", "does it twice")
-NUMBER = Change("arguments.number", "with {value} for {was:g} there")
+NUMBER = Change("arguments.number", "has {value} for {was:g} there")
 READS = Change("reroute.operand", "reads what {1} gives", reroutes=True)
 
 
@@ -19,13 +19,13 @@ def candidate(change: Change, *targets: str, value: float | None = None, **args:
 def test_each_has_its_own_place():
     says = str(Diagnosis((candidate(TWICE, "`loss + more`"), candidate(NUMBER, "`0.1 * share`", value=0.2, was=0.1))))
     first = "torch computes `loss + more`; jax does it twice (residual 1e-16)"
-    assert says == f"{first}, or the same: torch computes `0.1 * share`; jax with 0.2 for 0.1 there"
+    assert says == f"{first}, or the same: torch computes `0.1 * share`; jax has 0.2 for 0.1 there"
 
 
 def test_what_is_left_out_is_not_told_once_more_as_another_array():
     left, again = candidate(LEFT_OUT, "`gate * y`"), candidate(READS, "`x + gate * y`", "mlp")
-    assert str(Diagnosis((left, again))) == "torch computes `gate * y`; jax has its second operand alone (residual 1e-16)"
-    assert "or the same: torch computes `gate * y`; jax has" in str(Diagnosis((again, left)))
+    assert str(Diagnosis((left, again))) == "torch computes `gate * y`; jax leaves out the first operand (residual 1e-16)"
+    assert "or the same: torch computes `gate * y`; jax leaves out" in str(Diagnosis((again, left)))
 
 
 def test_the_plainest_comes_first():
@@ -39,7 +39,7 @@ def test_the_plainest_comes_first():
     vague = replace(half, certainty="ambiguous")
     assert best_of([odd, vague]) == [replace(odd, certainty="ambiguous")]
     assert best_of([vague]) == [vague]
-    assert "jax as if with 0.5 for 1 there, others fit too" in str(Diagnosis((vague,)))
+    assert "jax has 0.5 for 1 there, as it seems: others fit too" in str(Diagnosis((vague,)))
 
 
 def test_a_mutation_is_data():
@@ -48,7 +48,7 @@ def test_a_mutation_is_data():
     assert one.key == other
     (cause,) = Diagnosis((candidate(NUMBER, "`a`", value=0.5, was=1.0),)).causes()
     assert (cause.operator, cause.change, cause.value, cause.args) == ("arguments", "arguments.number", 0.5, {"was": 1.0})
-    assert cause.says == "torch computes `a`; jax with 0.5 for 1 there"
+    assert cause.says == "torch computes `a`; jax has 0.5 for 1 there"
 
 
 def test_what_arrays_tell_has_the_place_of_the_array():

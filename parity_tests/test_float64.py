@@ -144,7 +144,7 @@ def test_rotations_twice_as_fast_are_the_cause(llama, monkeypatch):
     monkeypatch.setattr(f"{__name__}.turns", lambda: other)
     report = compared(llama)
     assert [module.jax for module in report.diverging] == [f"model.layers.{i}.self_attn" for i in range(LAYERS)]
-    assert all("jax rotary positions times 2 (residual" in module.cause for module in report.diverging), str(report)
+    assert all("jax multiplies positions by 2 (residual" in module.cause for module in report.diverging), str(report)
 
 
 @pytest.fixture(scope="module")

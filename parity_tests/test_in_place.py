@@ -45,10 +45,14 @@ def report_of(middle, ours, x=X, checks=("weights", "forward", "local")):
 
 
 CAUSES = {
-    "a method": (lambda y: y.relu_(), jax.nn.silu, "jax silu there"),
-    "a method whose result nobody takes": (scaled, lambda y: 0.7 * y, "jax with 0.7 for 0.5 there"),
-    "an operator": (shifted, lambda y: y + 1.2, "jax with 1.2 for 1.5 there"),
-    "gelu's other form": (lambda y: functional.gelu(y, approximate="tanh"), lambda y: jax.nn.gelu(y, False), "jax gelu there"),
+    "a method": (lambda y: y.relu_(), jax.nn.silu, "jax has silu there"),
+    "a method whose result nobody takes": (scaled, lambda y: 0.7 * y, "jax has 0.7 for 0.5 there"),
+    "an operator": (shifted, lambda y: y + 1.2, "jax has 1.2 for 1.5 there"),
+    "gelu's other form": (
+        lambda y: functional.gelu(y, approximate="tanh"),
+        lambda y: jax.nn.gelu(y, False),
+        "jax has gelu there",
+    ),
 }
 
 

@@ -119,9 +119,9 @@ def test_the_same():
 
 def test_a_layer_of_the_other_kind():
     found = says(kinds=("near", "far", "near"))
-    assert "layers.1   torch rotary tables and mask as given; jax those that layers.2 is given" in found
-    assert "layers.2   torch rotary tables and mask as given; jax those that layers.0 is given" in found
+    assert "layers.1   torch uses rotary tables and mask as given; jax uses those that layers.2 is given" in found
+    assert "layers.2   torch uses rotary tables and mask as given; jax uses those that layers.0 is given" in found
 
 
 def test_norms_that_are_given_what_is_rotated():
-    assert "input of layers.0.q_norm: torch q_norm before the rotation; jax behind it" in says(behind=True)
+    assert "input of layers.0.q_norm: torch applies q_norm before the rotation; jax behind it" in says(behind=True)

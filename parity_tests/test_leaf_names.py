@@ -26,11 +26,11 @@ NAMES = {
 """Of a gain, a bias, a weight and a table."""
 CAUSES = {
     "norm": "torch epsilon 1e-05; jax epsilon 1e-06",
-    "bare": "torch gain as it is; jax gain left out",
-    "rms": "torch gain plus 1; jax gain as it is",
-    "square": "torch weight as it is; jax weight transposed",
-    "net.act": "torch activation gelu; jax activation gelu by tanh",
-    "head": "torch weight as it is; jax weight of other",
+    "bare": "torch multiplies by the gain; jax does not multiply by the gain",
+    "rms": "torch multiplies by 1 + gain; jax multiplies by the gain",
+    "square": "torch uses its own weight; jax uses its weight transposed",
+    "net.act": "torch activation gelu; jax activation gelu by tanh (`approximate=True`, the default of jax.nn.gelu)",
+    "head": "torch uses its own weight; jax uses the weight of other",
 }
 
 
@@ -271,11 +271,12 @@ class Net(nnx.Module):
 
 
 INSIDE = {
-    "places": "torch first position 0; jax first position 1",
-    "separate": "torch scale 1/sqrt(head width); jax scale 1/sqrt(d_model)",
-    "packed": "torch (query, key, value) in blocks; jax (query, key, value) 2 heads, each with its own three",
+    "places": "torch counts positions from 0; jax counts positions from 1",
+    "separate": "torch scales by 1/sqrt(head width); jax scales by 1/sqrt(d_model)",
+    "packed": "torch has q, k and v packed in blocks: all of q, then k, then v; jax has q, k and v packed head by head, as "
+    "`reshape(..., heads, 3, width)`: 2 heads, each with its own three",
     "gated": "torch activation silu; jax activation relu",
-    "head": "torch bias added; jax bias left out",
+    "head": "torch adds the bias; jax does not add the bias",
 }
 
 

@@ -69,7 +69,7 @@ def test_a_norm_left_out_in_both_calls(wrong):
     params = {name: jnp.asarray(x.detach().numpy()) for name, x in theirs.state_dict().items()}
     inputs = noise(B, S, D, seed=1), 3 * noise(B, T, D, seed=2)
     verdict = compare(theirs, params, inputs, call_jax=latents(wrong), tier="A", checks=("forward", "local")).verdict
-    said = "cross.kv: torch cross.norm_kv as it is; jax cross.norm_kv left out (residual"
+    said = "cross.kv: torch applies cross.norm_kv; jax leaves it out (residual"
     assert verdict.partition(": ")[2].startswith(said) if wrong else verdict.startswith("EQUAL")
 
 
@@ -106,6 +106,6 @@ class Ours(nnx.Module):
 def test_two_norms_exchanged_are_one_cause(wrong):
     theirs = excite(Convolved().eval(), seed=1)
     report = compare(theirs, Ours(theirs, wrong), (noise(B, D, T, seed=3),), tier="A", checks=("forward", "local"))
-    said = "torch bn1 and bn2 as they are; jax the two exchanged (residual"
+    said = "torch uses bn1 and bn2 as named; jax exchanges the two (residual"
     assert report.verdict.partition(": ")[2].startswith(f"the model: {said}" if wrong else "forward"), report
     assert "beside it" not in report.verdict

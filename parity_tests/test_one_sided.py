@@ -107,7 +107,7 @@ def test_one_that_nothing_depends_on_and_that_is_neutral_is_equal():
     assert ours.key.bias is not None
     ours.key.bias[...] = jnp.full(D, 0.5)
     report = compared(theirs, ours)
-    said = "DIFFERENT: key: jax has key.bias, torch has not: it is not 0 (rms 5.0e-01 off); jax gives torch's plus 0.5"
+    said = "DIFFERENT: key: jax has key.bias, torch has not: it is not 0 (rms 5.0e-01 off); jax adds 0.5 to torch's array"
     assert report.verdict.startswith(said)
 
 

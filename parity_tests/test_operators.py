@@ -38,7 +38,7 @@ TRIES = 12
 PATIENCE = 600.0
 """Seconds of a search: a busy machine is not the search's fault."""
 ELSEWHERE = {"__init__", "dropout", "gradients", "mask_rows", "overflow"} | {
-    *("attention_cores", "functions", "modules", "positions", "recurrent_steps", "rotary_tables", "weighing")
+    *("attention_cores", "functions", "modules", "positions", "recurrent_steps", "rotary_tables", "rotary_words", "weighing")
 }
 """Files without proposals here: they need draws, gradients, lengths of rows or large numbers; and parts of other operators."""
 

@@ -46,7 +46,9 @@ def report_of(kind: type | None, ids: np.ndarray = IDS) -> Report:
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.uint32])
 def test_a_type_of_32_bits_is_the_cause(kind):
     report = report_of(kind)
-    expected = f"`before * FACTOR` (test_overflow.py:27) and 1 more in int64; jax in {kind.__name__}, where it overflows"
+    expected = (
+        f"`before * FACTOR` (test_overflow.py:27) and 1 more in int64; jax computes it in {kind.__name__}, where it overflows"
+    )
     assert expected in report.verdict, str(report)
 
 

@@ -88,11 +88,15 @@ HALVES = lambda y: jnp.split(y, 2, -1)  # noqa: E731
         (
             lambda y: in_order(y, (0, 2, 1)),
             HALVES,
-            "`y[..., :Q]` (test_packing.py:28) and the like; jax has its parts packed in the order 0, 2, 1",
+            "`y[..., :Q]` (test_packing.py:28) and the parts beside it as whole blocks; jax packs them in the order 0, 2, 1",
         ),
-        (lambda y: in_order(y, (1, 2, 0)), HALVES, "jax has its parts packed in the order 1, 2, 0"),
-        (in_groups, HALVES, "`y[..., :Q]` (test_packing.py:28) and the like; jax has them packed in 2 groups"),
-        (TORCHS, in_turns, "`self.gated(y).chunk(2, -1)` (test_packing.py:30); jax has one entry of each in turns"),
+        (lambda y: in_order(y, (1, 2, 0)), HALVES, "jax packs them rolled by -1"),
+        (
+            in_groups,
+            HALVES,
+            "`y[..., :Q]` (test_packing.py:28) and the parts beside it as whole blocks; jax packs them head by head: 2 groups",
+        ),
+        (TORCHS, in_turns, "`self.gated(y).chunk(2, -1)` (test_packing.py:30); jax packs one entry of each in turns"),
     ],
 )
 def test_another_packing(cut, halve, cause):
@@ -132,9 +136,9 @@ def modulated(bug):
 
 MODULATED = {
     "": "",
-    "parts": "jax takes its parts 0 and 3 for one another",
-    "blocks": "jax reshapes where axes change to the order 0, 2, 3, 1",
-    "clipped": "jax reads rows +1, clipped to those that there are",
+    "parts": "jax exchanges its parts 0 and 3",
+    "blocks": "jax reshapes where torch transposes, to the axes 0, 2, 3, 1",
+    "clipped": "jax looks up rows moved by +1, clipped to those that there are",
 }
 
 
@@ -160,8 +164,8 @@ def test_ids_that_are_clipped_at_a_border():
         found = explain_ids(SimpleNamespace(jax=np.array(ours), torch=theirs))
         return found.words() if found else ""
 
-    assert said([1, 3, 2, 3]) == "jax looks up ids +1 from torch's, 3 at most"
-    assert said([0, 2, 0, 1]) == "jax looks up ids -1 from torch's, 0 at least"
+    assert said([1, 3, 2, 3]) == "jax looks up ids 1 higher than torch's, 3 at most: an offset of 1 is too many"
+    assert said([0, 2, 0, 1]) == "jax looks up ids 1 lower than torch's, 0 at least: an offset of 1 is missing"
     assert said([3, 0, 2, 1]) == ""
 
 
@@ -197,7 +201,7 @@ def attending(bug):
     ("bug", "cause"),
     [
         ("", ""),
-        ("packed", "and the like; jax has them packed in 2 groups"),
+        ("packed", "and the parts beside it as whole blocks; jax packs them head by head: 2 groups"),
         ("dropped", "jax has 0 for part 2 of 2"),
     ],
 )

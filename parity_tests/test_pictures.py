@@ -77,16 +77,16 @@ def seen(w, x, bug):
 
 
 BUGS = {
-    "patches": "cut reads its patches in the order channels, rows, columns; jax in the order rows, columns, channels",
-    "rows and columns": "cut reads its patches in the order channels, rows, columns; jax in the order channels, columns, rows",
-    "pads": "jax pads on the other side",
-    "dilation": "jax has a dilation of 1, and pads for it",
+    "patches": "torch flattens the patches of cut as (channels, rows, columns); jax as (rows, columns, channels)",
+    "rows and columns": "torch flattens the patches of cut as (channels, rows, columns); jax as (channels, columns, rows)",
+    "pads": "jax pads at the other end",
+    "dilation": "jax has dilation 1, and pads for it",
     "roll": "jax rolls the other way round",
-    "pixels": "jax reads the channels as height, width, channels",
+    "pixels": "jax reads the channels as (height, width, channels)",
     "zeros": "jax pads by zeros",
-    "symmetric": "jax has hann, symmetric, for its window",
-    "squared": "torch shape as it is; jax shape squared",
-    "over one axis": "jax takes the mean of axis 2 and the largest along axis 3",
+    "symmetric": "jax has a hann window, symmetric",
+    "squared": "torch uses shape as it is; jax squares it",
+    "over one axis": "jax takes the mean over axis 2 and the maximum over axis 3",
 }
 
 

@@ -78,12 +78,12 @@ def grid(weights, x, bug):
 
 
 BUGS = {
-    "columns": "reads rows of 2 x 3 positions, column by column",
-    "mirrored": "reads rows of a grid of 3 x 5, its second axis from the other end",
-    "post": "before and after where they are; jax each behind its sum",
-    "reverse": "torch layers in their order; jax layers from the last to the first",
-    "exchanged": "torch layers in their order; jax layers 1 and 2 exchanged",
-    "one": "torch layers with weights of their own; jax layers with those of the first every time",
+    "columns": "looks up rows of 2 x 3 positions, column by column",
+    "mirrored": "looks up rows of a grid of 3 x 5, its second axis from the other end",
+    "post": "before and after where they are; jax has each behind its sum (post-norm)",
+    "reverse": "torch runs layers in their order; jax runs them from the last to the first",
+    "exchanged": "torch runs layers in their order; jax exchanges 1 and 2",
+    "one": "torch runs layers with weights of their own; jax runs all of them with the weights of the first",
 }
 
 
@@ -141,7 +141,7 @@ def test_a_norm_inside_of_a_branch_is_not_elsewhere():
     theirs = excite(TorchBlock().eval(), seed=1)
     cause = compare(theirs, Block(theirs), (X,), checks=("local",), tier="A").diverging[0].cause
     assert "torch computes `self.branch(x) + x`" in cause
-    assert "jax has its first operand alone" in cause
+    assert "jax leaves out the second operand" in cause
 
 
 class TorchWaves(torch.nn.Module):
@@ -168,8 +168,8 @@ def waves(weights, x, bug):
 
 WAVES = {
     "base": "torch sinusoidal base 10000; jax sinusoidal base 1234",
-    "halves": "torch waves as it is; jax waves with halves for neighbours",
-    "tied": "torch head in its place; jax mix in the place of head",
+    "halves": "torch uses waves as it is; jax reads it as halves for neighbours (2i, 2i + 1)",
+    "tied": "torch uses head; jax uses mix in its place",
 }
 
 

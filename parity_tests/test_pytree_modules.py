@@ -153,7 +153,8 @@ class Biased(eqx.Module):
 
 
 @pytest.mark.parametrize(
-    ("times", "said"), [(1, "EQUAL"), (2, f"DIFFERENT: the model: torch index {T - 1} at [0, 0]; jax index {2 * T - 2} there")]
+    ("times", "said"),
+    [(1, "EQUAL"), (2, f"DIFFERENT: the model: torch has {T - 1} at [0, 0] of index; jax has {2 * T - 2} there, in index")],
 )
 def test_an_index_that_both_sides_hold(times, said):
     theirs = jf.excite(TorchBiased().eval(), seed=0)

@@ -74,17 +74,17 @@ def tagged(weights, x, bug):
 
 BUGS = {
     "GRU, order": "jax has its gates in the order update, reset, new",
-    "GRU, sense": "jax has 1 less the update gate",
-    "GRU, reset first": "jax has the reset gate on the state, before its product with weight_hh",
-    "GRU, bias behind": "jax adds the new gate's bias_hh behind the reset gate",
+    "GRU, sense": "jax uses 1 - update gate for it",
+    "GRU, reset first": "jax applies the reset gate to the state before weight_hh",
+    "GRU, bias behind": "jax adds the new gate's bias_hh behind the product with the reset gate",
     "GRU, no hidden bias": "bias_hh",
     "LSTM, order": "jax has its gates in the order input, cell, forget, output",
-    "LSTM, forget": "jax has 1 more in the forget gate's bias",
-    "LSTM, no tanh": "jax has no tanh on the cell that it gives",
+    "LSTM, forget": "jax adds 1 to the forget gate's bias",
+    "LSTM, no tanh": "jax leaves out the tanh of its output",
     "LSTM, hard": "jax has hard sigmoid 0.2 x + 0.5 in the forget gate",
     "LSTM, backwards": "jax runs backwards",
     "LSTMCell, order": "jax has its gates in the order input, cell, forget, output",
-    "LSTMCell, no tanh": "jax has no tanh on the cell that it gives",
+    "LSTMCell, no tanh": "jax leaves out the tanh of its output",
 }
 
 

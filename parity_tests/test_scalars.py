@@ -37,7 +37,7 @@ class Loss(torch.nn.Module):
         (1.0, "EQUAL: ", "4 tensors, 1 null"),
         (
             1.1,
-            "DIFFERENT: (call): torch computes `self.logit_scale.exp()` (test_scalars.py:22); jax has 1.1 times its first",
+            "DIFFERENT: (call): torch computes `self.logit_scale.exp()` (test_scalars.py:22); jax multiplies its first",
             "input 0: relL2 ",
         ),
     ],

@@ -77,14 +77,14 @@ def spoken(w, ids, times, bug):
 
 
 BUGS = {
-    "unit": "jax 0.001 times that",
-    "ease": "torch layers.*.ease as it is; jax layers.*.ease subtracted from 1",
-    "future": "jax pads on the other side",
-    "features": "computes `functional.elu(self.key(mixed)) + 1` (test_sequences.py:32); jax exp there",
-    "bias": "jax adds its bias behind `functional.softplus(self.step(x))`",
-    "limit": "`functional.softplus(self.step(x))` (test_sequences.py:34); jax 0.6 at most",
-    "last end": "jax takes the last of several that are equal",
-    "all": "jax with [:, 0:] for [:, 1:] there",
+    "unit": "jax multiplies the result by 0.001",
+    "ease": "torch uses layers.*.ease as it is; jax uses 1 minus it",
+    "future": "jax pads at the other end",
+    "features": "computes `functional.elu(self.key(mixed)) + 1` (test_sequences.py:32); jax has exp there",
+    "bias": "jax adds the bias behind `functional.softplus(self.step(x))`",
+    "limit": "`functional.softplus(self.step(x))` (test_sequences.py:34); jax has 0.6 at most",
+    "last end": "jax chooses the last of several that are equal",
+    "all": "jax has [:, 0:] for [:, 1:] there",
 }
 
 

@@ -38,10 +38,10 @@ MASKS = {
     "all rows": lambda valid: jnp.broadcast_to(valid.all(0), valid.shape)[:, None],
 }
 CAUSES = {
-    "queries": "jax mask of queries for that of keys (",
-    "one row": "jax mask true at 8 keys in row 1 (torch 4) (",
-    "longer": "jax mask true at 2 keys more in each row (",
-    "all rows": "jax mask of all rows together: a key is seen where every row has it (",
+    "queries": "jax applies it transposed: queries and keys exchanged (",
+    "one row": "jax has its mask true at 8 keys in row 1 (torch 4) (",
+    "longer": "jax has its mask true at 2 keys more in each row (",
+    "all rows": "jax applies one for all rows: a key is seen where every row has it (",
 }
 
 
@@ -74,7 +74,7 @@ def test_masks(bug, fused):
 def test_a_fused_mask_of_queries():
     """torch's rows without keys are its own affair: jax's see all alike."""
     said = verdict_of("queries", True)
-    assert "jax mask of queries for that of keys" in said
+    assert "jax applies it transposed: queries and keys exchanged" in said
     assert "as if" not in said
 
 
@@ -87,7 +87,7 @@ class Conditions(torch.nn.Module):
     ("reduced", "joined", "cause"),
     [
         (jnp.all, jnp.logical_and, "EQUAL"),
-        (jnp.any, jnp.logical_and, "jax any there"),
+        (jnp.any, jnp.logical_and, "jax has any there"),
         (jnp.all, jnp.logical_or, "jax is true where either is, not where both are"),
     ],
 )

@@ -71,7 +71,7 @@ def test_an_operation_left_out_comes_before_a_tensor_read_otherwise():
 
     said = verdict_of(Negated(), ours, X)
     assert "jax leaves it out (" in said
-    assert said.endswith("or the same: torch b.weight as it is; jax b.weight negated")
+    assert said.endswith("or the same: torch uses b.weight as it is; jax negates it")
 
 
 class Exponential(torch.nn.Module):

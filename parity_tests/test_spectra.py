@@ -48,4 +48,4 @@ def test_a_window_that_jax_computes(theirs):
 
 def test_another_window(theirs):
     report = compared(theirs, lambda: jnp.hanning(SIZE))
-    assert "torch window a Hann window, periodic; jax window a Hann window, symmetric" in str(report)
+    assert "torch has a Hann window, periodic in window; jax has a Hann window, symmetric" in str(report)

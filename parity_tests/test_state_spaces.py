@@ -69,21 +69,21 @@ def scanned(w, x, bug):
 
 
 BUGS = {
-    "packed": ("near", "jax has its parts packed in the order 2, 0, 1, 3"),
-    "flipped": ("near", "jax near.weight flipped along its last axis"),
-    "window": ("near", "jax pads less before than behind"),
+    "packed": ("near", "jax packs them in the order 2, 0, 1, 3"),
+    "flipped": ("near", "torch uses near.weight as it is; jax flips it along its last axis"),
+    "window": ("near", "jax pads as 'SAME' does, less in front than behind"),
     "halves": ("out", "jax exchanges its halves"),
-    "tiled": ("out", "jax repeats the whole, not each"),
-    "limit": ("out", "jax 0.8 at most"),
-    "rate": ("out", "then `-torch.exp(self.rate)` (test_state_spaces.py:34); jax neither"),
-    "Euler": ("out", "jax 1 + x there"),
-    "held": ("out", "jax has (exp(x) - 1) / x times that, x being what `torch.exp("),
-    "no dt": ("out", "jax has no first operand there"),
+    "tiled": ("out", "jax tiles the whole (0 1 0 1): `jnp.repeat` for `jnp.tile`"),
+    "limit": ("out", "jax has 0.8 at most"),
+    "rate": ("out", "then `-torch.exp(self.rate)` (test_state_spaces.py:34); jax does neither"),
+    "Euler": ("out", "jax has 1 + x there"),
+    "held": ("out", "jax multiplies it by (exp(x) - 1) / x, x being what `torch.exp("),
+    "no dt": ("out", "jax leaves out the first operand"),
     "last": ("out", "torch takes its 7 steps from the first to the last; jax from the last to the first"),
-    "forgotten": ("out", "`decay[:, t] * h + fed[:, t]` (test_state_spaces.py:38); jax has its second operand alone"),
-    "late": ("out", "`h * c[:, t, None]` (test_state_spaces.py:39); jax reads its first operand of the step before"),
+    "forgotten": ("out", "`decay[:, t] * h + fed[:, t]` (test_state_spaces.py:38); jax leaves out the first operand"),
+    "late": ("out", "`h * c[:, t, None]` (test_state_spaces.py:39); jax reads its first operand one step late"),
     "skip": ("out", "`torch.stack(found, 1) + self.skip * u` (test_state_spaces.py:40); jax does that behind"),
-    "bias": ("out", "torch bias added; jax bias added twice"),
+    "bias": ("out", "torch adds the bias; jax adds the bias twice"),
 }
 
 

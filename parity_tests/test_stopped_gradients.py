@@ -80,7 +80,10 @@ def detach_first(x: Any) -> Any:
     return torch.cat([x[:, :2].detach(), x[:, 2:]], 1)
 
 
-STOPPED = {"torch": "detach or no_grad", "jax": "stop_gradient"}
+STOPPED = {
+    "torch": "torch stops the {} (detach); jax does not: `stop_gradient` is missing",
+    "jax": "torch lets the {} through; jax stops it (`stop_gradient`)",
+}
 PLACES = {"stem": "gradient it sends to a", "branch": "gradient it sends to b", "scale": "gradient of scale"}
 LOST = {"stem": "3 tensors in {}, and it does in {}: input 0, a.weight, a.bias", "branch": "2 tensors", "scale": "1 tensor"}
 
@@ -91,7 +94,7 @@ def test_the_module_that_stops_them_is_named(side, place):
     stops = {"torch": {place: detach}, "jax": {place: jax.lax.stop_gradient}}
     report = report_of(stops["torch"] if side == "torch" else {}, stops["jax"] if side == "jax" else {})
     other = "jax" if side == "torch" else "torch"
-    assert report.verdict == f"DIFFERENT: the model: {PLACES[place]} stops in {side} ({STOPPED[side]}), and not in {other}"
+    assert report.verdict == f"DIFFERENT: the model: {STOPPED[side].format(PLACES[place])}"
     assert f"no gradient comes to {LOST[place].format(side, other)}" in report.stages[1].says
 
 

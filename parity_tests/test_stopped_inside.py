@@ -98,4 +98,4 @@ def test_a_gradient_that_stops_in_torch_alone_before_a_layer():
     theirs = excite(TorchSqueezed().eval(), seed=2)
     report = compare(theirs, Squeezed(theirs), (X,), checks=("activation gradients",), tier="A")
     (row,) = report.diverging
-    assert "; jax does not stop its gradient (" in row.cause, str(report)
+    assert "; jax does not stop its gradient: `jax.lax.stop_gradient` is missing (" in row.cause, str(report)

@@ -67,4 +67,4 @@ def test_a_layer_that_adds_nothing():
     report = compare(theirs, w, (noise(2, 5, D),), call_jax=streamed, checks=("forward", "local"), tier="A")
     (norm,) = report.diverging
     assert "`stream + more`" in norm.cause, str(report)
-    assert "time 3 of 3; jax has its first operand alone (residual" in norm.cause, norm.cause
+    assert "time 3 of 3; jax leaves out the second operand (residual" in norm.cause, norm.cause

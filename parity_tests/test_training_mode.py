@@ -186,7 +186,10 @@ STATISTICS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "biased": ({"second": {"ddof": 0}}, {"second.running_var": "torch variance unbiased; jax variance biased (residual"}),
     "not updated": (
         {"first": {"times": 0}},
-        dict.fromkeys(("first.running_mean", "first.running_var"), "torch updates it by momentum 0.1; jax leaves it as it was"),
+        dict.fromkeys(
+            ("first.running_mean", "first.running_var"),
+            "torch updates the running statistic by momentum 0.1; jax leaves it as it was",
+        ),
     ),
     "updated twice": (
         {"first": {"times": 2}},
@@ -207,7 +210,10 @@ def test_running_statistics_are_compared(theirs, case):
 
 OUTPUTS = {
     "epsilon": ({"eps": 1e-3}, "torch epsilon 1e-05; jax epsilon 0.001 (residual"),
-    "running statistics": ({"inference": True}, "torch statistics of the batch; jax statistics running (residual"),
+    "running statistics": (
+        {"inference": True},
+        "torch normalises by the batch's own statistics (training); jax normalises by the running statistics (inference)",
+    ),
 }
 
 
@@ -293,7 +299,7 @@ DROPS = {
         r"^torch has dropout of 0.3 in drop.*; jax drops what `self.second.*; jax has it at parity",
     ),
     "units together": ({"drop": by_columns}, r"jax drops whole axes of it together, \[1, 7\]"),
-    "not scaled": ({"drop": unscaled}, "^torch has dropout of 0.3 in drop.*; jax does not divide by the part that is kept"),
+    "not scaled": ({"drop": unscaled}, "^torch has dropout of 0.3 in drop.*; jax does not divide by the part kept"),
 }
 
 

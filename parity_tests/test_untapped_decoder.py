@@ -142,11 +142,11 @@ def report_of(theirs: Any, bug: str) -> Any:
 
 CAUSES = {
     "no sign": "torch computes `-b` (test_untapped_decoder.py:31); jax leaves it out",
-    "no keys": "torch layers.*.attention.k_norm as it is; jax layers.*.attention.k_norm left out",
-    "shared": "jax layers.*.attention.k_norm.norms with those of the first every time",
-    "turned": "jax layers.*.attention.k_norm.norms from the last to the first",
-    "behind": "torch layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax behind it",
-    "queries": "jax mask of padded queries too",
+    "no keys": "torch applies layers.*.attention.k_norm; jax leaves it out",
+    "shared": "k_norm.norms with weights of their own; jax runs all of them with the weights of the first",
+    "turned": "k_norm.norms in their order; jax runs them from the last to the first",
+    "behind": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax behind it",
+    "queries": "jax masks padded queries too",
 }
 
 

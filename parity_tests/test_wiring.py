@@ -67,10 +67,10 @@ def ported(bug, parallel, taps):
 NAMES = ("first.weight", "second.weight", *(f"{name}.{part}" for name in ("attention", "mlp") for part in ("weight", "bias")))
 BUGS = {
     ("", False, False): "",
-    ("parallel", False, False): "torch gives layers.*.second its own input; jax gives it what the layer is given",
-    ("serial", True, False): "torch gives layers.*.second its own input; jax gives it that plus what attention gives",
-    ("normed", False, False): "gave last for its first operand",
-    ("no residual", False, True): "torch computes `x + y` (test_wiring.py:26); jax has its second operand alone",
+    ("parallel", False, False): "torch passes layers.*.second its own input; jax passes it the layer's input",
+    ("serial", True, False): "torch passes layers.*.second its own input; jax passes it that plus the output of attention",
+    ("normed", False, False): "jax reads the last output of",
+    ("no residual", False, True): "torch computes `x + y` (test_wiring.py:26); jax leaves out the first operand",
 }
 
 

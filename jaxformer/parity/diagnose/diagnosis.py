@@ -30,7 +30,7 @@ class Candidate:
     def words(self, *, residual: bool = True) -> str:
         """'torch eps 1e-05; jax eps 1e-06 (residual 2e-16)'"""
         torch, jax = self.mutation.words()
-        jax = f"as if {jax}, others fit too" if self.certainty == "ambiguous" else jax
+        jax = f"{jax}, as it seems: others fit too" if self.certainty == "ambiguous" else jax
         said = f"torch {torch}; jax {jax}" if torch else jax
         if not residual or self.residual is None:
             return said

@@ -15,7 +15,8 @@ Edits = Callable[..., Edit]
 """Without arguments, or of the number of a free parameter."""
 Words = str | Mapping[str, str] | Callable[[dict[str, Any]], str]
 """A template with `{0}`, `{1}` for the targets or `{targets}` for all, `{value}` for the free parameter's number, and the
-mutation's arguments by their names; such templates by the value of the argument `how`; or a function of the arguments."""
+mutation's arguments by their names; such templates by the value of the argument `how`; or a function that gives one for the
+arguments and `value`. Each is a verb phrase, which goes on after "torch" or "jax"."""
 DELETES, USUAL, REPEATS = 0, 1, 2
 """How much a change supposes: nothing but that something is missing; anything else; that one thing is done twice."""
 
@@ -31,6 +32,8 @@ class Change:
     torch: Words = field(default="computes {0}", compare=False)
     """What torch does."""
     cost: int = field(default=USUAL, compare=False)
+    subjects: int = field(default=1, compare=False)
+    """How many of its targets, the first, torch's words are about."""
     reroutes: bool = field(default=False, compare=False)
     """Whether another array is taken: what is left out, or done with another number, may be told so once more."""
 
@@ -57,21 +60,20 @@ class Mutation:
         return replace(self, value=None)
 
     @property
-    def place(self) -> tuple[Target, ...] | str:
-        """Where it changes torch's code: of two that give the same there, one is told."""
-        return self.targets or self.change.name
+    def place(self) -> tuple[str, tuple[Target, ...]]:
+        """What is mutated, an operation of the code whoever mutates it: of two that give the same there, one is told."""
+        subjects = self.targets[: self.change.subjects]
+        return "" if subjects and subjects[0].file else self.change.operator, subjects
 
     def words(self) -> tuple[str, str]:
         """What torch does, and what is done instead."""
         return self._said(self.change.torch), self._said(self.change.jax)
 
     def _said(self, words: Words) -> str:
-        args = dict(self.args)
-        if callable(words):
-            return words(args)
-        template = words if isinstance(words, str) else words[args["how"]]
+        args = dict(self.args) | ({} if self.value is None else {"value": self.value})
+        template = words(args) if callable(words) else words if isinstance(words, str) else words[args["how"]]
         labels = [target.label for target in self.targets]
-        return FORMAT.vformat(template, labels, args | {"value": self.value, "targets": labels})
+        return FORMAT.vformat(template, labels, {"value": None, "targets": labels} | args)
 
     def __str__(self) -> str:
         return "torch {}; jax {}".format(*self.words())

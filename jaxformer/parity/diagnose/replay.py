@@ -85,8 +85,8 @@ class Replay:
     def begins(self) -> bool:
         """What comes in and what the children give is recorded; False if torch's array does not come again."""
         with running():
-            if self.owner != CALL:
-                self.arguments = self._arguments()
+            if self.owner != CALL and not self._takes_arguments():
+                return False
             with self.to_the_end():
                 self.array()
                 self.later = self.given
@@ -268,16 +268,16 @@ class Replay:
         self.found = arrays[self.place.number].clone()  # it may be a buffer that is altered just now
         raise Reached
 
-    def _arguments(self) -> Arguments:
-        """What the owner is given in the model's run."""
-        number, taken, forward = 0, [], self.module.forward
+    def _takes_arguments(self) -> bool:
+        """Keep what the owner is given in the model's run; False if it is not called again."""
+        number, forward = 0, self.module.forward
 
         @wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
             nonlocal number
             number += 1
             if number == self.owner.call + 1:
-                taken.append((args, kwargs))
+                self.arguments = args, kwargs
                 raise Reached
             return forward(*args, **kwargs)
 
@@ -285,8 +285,8 @@ class Replay:
             try:
                 self.run_model()
             except Reached:
-                return taken[0]
-        raise LookupError(f"{self.owner} is not called again")
+                return True
+        return False
 
 
 @contextmanager

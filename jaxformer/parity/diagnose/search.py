@@ -137,7 +137,8 @@ class Search:
         if proposal.mutation.change == parameters.SETTING:
             those = parameters.proposals(self.replay)
             own = proposal.mutation
-            yield from (each for each in those if each.mutation.place == own.place and each.mutation != own and not each.free)
+            alike = (each for each in those if each.mutation.place == own.place and each.mutation != own)
+            yield from (each for each in alike if not each.free)
 
     def _chosen(self, proposal: Proposal, by_row: ByRow) -> Proposal | None:
         """With a way for each row of jax's array; None where a row is given by none."""

@@ -108,7 +108,7 @@ def newton(run: Run, x: float, wanted: np.ndarray) -> float:
             break
         step = 1e-5 * max(abs(x), 1e-4)
         here, beside = run(x), run(x + step)
-        if here is None or beside is None:
+        if here is None or beside is None or not here.shape == beside.shape == wanted.shape:
             break
         slope = (beside - here) / step
         if not (bottom := float((slope * slope).sum())) or not math.isfinite(bottom):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.order import order_along
+from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.numerics.metrics import distance
 from jaxformer.parity.report.summarize import part_of
 
@@ -51,7 +52,7 @@ def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
                 yield f"torch's, {abs(steps)} {'later' if steps > 0 else 'earlier'} along axis {axis}"
     for axis in range(theirs.ndim):
         if order := order_along(ours, theirs, axis, ALIKE):
-            yield f"torch's, with axis {axis} in another order: {order}"
+            yield f"torch's, with axis {axis} {arranged(order)}"
     for axis in range(theirs.ndim):
         others = tuple(other for other in range(theirs.ndim) if other != axis)
         name = "channel" if axis == theirs.ndim - 1 else "row" if axis == 0 else f"place along axis {axis}"

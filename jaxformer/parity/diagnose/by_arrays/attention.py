@@ -13,9 +13,9 @@ from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 from jaxformer.parity.report.format import count
 
-SCALED = Change("scores.scaled", "jax's scores are {by:.6g} times torch's", torch="")
+SCALED = Change("scores.scaled", "jax multiplies torch's scores by {by:.6g}", torch="")
 OTHER_KEYS = Change("scores.keys", "jax attends to {keys}", torch="")
-SOFTMAX = Change("scores.softmax", "jax's weights are the softmax of {by:.6g} times torch's scores", torch="")
+SOFTMAX = Change("scores.softmax", "jax takes the softmax of torch's scores times {by:.6g}", torch="")
 
 
 def explain_attention(difference: Difference) -> Candidate | None:

@@ -12,12 +12,16 @@ from jaxformer.parity.report.summarize import part_of
 NOT_FINITE = Change(
     "gradient.not_finite", "jax's gradient is NaN or infinite in {wrong} of {size} entries, torch's in none", torch=""
 )
-STOPS_IN_TORCH = Change("gradient.stops_in_torch", "{what} stops in torch (detach or no_grad), and not in jax", torch="")
-STOPS_IN_JAX = Change("gradient.stops_in_jax", "{what} stops in jax (stop_gradient), and not in torch", torch="")
-TIMES = Change("gradient.factor", "jax's {what} is {by:.9g} times torch's", torch="")
+STOPS_IN_TORCH = Change(
+    "gradient.stops_in_torch",
+    "torch stops the {what} (detach); jax does not: `stop_gradient` is missing",
+    torch="",
+)
+STOPS_IN_JAX = Change("gradient.stops_in_jax", "torch lets the {what} through; jax stops it (`stop_gradient`)", torch="")
+TIMES = Change("gradient.factor", "jax multiplies torch's {what} by {by:.9g}", torch="")
 ONE_ROW = Change(
     "gradient.one_row",
-    "jax's gradient differs in {rows} alone: as torch's padding_idx has it in a table that is tied",
+    "jax's gradient differs in {rows} alone: torch's padding_idx gives that row none from the lookup of a tied table",
     torch="",
 )
 IS_ZERO = Change("gradient.zero", "{side}'s gradient is 0 in {where}, where {other}'s is not{why}", torch="")

@@ -13,8 +13,8 @@ from jaxformer.parity.run.isolated import Mismatch
 from jaxformer.parity.run.trace import Traced
 
 SAYS = (
-    "jax as if it computed the variance as E[x^2] - E[x]^2, whose digits cancel where the mean is large, "
-    "as Flax's norms do by default; give them use_fast_variance=False"
+    "jax seems to compute the variance as E[x^2] - E[x]^2, which loses digits where the mean is large, "
+    "as Flax's norms do by default: pass `use_fast_variance=False`"
 )
 IN_ONE_PASS = Change("variance.in_one_pass", SAYS, torch="")
 OTHER = 1 / 3
@@ -72,7 +72,7 @@ def together(x: np.ndarray) -> Iterator[Together]:
 
 
 SAME = 1e-9
-LEFT = Change("running.left", "leaves it as it was", "updates it by momentum {momentum:.9g}")
+LEFT = Change("running.left", "leaves it as it was", "updates the running statistic by momentum {momentum:.9g}")
 UPDATED = Change("running.updated", "{jax}{more}", "{torch}")
 
 
@@ -120,7 +120,7 @@ def apart(theirs: Update, ours: Update) -> Candidate | None:
         if abs(t + j - 1) < SAME:
             more = ": flax's is 1 minus torch's"
         elif abs((1 - t) ** 2 - (1 - j)) < SAME:
-            more = ": it updates twice"
+            more = ": it updates twice a step"
     if theirs.statistic != ours.statistic:
         for part, side in zip(parts, (theirs, ours), strict=True):
             part.append(side.statistic)

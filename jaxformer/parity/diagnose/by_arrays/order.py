@@ -1,19 +1,43 @@
 """The same numbers elsewhere: axes or rows in another order, shifted ids, other rows of a table."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change
+from jaxformer.parity.diagnose.orders import PATTERNS, SHOWN, WAVES, first_wave, moved, pattern
 from jaxformer.parity.numerics.axis_order import orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
 MOST_AXES = 5
-TURNED = Change("axes.order", "jax gives torch's axes in the order {order}", torch="")
-RESHAPED = Change("axes.reshaped", "jax reshapes where axes change to the order {order}", torch="")
-SHIFTED = Change("ids.shifted", "jax looks up ids {by:+d} from torch's{clipped}", torch="")
+
+
+def turned(args: dict[str, Any]) -> str:
+    """Words for axes that lie otherwise."""
+    off = [axis for axis, at in enumerate(args["order"]) if axis != at]
+    if len(off) == 2:
+        return "jax gives torch's array with axes {} and {} exchanged (a transposition)".format(*off)
+    return "jax gives torch's axes in the order {order} (a transposition)"
+
+
+def shifted(what: str) -> Callable[[dict[str, Any]], str]:
+    """Words for whole numbers that are all off by one number."""
+
+    def said(args: dict[str, Any]) -> str:
+        by = args["by"]
+        offset = f"an offset of {abs(by)} is {'too many' if by > 0 else 'missing'}"
+        return f"jax looks up {what} {moved(by)} than torch's{{clipped}}: {offset}"
+
+    return said
+
+
+TURNED = Change("axes.order", turned, torch="")
+RESHAPED = Change("axes.reshaped", "jax reshapes where torch transposes, to the axes {order}", torch="")
+SHIFTED = Change("ids.shifted", shifted("ids"), torch="")
 TAKEN = Change("ids.taken", "jax has id {jax} where torch has {torch}{where}", torch="")
 
 
@@ -57,52 +81,68 @@ def explain_ids(difference: Difference) -> Candidate | None:
     return plain(TAKEN, jax=int(mine[0]), torch=int(other[0]), where=where)
 
 
-ORDERED = Change("order.along_an_axis", "jax has torch's along axis {axis} in another order{blocks}: {order}", torch="")
-SHOWN, MOST = 8, 4096
+def ordered(args: dict[str, Any]) -> str:
+    """Words for pieces along an axis that lie in another order."""
+    if args["waves"]:
+        return f"jax joins sine and cosine the other way round: {WAVES[args['waves']]}"
+    return f"jax has torch's entries along axis {{axis}}{{blocks}}, {PATTERNS[args['pattern']]}"
+
+
+ORDERED = Change("order.along_an_axis", ordered, torch="")
+MOST = 4096
 MOST_BLOCKS = 32
 """Into which the last axis is divided, as into heads."""
 
 
 def explain_order(difference: Difference) -> Candidate | None:
-    """'jax has torch's along axis 2 in another order, in 4 blocks of 6: 3, 2, 1, 0', where all numbers are there."""
+    """'jax has torch's entries along axis 2, in 4 blocks of 6, from the last to the first', where all numbers are there."""
     ours, theirs = difference.jax, difference.torch
     if not np.isfinite(ours).all() or not np.isfinite(theirs).all():
         return None
     width, last = theirs.shape[-1] if theirs.ndim > 1 else 0, theirs.ndim - 1
     for axis in range(last):
         if order := order_along(ours, theirs, axis, EXPLAINED):
-            return plain(ORDERED, axis=axis, blocks="", order=order)
+            return in_order(axis, "", order, "")
     for n in (n for n in [*range(2, MOST_BLOCKS), width] if 1 < n <= width and width % n == 0):
         mine, other = (array.reshape(*array.shape[:-1], n, -1) for array in (ours, theirs))
         if order := order_along(mine, other, last, EXPLAINED):
             blocks = f", in {n} blocks of {width // n}" if n < width else ""
-            return plain(ORDERED, axis=last, blocks=blocks, order=order)
+            return in_order(last, blocks, order, first_wave(other[..., 0, :], other[..., 1, :]) if n == 2 else "")
     return None
 
 
-def order_along(ours: np.ndarray, theirs: np.ndarray, axis: int, tolerance: float) -> str:
-    """'3, 2, 1, 0', torch's along an axis, if all of jax's are there."""
+def in_order(axis: int, blocks: str, order: list[int], waves: str) -> Candidate:
+    """The cause: pieces along an axis lie in this order."""
+    name, by = pattern(order)
+    return plain(ORDERED, axis=axis, blocks=blocks, order=shown(order), pattern=name, by=by, waves=waves)
+
+
+def shown(order: list[int]) -> str:
+    """'3, 2, 1, 0'"""
+    if len(shifts := np.unique((np.arange(len(order)) - order) % len(order))) == 1:
+        return f"shifted by {shifts[0]} of {len(order)}, the last first"
+    return ", ".join(map(str, order[:SHOWN])) + (", ..." if len(order) > SHOWN else "")
+
+
+def order_along(ours: np.ndarray, theirs: np.ndarray, axis: int, tolerance: float) -> list[int]:
+    """[3, 2, 1, 0], torch's along an axis, if all of jax's are there; none elsewhere."""
     mine, other = (np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1) for array in (ours, theirs))
     if not 1 < len(other) <= MOST or other.shape[1] < 2:
-        return ""
+        return []
     product = mine @ other.T
     order = (np.square(mine).sum(1)[:, None] + np.square(other).sum(1) - 2 * product).argmin(1)
     if len(set(order.tolist())) < len(order) or (order == np.arange(len(order))).all():
-        return ""
-    if distance(other[order], mine) > tolerance:
-        return ""
-    if len(shifts := np.unique((np.arange(len(order)) - order) % len(order))) == 1:
-        return f"shifted by {shifts[0]} of {len(order)}, the last first"
-    return ", ".join(map(str, order[:SHOWN].tolist())) + (", ..." if len(order) > SHOWN else "")
+        return []
+    return [] if distance(other[order], mine) > tolerance else order.tolist()
 
 
 FEW_ROWS = 4
-ROWS_SHIFTED = Change("rows.shifted", "jax looks up rows {by:+d} from torch's", torch="")
+ROWS_SHIFTED = Change("rows.shifted", shifted("rows"), torch="")
 OTHER_ROWS = Change("rows.others", "jax looks up rows {jax}, ... where torch has {torch}, ...", torch="")
 
 
 def explain_rows(difference: Difference) -> Candidate | None:
-    """'jax looks up rows -2 from torch's'. The normal run tells, where there is one: alone, a module may be
+    """'jax looks up rows 2 lower than torch's'. The normal run tells, where there is one: alone, a module may be
     given torch's ids, which may mean something else to it."""
     table = difference.evidence.parameters.get("table")
     ours = difference.jax if difference.normal is None else difference.normal
@@ -114,7 +154,7 @@ def explain_rows(difference: Difference) -> Candidate | None:
         return None
     shifts = np.unique(mine - theirs)
     if shifts.size == 1:
-        return plain(ROWS_SHIFTED, by=int(shifts[0])) if shifts[0] else None
+        return plain(ROWS_SHIFTED, by=int(shifts[0]), clipped="") if shifts[0] else None
     wrong = mine != theirs
     some = [tuple(rows[wrong][:FEW_ROWS].tolist()) for rows in (mine, theirs)]
     return plain(OTHER_ROWS, jax=some[0], torch=some[1])

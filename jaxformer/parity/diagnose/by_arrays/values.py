@@ -1,10 +1,12 @@
 """Plain differences of two arrays: another type, a factor, a number added, other factors in a sum."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.parity.diagnose.by_arrays.sums import summed
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change, Mutation
@@ -13,14 +15,19 @@ from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 CLEAR = 1e3 * EXPLAINED
 """relL2 of a difference to which a cap or a number added does not fit by itself."""
 SMALLER = (jnp.bfloat16, jnp.float16)
-ROUNDED = Change("values.rounded", "jax gives torch's, rounded to {type}", torch="")
+
+
+def multiplied(args: dict[str, Any]) -> str:
+    """Words for a factor."""
+    return "jax gives torch's array negated: the other sign" if args["by"] == -1 else "jax gives torch's array times {by}"
+
+
+ROUNDED = Change("values.rounded", "jax rounds torch's array to {type}", torch="")
 ZEROS = Change("values.zeros", "jax gives zeros", torch="")
-TIMES = Change("values.factor", "jax gives {by} times torch's", torch="")
-CAPPED = Change("values.capped", "jax gives torch's, capped at {at}: {at} tanh(x/{at})", torch="")
-ADDED = Change("values.added", "jax gives torch's plus {number}", torch="")
-
-
-CAST = Change("values.cast", "jax gives {jax} in a {torch} run: something casts", torch="")
+TIMES = Change("values.factor", multiplied, torch="")
+CAPPED = Change("values.capped", "jax caps torch's array at {at}: {at} tanh(x / {at})", torch="")
+ADDED = Change("values.added", "jax adds {number} to torch's array", torch="")
+CAST = Change("values.cast", "jax gives {jax} where torch gives {torch}: a cast in jax's code", torch="")
 
 
 def explain_cast(difference: Difference) -> Candidate | None:
@@ -54,7 +61,7 @@ def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def explain_plainly(difference: Difference) -> Candidate | None:
-    """'jax gives 4.89897949 = sqrt(24) times torch's (residual 3e-17)', where it is so plain."""
+    """'jax gives torch's array times 4.89897949 = sqrt(24) (residual 3e-17)', where it is so plain."""
     ours, theirs = difference.jax, difference.torch
     if theirs.size < 2 or not np.isfinite(ours).all() or not np.isfinite(theirs).all():
         return None
@@ -84,7 +91,7 @@ MANY = 1000
 """Entries that are enough to tell whether factors fit by chance."""
 
 
-FACTORS = Change("sum.factors", lambda args: adds(args, 1), lambda args: adds(args, 0))
+FACTORS = Change("sum.factors", lambda args: summed(args)[1], lambda args: summed(args)[0])
 
 
 def explain_sum(difference: Difference) -> Candidate | None:
@@ -96,7 +103,7 @@ def explain_sum(difference: Difference) -> Candidate | None:
 
 
 def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> Candidate | None:
-    """'torch adds 1 times a; jax adds 2 times a', where these add up to both sides."""
+    """'torch adds a; jax does not', where these add up to both sides."""
     arrays = difference.torch, difference.jax
     terms = {name: array for name, array in before.items() if same_but_for_ones(array, arrays[0]) and np.isfinite(array).all()}
     if not terms or not all(np.isfinite(array).all() for array in arrays):
@@ -111,11 +118,6 @@ def factors_apart(before: Mapping[str, np.ndarray], difference: Difference) -> C
     if residual > EXPLAINED or not differing:
         return None
     return Candidate(Mutation(FACTORS, (), tuple((name, (t.item(), j.item())) for name, t, j in differing)), residual)
-
-
-def adds(args: dict[str, tuple[complex, complex]], side: int) -> str:
-    """What torch (0) or jax (1) adds up."""
-    return f"adds {', '.join(f'{factors[side]:.9g} times {name}' for name, factors in args.items())}"
 
 
 def same_but_for_ones(array: np.ndarray, other: np.ndarray) -> bool:

@@ -13,9 +13,9 @@ from jaxformer.parity.diagnose.trace import Compute, Op
 SMALL = 0.01
 BESIDE = (0.99, 1.01)
 """How far a number is moved that may act in steps."""
-NUMBER = Change("arguments.number", "with {value} for {was:.9g} there")
-OTHER = Change("arguments.other", "with {other} for {was} there")
-WITHOUT = Change("arguments.without", {"bias": "without its bias", "tensor": "without {at}"})
+NUMBER = Change("arguments.number", "has {value} for {was:.9g} there")
+OTHER = Change("arguments.other", "has {other} for {was} there")
+WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
 
 def proposals(op: Op) -> Iterator[Proposal]:

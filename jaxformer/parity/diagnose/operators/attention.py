@@ -13,6 +13,7 @@ from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.attention_cores import After, Core, Tensors, cores
 from jaxformer.parity.diagnose.operators.weighing import BY_NUMBER, INSTEAD, Weigh, slopes_instead
+from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 
@@ -50,58 +51,72 @@ def taken(args: Mapping[str, Any]) -> str:
 
 
 def by_axes(layout: str) -> str:
-    """'by heads, then by which of the 3, then by units'"""
-    return ", then ".join({"3": "by which of the 3", "N": "by heads", "H": "by units"}[each] for each in layout)
+    """'as (heads, 3, width)'"""
+    return f"as ({', '.join({'3': '3', 'N': 'heads', 'H': 'width'}[each] for each in layout)})"
 
 
+def headed(side: int, args: Mapping[str, Any]) -> str:
+    """What torch (0) or jax (1) does with heads."""
+    words = HEADED[args.get("groups") or args["how"]][side]
+    return words.replace("ORDER", arranged(args["order"])) if "order" in args else words
+
+
+HEADED = {
+    "tiled": (
+        "repeats each head of {arrays:and} {times} times, 0 0 1 1",
+        "tiles them, 0 1 0 1: `jnp.repeat` for `jnp.tile`",
+    ),
+    "repeated": (
+        "tiles the heads of {arrays:and} {times} times, 0 1 0 1",
+        "repeats each, 0 0 1 1: `jnp.tile` for `jnp.repeat`",
+    ),
+    "by_unit": ("reshapes {arrays:and} as (heads, width) at {0}", "as (width, heads)"),
+    "unmoved": ("transposes heads and positions of {arrays:and} at {0}", "reshapes without that transposition"),
+    "backwards": ("has the heads of {arrays:and} in order at {0}", "has them from the last to the first"),
+    "in_order": ("has the heads of {arrays:and} in order at {0}", "has them ORDER"),
+}
+"""What torch and jax do with heads; heads of keys and values may serve several queries each."""
 SOLVED = Change(
     "attention.solved",
     {
-        "scaled": "has {value} times its scores",
-        "capped": "has its scores capped at {value}: c tanh(scores / c)",
-        "filled": "has {value} for masked scores",
-        "lowered": "has {value} on masked scores",
-        "added": "has {value} times what is added to the scores",
+        "scaled": "multiplies the scores by {value} more",
+        "capped": "caps the scores at {value}: c tanh(scores / c)",
+        "filled": "sets masked scores to {value}, not -inf",
+        "lowered": "adds {value} to masked scores, not -inf",
+        "added": "multiplies what is added to the scores (the bias) by {value}",
     },
 )
-HIDDEN = Change("attention.hidden", {"filled": "has {c:g} for masked scores", "lowered": "has {c:g} on masked scores"})
+HIDDEN = Change(
+    "attention.hidden", {"filled": "sets masked scores to {c:g}, not -inf", "lowered": "adds {c:g} to masked scores, not -inf"}
+)
 WEIGHTS = Change(
     "attention.weights",
     {
-        "masked_behind": "masks behind the softmax",
-        "over_queries": "has its softmax over queries",
-        "over_heads": "has its softmax over heads",
-        "sink": "has a sink of 0 beside the keys",
+        "masked_behind": "masks behind the softmax, not before it",
+        "over_queries": "takes the softmax over queries, not keys",
+        "over_heads": "takes the softmax over heads, not keys",
+        "sink": "has a score of 0 beside the keys (a sink, `softmax_one`)",
         "sigmoid": "has a sigmoid for the softmax",
         "relu": "has a relu for the softmax",
-        "turned": "adds to the scores of keys what is for queries",
+        "turned": "adds the bias with queries and keys exchanged (transposed)",
     },
 )
 SLOPES = Change(
     "attention.slopes",
     {
-        "flipped": "has slopes from the last head to the first",
-        "powers": "has slopes 2^(-8 i/{n})",
-        "powers_from_one": "has slopes 2^(-8 i/{n}), the first 1",
+        "flipped": "has ALiBi's slopes from the last head to the first",
+        "powers": "has ALiBi's slopes as 2^(-8 i / {n}), i from 1",
+        "powers_from_one": "has ALiBi's slopes as 2^(-8 i / {n}), i from 0",
     },
 )
-BIAS_WITHOUT = Change("attention.bias_without", "{0} without that of {array}", "{0} as it is")
-BIAS_EXCHANGED = Change("attention.bias_exchanged", "{0} with those of keys and values exchanged", "{0} as it is")
-ROLES = Change("attention.roles", taken)
-HEADS = Change(
-    "attention.heads",
-    {
-        "by_unit": "has the heads of {arrays:and} unit by unit",
-        "unmoved": "has the heads of {arrays:and} without moving their axis",
-        "backwards": "has the heads of {arrays:and} from the last to the first",
-        "in_order": "has the heads of {arrays:and} in the order {order}",
-    },
-    "splits and merges heads in {0}",
-)
+BIAS_WITHOUT = Change("attention.bias_without", "leaves out the bias of {array}", "adds {0}")
+BIAS_EXCHANGED = Change("attention.bias_exchanged", "exchanges the biases of keys and values", "adds {0}")
+ROLES = Change("attention.roles", taken, "takes queries, keys and values as named at {0}")
+HEADS = Change("attention.heads", partial(headed, 1), partial(headed, 0))
 PACKED = Change(
     "attention.packed",
-    lambda args: f"packs them {by_axes(args['layout'])}",
-    lambda args: f"packs queries, keys and values {by_axes(args['own'])}",
+    lambda args: by_axes(args["layout"]),
+    lambda args: f"has queries, keys and values packed {by_axes(args['own'])}",
 )
 
 
@@ -190,7 +205,21 @@ def heads(core: Core) -> Iterator[Proposal]:
     for how, args, split, merge in ways:
         for where in WHERE:
             edit = partial(core.with_heads, partial(those_split, split, where), merge if "o" in where else None)
-            yield propose(HEADS, core.softmax.target, edit, how=how, arrays=tuple(map(ARRAYS.get, where)), **args)
+            alike = grouped(core, where, order[1]) if (order := args.get("order")) else {}
+            those = tuple(map(ARRAYS.get, where))
+            yield propose(HEADS, core.softmax.target, edit, how=how, arrays=those, **args, **alike)
+
+
+def grouped(core: Core, where: str, times: int) -> dict[str, Any]:
+    """Tell keys' and values' heads that stand there several times, each by itself or all of them."""
+    shared = [x for letter, x in zip("qkv", core.heads, strict=True) if letter in where and letter != "q"]
+    if len(shared) != len(where):
+        return {}
+    parts = [x.unflatten(1, (-1, times)) for x in shared]
+    for groups, axis in (("tiled", 2), ("repeated", 1)):
+        if all(torch.equal(x, x.narrow(axis, 0, 1).expand_as(x)) for x in parts):
+            return {"groups": groups, "times": parts[0].shape[axis]}
+    return {}
 
 
 def those_split(split: After, where: str, arrays: Tensors) -> Tensors:

@@ -17,8 +17,8 @@ EPSILONS = {"layer_norm": 1e-5, "rms_norm": 0.0}
 MOST_AXES, MOST_ROWS = 4, 4096
 Axes = tuple[int, ...]
 
-OVER = Change("axes.reduced", "goes over {axes:axes}, not over {was:axes}")
-MEAN_THEN_LARGEST = Change("axes.mean_then_largest", "takes the mean of axis {first} and the largest along axis {second}")
+OVER = Change("axes.reduced", "reduces over {axes:axes}, not over {was:axes}")
+MEAN_THEN_LARGEST = Change("axes.mean_then_largest", "takes the mean over axis {first} and the maximum over axis {second}")
 ROLLED = Change(
     "axes.rolled",
     {
@@ -28,9 +28,9 @@ ROLLED = Change(
         "exchanged": "rolls with its shifts exchanged",
     },
 )
-ORDER = Change("axes.order", {"one": "has a norm of order 1", "infinity": "has a norm of order infinity"})
-ROWS = Change("axes.rows", "over {rows} rows at once")
-NORMED = Change("axes.normed", "over {axes:axes}")
+ORDER = Change("axes.order", {"one": "takes the L1 norm (`ord=1`)", "infinity": "takes the largest absolute value (`ord=inf`)"})
+ROWS = Change("axes.rows", "normalises {rows} rows together")
+NORMED = Change("axes.normed", "normalises over {axes:axes}")
 
 
 def reductions(op: Op) -> Iterator[Proposal]:

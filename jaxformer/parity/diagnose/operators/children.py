@@ -15,12 +15,14 @@ from jaxformer.parity.diagnose.operators.parameters import all_of
 from jaxformer.parity.diagnose.operators.positions import other_ids, worded
 from jaxformer.parity.diagnose.replay import Replay
 
-LEFT_OUT = Change("children.left_out", "{0} left out", "{0} as it is", cost=DELETES)
-ROWS = Change("children.rows", worded("{0} of rows"), "{0} of its rows")
-EXCHANGED = Change("children.exchanged", "the two exchanged", "{0} and {1} as they are", reroutes=True)
-REPLACED = Change("children.replaced", "{other} in the place of {0}", "{0} as it is")
-BACKWARDS = Change("children.backwards", "from the last to the first", "goes from the first position to the last")
-BEHIND = Change("children.behind", "{module} of it", "the array as it is")
+LEFT_OUT = Change("children.left_out", "leaves it out", "applies {0}", cost=DELETES)
+ROWS = Change("children.rows", worded("looks up rows"), "looks up {0} at its ids")
+EXCHANGED = Change(
+    "children.exchanged", "uses each in the place of the other", "uses what {0} and {1} give", subjects=2, reroutes=True
+)
+REPLACED = Change("children.replaced", "uses what {other} gives in its place", "uses what {0} gives")
+BACKWARDS = Change("children.backwards", "goes from the last to the first", "goes from the first position to the last")
+BEHIND = Change("children.behind", "applies {module} to it too", "gives this array as it is")
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:

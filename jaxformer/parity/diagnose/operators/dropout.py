@@ -14,18 +14,18 @@ from jaxformer.parity.diagnose.operators.numbers import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
-PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps {was:g} in {0}")
+PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps the part {was:g} in {0}")
 DRAWN = Change(
     "dropout.drawn",
     {
-        "left_out": "leaves it out there",
-        "unscaled": "does not divide by the part that is kept",
+        "left_out": "does not drop there",
+        "unscaled": "does not divide by the part kept (1 - rate)",
         "inverted": "keeps what torch drops",
     },
     "has {targets:and}",
 )
-RATE = Change("dropout.rate", "has {rate:g} for that", "has {0}")
-MOVED = Change("dropout.moved", "drops what {1} gives", "has {0}")
+RATE = Change("dropout.rate", "has {rate:g} for that rate", "has {0}")
+MOVED = Change("dropout.moved", "drops what {1} gives instead", "has {0}")
 DRAWS: dict[str, torch_draws.Change] = {
     "left_out": lambda kept, keep: torch.full_like(kept, keep),
     "unscaled": lambda kept, keep: kept * keep,

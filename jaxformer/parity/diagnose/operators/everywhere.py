@@ -15,6 +15,8 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 PLACES = ", in {places} places"
 """Behind what torch does."""
+TORCHS = ("at", "was")
+"""Arguments that say what torch has there."""
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
@@ -41,8 +43,8 @@ def of_one(op: Op) -> Iterator[Proposal]:
 
 
 def are_alike(several: Sequence[Proposal]) -> bool:
-    """True if all places are changed in one way."""
-    return len({(each.mutation.change, each.mutation.args) for each in several}) == 1
+    """True if all places are changed in one way, whatever numbers torch has there."""
+    return len({(each.mutation.change, *(arg for arg in each.mutation.args if arg[0] not in TORCHS)) for each in several}) == 1
 
 
 def grouped(name: str, several: Sequence[Proposal]) -> Proposal:

@@ -21,12 +21,17 @@ MOST_TWINS = 4
 """Beside each other."""
 LISTS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ParameterList)
 
-PLACES = {"here": "{0} and {1} as they are", "everywhere": "{0} and {1} as they are in every {kind}"}
-CHILDREN = Change("exchange.children", "the two exchanged", PLACES, reroutes=True)
-TENSORS = Change("exchange.tensors", "the two exchanged", PLACES, reroutes=True)
-TWINS = Change("exchange.twins", "the two exchanged", "{0} and {1} as they are", reroutes=True)
-TWIN = Change("exchange.twin", "{1} in the place of {0}", "{0} in its place")
-TURNED = Change("exchange.turned", {"second": "{0} the second first", "last": "{0} the last first"}, "{0} in their order")
+PLACES = {"here": "uses {0} and {1} as named", "everywhere": "uses {0} and {1} as named in every {kind}"}
+SWAPPED = "exchanges the two"
+CHILDREN = Change("exchange.children", SWAPPED, PLACES, subjects=2, reroutes=True)
+TENSORS = Change("exchange.tensors", SWAPPED, PLACES, subjects=2, reroutes=True)
+TWINS = Change("exchange.twins", SWAPPED, PLACES["here"], subjects=2, reroutes=True)
+TWIN = Change("exchange.twin", "uses {1} in its place", "uses {0}")
+TURNED = Change(
+    "exchange.turned",
+    {"second": "begins with the second of them", "last": "begins with the last of them"},
+    "runs {0} in their order",
+)
 
 Named = Sequence[tuple[str, Any]]
 """Modules or tensors by their names."""

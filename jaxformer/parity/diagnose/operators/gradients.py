@@ -14,10 +14,10 @@ from jaxformer.parity.diagnose.operators.operations import ORDINALS
 from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.numerics.float_masks import MASKED
 
-STATISTICS_STOPPED = Change("gradients.statistics_stopped", "stops the gradient of its {which:and}")
-RELEASED = Change("gradients.released", "does not stop its gradient")
-STOPPED = Change("gradients.stopped", "stops its gradient")
-OPERAND_STOPPED = Change("gradients.operand_stopped", "stops the gradient of its {operand} operand")
+STATISTICS_STOPPED = Change("gradients.statistics_stopped", "stops the gradient of its {which:and} (`stop_gradient`)")
+RELEASED = Change("gradients.released", "does not stop its gradient: `jax.lax.stop_gradient` is missing")
+STOPPED = Change("gradients.stopped", "stops its gradient (`stop_gradient`)")
+OPERAND_STOPPED = Change("gradients.operand_stopped", "stops the gradient of its {operand} operand (`stop_gradient`)")
 ROW_TRAINED = Change("gradients.row_trained", "trains row {row}, which torch's padding_idx leaves as it is")
 MASKED_SCORES = "the gradient of masked scores, which is seen where every key is masked"
 MASK_STOPPED = Change("gradients.mask_stopped", f"stops {MASKED_SCORES}")

@@ -17,21 +17,21 @@ from jaxformer.parity.diagnose.operators.rotary_tables import parts, put
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Listing, Op, Place, Rewrite, same
 
-INPUT = Change("head_norms.input", "behind it", "{0} before the rotation")
+INPUT = Change("head_norms.input", "behind it", "applies {0} before the rotation")
 MOVED = Change(
     "head_norms.moved",
     {"behind": "behind it", "before": "before it"},
-    {"behind": "{names:and} before the rotation", "before": "{names:and} behind the rotation"},
+    {"behind": "applies {names:and} before the rotation", "before": "applies {names:and} behind the rotation"},
 )
-LEFT_OUT = Change("head_norms.left_out", "{0} left out", "{0} as it is", cost=DELETES)
-ALL_LEFT_OUT = Change("head_norms.all_left_out", "{names:and} left out", "{names:and} as they are", cost=DELETES)
-PER_HEAD = Change("head_norms.per_head", "over {width} units each, as of one head", "{names:and} over {own} units")
+LEFT_OUT = Change("head_norms.left_out", "leaves it out", "applies {0}", cost=DELETES)
+ALL_LEFT_OUT = Change("head_norms.all_left_out", "leaves them out", "applies {names:and}", cost=DELETES)
+PER_HEAD = Change("head_norms.per_head", "over the {width} units of each head", "applies {names:and} over {own} units")
 ALL_HEADS = Change(
     "head_norms.all_heads",
-    "over its last axis and axis {axis} together, as of all heads",
-    "{names:and} over {own} units",
+    "over axis {axis} and the last together: all heads at once",
+    "applies {names:and} over the {own} units of each head",
 )
-TOO = Change("head_norms.too", "{1} of {0}", "{0} as it is")
+TOO = Change("head_norms.too", "applies {1} to it", "uses {0} as it is")
 NEAR = 1e-9
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -11,15 +11,15 @@ from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.positions import other_ids, other_positions, worded
 from jaxformer.parity.diagnose.trace import Op
 
-ROWS = Change("indices.rows", worded("reads rows"), reroutes=True)
-POSITIONS = Change("indices.positions", worded("reads positions"), reroutes=True)
+ROWS = Change("indices.rows", worded("looks up rows"), reroutes=True)
+POSITIONS = Change("indices.positions", worded("has positions"), reroutes=True)
 ROUNDED = Change(
     "indices.rounded",
     {
-        "half_up": "rounds to the nearest whole number",
+        "half_up": "rounds to the nearest whole number, halves up",
         "half_even": "rounds to the nearest whole number, halves to the even one",
-        "up": "takes the next larger whole number",
-        "down": "takes the next smaller whole number",
+        "up": "rounds up (`ceil`)",
+        "down": "rounds down (`floor`)",
     },
 )
 ROUNDINGS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

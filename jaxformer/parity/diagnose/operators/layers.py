@@ -11,18 +11,18 @@ from jaxformer.parity.diagnose.operators.parameters import all_of, starred
 from jaxformer.parity.diagnose.replay import Replay
 
 MOST_LAYERS = 64
-SHARED = Change("layers.shared", "{0} with those of the {whose} every time", "{0} with weights of their own")
+SHARED = Change("layers.shared", "runs all of them with the weights of the {whose}", "runs {0} with weights of their own")
 ORDER = Change(
     "layers.order",
     {
-        "reversed": "{0} from the last to the first",
-        "only_first": "{0} the first every time",
-        "only_last": "{0} the last every time",
-        "without_first": "{0} without the first",
-        "without_last": "{0} without the last",
-        "exchanged": "{0} {one} and {other} exchanged",
+        "reversed": "runs them from the last to the first",
+        "only_first": "runs the first every time",
+        "only_last": "runs the last every time",
+        "without_first": "leaves out the first",
+        "without_last": "leaves out the last",
+        "exchanged": "exchanges {one} and {other}",
     },
-    "{0} in their order",
+    "runs {0} in their order",
 )
 
 

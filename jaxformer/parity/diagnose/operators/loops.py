@@ -17,8 +17,11 @@ FEWEST = 3
 """Steps of a loop."""
 JOINED = ("stack", "cat", "concat")
 BACKWARDS = Change("loops.backwards", "from the last to the first", torch="takes its {steps} steps from the first to the last")
-STEP_BEFORE = Change("loops.step_before", "reads its {operand} operand of the step before", reroutes=True)
-CLEARED = Change("loops.cleared", "has 0 for its {operand} operand after every {every} of its {steps} steps")
+STEP_BEFORE = Change("loops.step_before", "reads its {operand} operand one step late (of the step before)", reroutes=True)
+CLEARED = Change(
+    "loops.cleared",
+    "sets its {operand} operand to 0 after every {every} of {steps} steps: no state is handed on",
+)
 
 
 def proposals(operations: list[Op]) -> Iterator[Proposal]:

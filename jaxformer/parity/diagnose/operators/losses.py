@@ -28,12 +28,12 @@ DIVIDED = Change(
     "losses.divisor",
     {f"{by} for {was}": f"divides by {DIVISORS[by]}, torch by {OWN[was]}" for by in DIVISORS for was in OWN},
 )
-SUMMED = Change("losses.sum", "sums over the targets")
-ROWS_FIRST = Change("losses.rows_first", "averages each of {rows} rows first")
-DIVIDED_BY_ROWS = Change("losses.rows_divisor", "divides by {rows}")
-UNWEIGHTED = Change("losses.unweighted", "weighs all classes alike")
-UNSMOOTHED = Change("losses.unsmoothed", "smooths no labels")
-SMOOTHED_OTHERS = Change("losses.smoothed_others", "smooths by {was:g} over the other classes alone")
+SUMMED = Change("losses.sum", "sums over the targets, without a mean")
+ROWS_FIRST = Change("losses.rows_first", "takes the mean of each of {rows} rows first, then over rows")
+DIVIDED_BY_ROWS = Change("losses.rows_divisor", "divides by the number of rows, {rows}")
+UNWEIGHTED = Change("losses.unweighted", "does not weigh classes")
+UNSMOOTHED = Change("losses.unsmoothed", "does not smooth labels")
+SMOOTHED_OTHERS = Change("losses.smoothed_others", "shares {was:g} among the other classes alone")
 SMOOTHED = Change("losses.smoothing", "smooths labels by {value}, torch by {was:g}")
 Z_LOSS = Change(
     "losses.z_loss",

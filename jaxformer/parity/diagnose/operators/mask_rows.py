@@ -8,7 +8,7 @@ import torch
 
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.mutation import ByRow, Change, Edit, Proposal, propose
-from jaxformer.parity.diagnose.operators.masks import as_mask, constant, is_new_mask, kept_keys
+from jaxformer.parity.diagnose.operators.masks import GIVES, as_mask, constant, is_new_mask, kept_keys
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op
 
@@ -23,12 +23,14 @@ def said(args: dict[str, Any]) -> str:
     several, most = [*zip(args["was"], args["keys"], strict=True)], args["most"]
     for by in {now - was for was, now in several if now != was}:
         if all(now == max(min(was + by, most), 0) for was, now in several):
-            return f"mask true at {abs(by)} key{'s' * (abs(by) > 1)} {'more' if by > 0 else 'fewer'} in each row"
+            return f"has its mask true at {abs(by)} key{'s' * (abs(by) > 1)} {'more' if by > 0 else 'fewer'} in each row"
     other = [f"{now} keys in row {n} (torch {was})" for n, (was, now) in enumerate(several) if was != now]
-    return f"mask true at {', '.join(other[:SHOWN])}" + f", and others in {len(other) - SHOWN} more" * (len(other) > SHOWN)
+    return f"has its mask true at {', '.join(other[:SHOWN])}" + f", and others in {len(other) - SHOWN} more" * (
+        len(other) > SHOWN
+    )
 
 
-GIVEN = Change("mask_rows.given", said, "mask as given")
+GIVEN = Change("mask_rows.given", said, GIVES)
 MADE = Change("mask_rows.made", said)
 
 

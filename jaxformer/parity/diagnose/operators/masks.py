@@ -9,7 +9,7 @@ import torch
 
 from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.mutation import DELETES, FORMAT, Change, Proposal, propose
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.attention_cores import FUSED
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
@@ -22,44 +22,55 @@ MOST_KEYS = 33
 Others = Iterable[tuple[str, Mapping[str, int | str], torch.Tensor]]
 """Masks, True where a key is seen, with which of `OTHERS` they are and its arguments."""
 OTHERS = {
-    "left_out": "left out",
-    "inverted": "inverted",
-    "exchanged": "of queries for that of keys",
-    "causal": "causal",
-    "causal_last": "causal, of the last queries",
-    "as_is": "as it is",
-    "row": "as if of the row {row}",
-    "first_row": "as if of the first row",
-    "any_row": "of all rows together: a key is seen where any row has it",
-    "every_row": "of all rows together: a key is seen where every row has it",
-    "key": "one key {by}",
-    "window": "with a window of {keys} keys for {was}",
-    "no_window": "without its window",
-    "padding_only": "without its window and its causal part",
-    "ahead": "with one key {by} ahead",
-    "fewer_where_others": "with one key fewer ahead, where there is another",
-    "fewer_but_first": "with one key fewer ahead, but in the first row",
-    "not_causal": "without its causal part",
-    "padded_queries": "of padded queries too",
-    "padding_exchanged": "with its padding of queries for that of keys",
-    "no_padding": "without its padding",
-    "padding_in_empty": "without its padding, but in rows without keys",
-    "padding_inverted": "with its padding inverted",
+    "left_out": "does not apply it",
+    "inverted": "applies it inverted",
+    "exchanged": "applies it transposed: queries and keys exchanged",
+    "causal": "masks causally too (`tril`)",
+    "causal_last": "masks causally too, as of the last queries (`tril(k=keys - queries)`)",
+    "as_is": "applies it as it is",
+    "row": "applies that of the row {row}",
+    "first_row": "applies that of the first row to all rows",
+    "any_row": "applies one for all rows: a key is seen where any row has it",
+    "every_row": "applies one for all rows: a key is seen where every row has it",
+    "key": "applies it one key {by}",
+    "window": "has a window of {keys} keys for {was}",
+    "gap": "hides a query's own key, and sees {was}",
+    "no_window": "leaves out the window",
+    "padding_only": "leaves out the causal part and the window",
+    "ahead": "lets every query see one key {by} ahead",
+    "fewer_where_others": "hides the query's own key, where there is another (`tril(k=-1)`)",
+    "fewer_but_first": "hides the query's own key, but in the first row (`tril(k=-1)`)",
+    "not_causal": "leaves out the causal part",
+    "padded_queries": "masks padded queries too",
+    "padding_exchanged": "masks padded queries in place of padded keys",
+    "no_padding": "leaves out the padding",
+    "padding_in_empty": "leaves out the padding, but in rows without keys",
+    "padding_inverted": "has the padding inverted",
 }
-EMPTY = {"": "", "alike": ", rows without keys see all alike", "nan": ", rows without keys give NaN"}
+EMPTY = {
+    "": "",
+    "alike": "; where no key is left, it attends to all alike",
+    "nan": "; where no key is left, it gives NaN",
+}
 """What a row without keys gives, by the argument `empty`."""
+GIVES, MAKES = "applies the mask that it is given", "applies the mask of {0}"
 
 
 def said(args: dict[str, Any]) -> str:
     """Words for another mask."""
-    return FORMAT.format(f"mask {OTHERS[args['how']]}{EMPTY[args['empty']]}", **args)
+    return OTHERS["gap" if args.get("keys", 1) < 1 else args["how"]] + EMPTY[args["empty"]]
 
 
-GIVEN = Change("masks.given", said, "mask as given"), Change("masks.given_left_out", said, "mask as given", cost=DELETES)
-MADE = Change("masks.made", said), Change("masks.made_left_out", said, cost=DELETES)
-ALONE = Change("masks.alone", "has its mask alone")
-BEHIND = Change("masks.behind", "sets weights to 0 behind the softmax")
-SINK = Change("masks.sink", "leaves out the last, as a sink is")
+def makes(args: dict[str, Any]) -> str:
+    """Words for a mask that is made, or for none, where jax has one."""
+    return "does not mask in {0}" if args.get("none") else MAKES
+
+
+GIVEN = Change("masks.given", said, GIVES), Change("masks.given_left_out", said, GIVES, cost=DELETES)
+MADE = Change("masks.made", said, makes), Change("masks.made_left_out", said, makes, cost=DELETES)
+ALONE = Change("masks.alone", "has 0 and -inf there alone: the bias is left out", "adds a bias and a mask in {0}")
+BEHIND = Change("masks.behind", "sets weights to 0 behind the softmax", "masks scores before the softmax by {0}")
+SINK = Change("masks.sink", "leaves out the last column, the sink")
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:
@@ -118,7 +129,7 @@ def within(op: Op) -> Iterator[Proposal]:
         rows, keys = given["query"].shape[-2], given["key"].shape[-2]
         causal = torch.ones(rows, keys, dtype=torch.bool).tril()
         if not given.get("is_causal"):
-            yield op.instead(MADE[0], partial(under, causal), how="causal", empty="")
+            yield op.instead(MADE[0], partial(under, causal), how="causal", empty="", none=True)
             return
         turned = ("exchanged", {}, causal.mT) if rows == keys else ("as_is", {}, causal)
         others = ("left_out", {}, torch.ones_like(causal)), *windows(causal), turned
@@ -128,7 +139,7 @@ def within(op: Op) -> Iterator[Proposal]:
         rows, keys = op.output.shape[-2:]
         for how, first in (("causal", 0), *((("causal_last", keys - rows),) if keys > rows else ())):
             hidden = ~torch.ones(rows, keys, dtype=torch.bool).tril(first)
-            yield op.instead(MADE[0], partial(without_keys, hidden), how=how, empty="")
+            yield op.instead(MADE[0], partial(without_keys, hidden), how=how, empty="", none=True)
         if rows == keys - 1:
             yield op.instead(SINK, partial(without_keys, torch.arange(keys) == rows))
 

@@ -19,10 +19,10 @@ GATING = ("sigmoid", "tanh", "softplus", "exp")
 ARITHMETIC = {"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "rtruediv", "rdiv", "pow", "rpow"}
 """Operations whose whole numbers are numbers, not axes or sizes."""
 
-EACH_TIME = Change("numbers.literal", "with {value} for {was:g} there, each time")
-LOGARITHM = Change("numbers.logarithm", "with the logarithm of {base:g} for that of {was:g}")
-MULTIPLE = Change("numbers.multiple", "has {value} times its {ordinal} operand")
-OFFSET = Change("numbers.offset", "has {value} more in its {ordinal} operand")
+EACH_TIME = Change("numbers.literal", "has {value} for {was:g} there, each time")
+LOGARITHM = Change("numbers.logarithm", "has log({base:g}) for log({was:g})")
+MULTIPLE = Change("numbers.multiple", "multiplies its {ordinal} operand by {value}")
+OFFSET = Change("numbers.offset", "adds {value} to its {ordinal} operand")
 
 
 def proposals(ops: Sequence[Op]) -> Iterator[Proposal]:

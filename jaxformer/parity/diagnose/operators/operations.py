@@ -31,6 +31,7 @@ from jaxformer.parity.diagnose.operators.functions import (
     padded,
     spelled,
 )
+from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, same
 
@@ -43,27 +44,27 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
 FEW_PARTS, MOST_PARTS = 4, 12
 
-FUNCTION = Change("operations.function", "{function} there")
-ACTIVATION = Change("operations.activation", spelled("{} there", ACTIVATIONS))
+FUNCTION = Change("operations.function", "has {function} there")
+ACTIVATION = Change("operations.activation", spelled("has {} there", ACTIVATIONS))
 EXPONENTIAL = Change(
     "operations.exponential",
     {
-        "negative": "exp(-x) there",
-        "expm1": "exp(x) - 1 there",
-        "exp2": "2^x there",
-        "linear": "1 + x there",
-        "bilinear": "(1 + x/2) / (1 - x/2) there",
+        "negative": "has exp(-x) there",
+        "expm1": "has exp(x) - 1 there",
+        "exp2": "has 2^x there",
+        "linear": "has 1 + x there",
+        "bilinear": "has (1 + x/2) / (1 - x/2) there",
     },
 )
 OF_TWO = Change(
     "operations.arithmetic",
     {
         "product": "multiplies the two",
-        "difference": "takes the one less the other",
+        "difference": "subtracts them",
         "sum": "adds the two",
-        "quotient": "divides the one by the other",
-        "smaller": "takes the smaller",
-        "larger": "takes the larger",
+        "quotient": "divides the first by the second",
+        "smaller": "takes the smaller (`minimum`)",
+        "larger": "takes the larger (`maximum`)",
         "either": "is true where either is, not where both are",
         "both": "is true where both are, not where either is",
     },
@@ -71,59 +72,66 @@ OF_TWO = Change(
 NORM = Change(
     "operations.norm",
     {
-        "rms": "without its mean subtracted",
-        "unbiased": "by the unbiased variance",
-        "kept": "with its mean subtracted in the variance alone",
-        "centered": "with its mean subtracted",
+        "rms": "does not subtract the mean (RMSNorm)",
+        "unbiased": "divides the variance by n - 1 (unbiased)",
+        "kept": "subtracts the mean in the variance alone",
+        "centered": "subtracts the mean first (LayerNorm)",
         "undivided": "does not divide by the norm",
-        "batch": "by the statistics of the batch",
-        "strided": "with groups of every nth channel",
-        "positions": "at each position by itself",
-        "channels": "at each position by itself, over all channels",
-        "rows": "over all rows of the batch",
+        "batch": "normalises by the batch's own statistics (training)",
+        "strided": "groups every nth channel: `reshape(..., C / G, G)` for (G, C / G)",
+        "positions": "normalises each position by itself",
+        "channels": "normalises each position by itself, over all channels",
+        "rows": "normalises over all rows of the batch",
     },
 )
-EPSILON = Change("operations.epsilon", "epsilon {value} behind the root", "epsilon {was:g} under the root")
+EPSILON = Change("operations.epsilon", "adds {value} behind the root: sqrt(x) + eps", "adds epsilon {was:g} under the root")
 PADS = Change(
     "operations.pads",
     {
-        "counted": "counts what it pads",
-        "same": "pads less before than behind, as 'SAME' does",
+        "counted": "counts padded entries in the mean",
+        "same": "pads as 'SAME' does, less in front than behind",
         "behind": "pads behind alone",
-        "before": "pads before alone",
+        "before": "pads in front alone",
         "zeros": "pads with 0",
     },
 )
 WINDOW = Change(
     "operations.window",
     {
-        "largest": "takes the largest there",
+        "largest": "takes the maximum there",
         "mean": "takes the mean there",
-        "mean_uncounted": "takes the mean, without what it pads there",
-        "uncounted": "does not count what it pads",
+        "mean_uncounted": "takes the mean there, without padded entries",
+        "uncounted": "does not count padded entries in the mean",
     },
 )
-VARIANCE = Change("operations.variance", {"biased": "the biased one", "unbiased": "the unbiased one"})
+VARIANCE = Change(
+    "operations.variance",
+    {"biased": "divides by n (biased)", "unbiased": "divides by n - 1 (unbiased)"},
+)
 RESIZINGS = {
-    "plain": "{mode} there",
-    "antialias": "{mode}, antialias there",
-    "align_corners": "{mode}, align_corners there",
+    "plain": "resizes by {mode}",
+    "antialias": "resizes by {mode}, antialiased (`jax.image.resize`'s default)",
+    "align_corners": "resizes by {mode} with align_corners",
 }
 RESIZED = Change("operations.resized", RESIZINGS)
-POOLING = Change("operations.pooling", "takes the {which} of axis {axis}")
+POOLING = Change("operations.pooling", "takes the {which} along axis {axis}")
 LEFT_OUT = Change("operations.left_out", "leaves it out", cost=DELETES)
-ALONE = Change("operations.operand_alone", "has its {ordinal} operand alone", cost=DELETES)
+ALONE = Change(
+    "operations.operand_alone",
+    lambda args: f"leaves out the {'second' if args['ordinal'] == ORDINALS[0] else 'first'} operand",
+    cost=DELETES,
+)
 TWICE = Change("operations.twice", "does it twice", cost=REPEATS)
-EXCHANGED = Change("operations.exchanged", {"operands": "exchanges the two", "halves": "exchanges its halves"})
-CENTERED = Change("operations.centered", "takes the mean off its {ordinal} operand")
-ORDER = Change("operations.order", "takes its parts in the order {order}")
-TWO_PARTS = Change("operations.two_parts", "takes its parts {one} and {other} for one another")
-CONTRARIES = Change("operations.contrary", "has the contrary")
-MORE = Change("operations.more", "has {more:+d} on it")
+EXCHANGED = Change("operations.exchanged", {"operands": "exchanges its two operands", "halves": "exchanges its halves"})
+CENTERED = Change("operations.centered", "subtracts the mean from its {ordinal} operand, as LayerNorm does")
+ORDER = Change("operations.order", lambda args: f"takes its parts {arranged(args['order'])}")
+TWO_PARTS = Change("operations.two_parts", "exchanges its parts {one} and {other}")
+CONTRARIES = Change("operations.contrary", "has the opposite (not)")
+MORE = Change("operations.more", "adds {more} to it")
 SHIFTED = Change(
     "operations.shifted",
     {
-        "around": "has it one {where} along axis {axis}",
+        "around": "has it one {where} along axis {axis}, rolled around",
         "cut": "has it one {where} along axis {axis}, with 0 in the gap",
     },
 )

@@ -11,7 +11,7 @@ from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 from jaxformer.parity.record.reference import Reference
 
-NARROWED = Change("overflow.narrowed", "in {type}, where it overflows", "{0} in int64")
+NARROWED = Change("overflow.narrowed", "computes it in {type}, where it overflows", "computes {0} in int64")
 TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "int32": lambda x: x.to(torch.int32).to(torch.int64),
     "uint32": lambda x: x & (2**32 - 1),

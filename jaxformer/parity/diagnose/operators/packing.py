@@ -11,6 +11,7 @@ import torch
 
 from jaxformer.parity.diagnose.mutation import Change, Proposal, Target, propose
 from jaxformer.parity.diagnose.operators.permute import is_reshape, reorders
+from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 MOST_BLOCKS, MOST_PARTS = 4, 9
@@ -20,15 +21,25 @@ MOST_GROUPS = 16
 INNER_PARTS = (2, 3, 4)
 """Parts into which an axis may be packed, as queries, keys and values."""
 SPLITS = ("chunk", "split", "split_with_sizes", "tensor_split")
-OF_SEVERAL = "computes {0} and the like"
-WHERE = {"one": "computes {0}", "several": OF_SEVERAL, "everywhere": f"{OF_SEVERAL}, everywhere"}
-ORDERED = Change("packing.ordered", "has its parts packed in the order {order}", WHERE)
+WHERE = {
+    "one": "has whole blocks one behind the other in {0}",
+    "several": "has {0} and the parts beside it as whole blocks",
+    "everywhere": "has {0} and the parts beside it as whole blocks, everywhere",
+}
+
+
+def ordered(args: dict[str, Any]) -> str:
+    """Words for parts in another order."""
+    return f"takes them {arranged(args['order'])}"
+
+
+ORDERED = Change("packing.ordered", lambda args: f"packs them {arranged(args['order'])}", WHERE)
 EXCHANGED = Change("packing.exchanged", "has entries {one} to {one_end} and {other} to {other_end} exchanged", WHERE)
-GROUPED = Change("packing.grouped", "has them packed in {groups} groups", WHERE)
-IN_TURNS = Change("packing.in_turns", "has one entry of each in turns", WHERE)
-TAKEN = Change("packing.taken", "takes them in the order {order}", OF_SEVERAL)
-ONE_BLOCK = Change("packing.one_block", "has each in one block", OF_SEVERAL)
-INNER = Change("packing.inner_parts", "has {parts} parts of axis {inner} in blocks before axis {axis}")
+GROUPED = Change("packing.grouped", "packs them head by head: {groups} groups, each with a piece of every part", WHERE)
+IN_TURNS = Change("packing.in_turns", "packs one entry of each in turns", WHERE)
+TAKEN = Change("packing.taken", ordered, "takes {0} and those beside it in order")
+ONE_BLOCK = Change("packing.one_block", "takes each from one whole block", "takes {0} and those beside it head by head")
+INNER = Change("packing.inner_parts", "has {parts} parts of axis {inner} before axis {axis}: in blocks, not head by head")
 Cut = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 
 

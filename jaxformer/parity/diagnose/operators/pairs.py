@@ -25,15 +25,21 @@ ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 """Roots with an epsilon behind them."""
 
-EPSILON = Change("pairs.epsilon", "epsilon {value} behind the root", "epsilon {epsilon:g} under the root")
-LEAST = Change("pairs.least", "takes {epsilon:g} as the least")
-TURNED = Change("pairs.turned", "the second first", "computes {0}, then {1}")
-NEITHER = Change("pairs.neither", "neither", "computes {0}, then {1}")
-TAKEN_FOR = Change("pairs.taken_for", "{1} in its place", reroutes=True)
-EXCHANGED = Change("pairs.exchanged", "the two exchanged", "computes {0} and {1}", reroutes=True)
-BEHIND = Change("pairs.behind", "does that behind {1}")
-AT_THE_END = Change("pairs.at_the_end", "does that at the end")
-ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone")
+EPSILON = Change("pairs.epsilon", "adds {value} behind the root: sqrt(x) + eps", "adds epsilon {epsilon:g} under the root")
+LEAST = Change("pairs.least", "takes at least {epsilon:g} (`maximum`) in place of adding it")
+TURNED = Change("pairs.turned", "does the second first", "computes {0}, then {1}", subjects=2)
+NEITHER = Change("pairs.neither", "does neither", "computes {0}, then {1}", subjects=2)
+TAKEN_FOR = Change("pairs.taken_for", "uses {1} in its place", reroutes=True)
+EXCHANGED = Change(
+    "pairs.exchanged",
+    "exchanges the two",
+    "computes {0} and {1}",
+    subjects=2,
+    reroutes=True,
+)
+BEHIND = Change("pairs.behind", "does that behind {1} instead")
+AT_THE_END = Change("pairs.at_the_end", "does that at the end, to the result")
+ONE_PART = Change("pairs.one_part", "does it to the second operand of {1} alone, before the sum")
 
 
 def proposals(replay: Replay) -> Iterator[Proposal]:

@@ -16,39 +16,39 @@ from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Edits, Fre
 from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED
 from jaxformer.parity.diagnose.replay import Replay
 
-LEFT_OUT = Change("parameters.left_out", "{0} left out", "{0} as it is", cost=DELETES)
-TIED = Change("parameters.tied", "{1} in its place", "{0} as it is", reroutes=True)
+LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
+TIED = Change("parameters.tied", "uses {1} in its place", "uses {0}", reroutes=True)
 NUMBER = Change("parameters.number", "{0} {value}", "{0} {was:.9g}")
 NO_NUMBER = Change("parameters.no_number", "{0} {value}", "{0} None")
 SETTING = Change("parameters.setting", "{0} {other}", "{0} {was}")
 CHOICE = Change("parameters.choice", "{0} {other!s}", "{0} {was!s}")
-CONSTANT = Change("parameters.constant", "{1} {other:.6g} there", "{0} {was:.6g} at [{at}]")
+CONSTANT = Change("parameters.constant", "has {other:.6g} there, in {1}", "has {was:.6g} at [{at}] of {0}")
 READ = Change(
     "parameters.read",
     {
-        "ones": "{0} taken for 1",
-        "double": "{0} taken twice",
-        "plus_one": "{0} plus 1",
-        "minus_one": "{0} minus 1",
-        "negative": "{0} negated",
-        "complement": "{0} subtracted from 1",
-        "exp": "{0} exponentiated",
-        "log": "{0} without its exponential",
-        "square": "{0} squared",
-        "root": "{0} as its root",
-        "transpose": "{0} transposed",
-        "flip": "{0} flipped along its last axis",
-        "flip_two": "{0} flipped along its last two axes",
-        "swap_axes": "{0} with its last two axes swapped",
-        "swap_halves": "{0} with its halves exchanged",
-        "swap_neighbours": "{0} with neighbours exchanged",
-        "interleave": "{0} with neighbours for halves",
-        "deinterleave": "{0} with halves for neighbours",
-        "next_row": "{0} one row later",
-        "bfloat16": "{0} rounded to bfloat16",
-        "float16": "{0} rounded to float16",
+        "ones": "leaves it out (takes 1 for it)",
+        "double": "doubles it",
+        "plus_one": "adds 1 to it",
+        "minus_one": "subtracts 1 from it",
+        "negative": "negates it",
+        "complement": "uses 1 minus it",
+        "exp": "uses exp of it",
+        "log": "uses log of it",
+        "square": "squares it",
+        "root": "uses its square root",
+        "transpose": "transposes it",
+        "flip": "flips it along its last axis",
+        "flip_two": "flips it along its last two axes",
+        "swap_axes": "transposes its last two axes",
+        "swap_halves": "exchanges its halves",
+        "swap_neighbours": "exchanges neighbours (2i and 2i + 1) in it",
+        "interleave": "reads it as neighbours (2i, 2i + 1) for halves",
+        "deinterleave": "reads it as halves for neighbours (2i, 2i + 1)",
+        "next_row": "reads its rows one later",
+        "bfloat16": "rounds it to bfloat16",
+        "float16": "rounds it to float16",
     },
-    "{0} as it is",
+    "uses {0} as it is",
 )
 
 

@@ -15,6 +15,7 @@ from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.functions import RESHAPES
 from jaxformer.parity.diagnose.operators.modules import path_of
+from jaxformer.parity.diagnose.orders import WAVES, first_wave
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
@@ -31,26 +32,45 @@ PATCH_AXES = {
     torch.nn.Conv3d: ("channels", "frames", "rows", "columns"),
 }
 """Axes of a patch."""
-MERGED = Change("permute.merged", "merges the axes in the order {order}")
-SPLIT_SWAPPED = Change("permute.split_swapped", "splits axes {axes:and} the other way round")
-SPLIT = Change("permute.split", "splits axes {first} to {last} as if they were {order}")
-READ = Change("permute.read", "reads axes {axes:and} as if they were exchanged", reroutes=True)
-SHUFFLED = Change("permute.shuffled", "reads the channels as {order}", reroutes=True)
-UNSHUFFLED = Change("permute.unshuffled", "packs the channels as {order}")
-PATCHES = Change("permute.patches", "in the order {order}", "{0} reads its patches in the order {axes}")
+
+
+def split_as(args: dict[str, Any]) -> str:
+    """'reshapes axes 2 and 3 as (3, 2), torch (2, 3)'"""
+    one, other = args["sizes"]
+    return f"reshapes axes {{axes:and}} as ({other}, {one}), torch ({one}, {other}): the two in the other order"
+
+
+def joined(args: dict[str, Any]) -> str:
+    """Words for parts that are joined the other way round."""
+    return f"joins them the other way round{': ' * bool(args['waves'])}{WAVES.get(args['waves'], '')}"
+
+
+MERGED = Change("permute.merged", "merges the axes in the order {order}: a transposition before it")
+SPLIT_SWAPPED = Change("permute.split_swapped", split_as)
+SPLIT = Change("permute.split", "splits axes {first} to {last} in the order {order}")
+READ = Change("permute.read", "reshapes without the transposition of axes {axes:and} before it", reroutes=True)
+SHUFFLED = Change("permute.shuffled", "reads the channels as ({order})", reroutes=True)
+UNSHUFFLED = Change("permute.unshuffled", "packs the channels as ({order})")
+PATCHES = Change("permute.patches", "as ({order})", "flattens the patches of {0} as ({axes})")
 WINDOW = Change("permute.window", "takes entries {first} to {last} of axis {axis}")
-REVERSED = Change("permute.join_reversed", "has them in the other order")
-JOINED = Change("permute.join_order", "has them in the order {order}")
+REVERSED = Change("permute.join_reversed", joined)
+JOINED = Change("permute.join_order", "joins them in the order {order}")
 ZEROS = Change("permute.join_zeros", "has 0 for part {part} of {parts}")
-IN_TURNS = Change("permute.join_in_turns", "has them in turns")
-IN_A_ROW = Change("permute.join_in_a_row", "has one behind the other")
-REPEATED = Change("permute.repeated", {"whole": "repeats the whole, not each", "each": "repeats each, not the whole"})
-ALL_REPEATED = replace(REPEATED, name="permute.all_repeated", torch="computes {0} and the like")
+IN_TURNS = Change("permute.join_in_turns", "interleaves them (`stack(..., -1)`, flattened), not one behind the other")
+IN_A_ROW = Change("permute.join_in_a_row", "joins one behind the other (`cat`), not interleaved")
+REPEATED = Change(
+    "permute.repeated",
+    {
+        "whole": "tiles the whole (0 1 0 1): `jnp.repeat` for `jnp.tile`",
+        "each": "repeats each (0 0 1 1): `jnp.tile` for `jnp.repeat`",
+    },
+)
+ALL_REPEATED = replace(REPEATED, name="permute.all_repeated", torch="computes {0}, and as much elsewhere")
 NO_FACTOR = Change(
     "permute.no_factor",
     {
-        **{how: f"has no {how} operand there" for how in ("first", "second", "third")},
-        "other": "has no operand {number} there",
+        **{how: f"leaves out the {how} operand" for how in ("first", "second", "third")},
+        "other": "leaves out operand {number}",
     },
 )
 
@@ -79,7 +99,8 @@ def merges_and_splits(op: Op) -> Iterator[Proposal]:
         axes = (0, *order)
         yield op.instead(MERGED, partial(with_operand, 0, lambda x, axes=axes: x.permute(axes).contiguous()), order=axes)
     for axis in range(after.ndim - 1) if after.ndim > before.ndim else ():
-        yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1))
+        sizes = tuple(after.shape[axis : axis + 2])
+        yield op.instead(SPLIT_SWAPPED, partial(split_otherwise, axis, (axis + 1, axis)), axes=(axis, axis + 1), sizes=sizes)
     for axes in split_axes(before.shape, after.shape):
         for order in itertools.permutations(axes) if 2 < len(axes) < MOST_AXES else ():
             if sum(at != axis for at, axis in zip(order, axes, strict=True)) > 2:
@@ -188,7 +209,9 @@ def joins(op: Op) -> Iterator[Proposal]:
         return
     many, shapes = len(parts), {part.shape for part in parts}
     if op.name in JOINS:
-        yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]))
+        real = [part.detach().double().numpy() for part in parts if part.is_floating_point()]
+        waves = first_wave(*real) if len(real) == many == 2 else ""
+        yield op.instead(REVERSED, partial(with_operand, 0, lambda x: x[::-1]), waves=waves)
         for order in reorders(range(many))[:-1] if 2 < many <= MOST_JOINED else ():
             yield op.instead(JOINED, partial(with_operand, 0, lambda x, order=order: [x[i] for i in order]), order=order)
         for part in range(many) if many <= MOST_JOINED else ():

@@ -25,22 +25,26 @@ from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite, same
 
 PRODUCTS = ("linear", "conv1d", "conv2d", "conv3d")
 ALL_NORMS = Change(
-    "placement.all_norms", {"behind": "each behind its sum", "before": "each before its branch"}, "{0} where they are"
+    "placement.all_norms",
+    {"behind": "has each behind its sum (post-norm)", "before": "has each before its branch (pre-norm)"},
+    "has {0} where they are",
 )
 NORM = Change(
     "placement.norm",
     {
-        "behind": "{0} behind {1}",
-        "before": "{0} before {1}",
-        "first": "{0} on the first operand of {1}",
-        "second": "{0} on the second operand of {1}",
+        "behind": "has it behind {1}",
+        "before": "has it before {1}",
+        "first": "has it on the first operand of {1}",
+        "second": "has it on the second operand of {1}",
     },
-    "{0} where it is",
+    "has {0} where it is",
 )
-NORM_ADDED = Change("placement.norm_added", "{norm} behind {0} too", "{0} as it is")
-ACTIVATION = Change("placement.activation", {"behind": "does that behind {1}", "before": "does that before {1}"})
-ACTIVATION_ADDED = Change("placement.activation_added", "{activation} of {0}", "{0} as it is")
-BIAS = Change("placement.bias", "adds its bias behind {1}")
+NORM_ADDED = Change("placement.norm_added", "applies {norm} behind it too", "uses {0} as it is")
+ACTIVATION = Change(
+    "placement.activation", {"behind": "does that behind {1} instead", "before": "does that before {1} instead"}
+)
+ACTIVATION_ADDED = Change("placement.activation_added", "applies {activation} to it", "uses {0} as it is")
+BIAS = Change("placement.bias", "adds the bias behind {1} instead")
 
 
 def all_norms(replay: Replay) -> Iterator[Proposal]:

@@ -29,10 +29,10 @@ MASKED = {
     "masked_largest": "the largest of {1} by {2}",
     "masked_mean_behind_first": "the mean of {1} by {2}, without the first",
 }
-CONTRARY = {f"contrary_{how}": words.replace("{2}", "the contrary of {2}") for how, words in MASKED.items()}
+CONTRARY = {f"contrary_{how}": words.replace("{2}", "not {2}") for how, words in MASKED.items()}
 POOLINGS = PLAIN | MASKED | CONTRARY
 """Ways to pool; `{1}` is the sequence, `{2}` the mask."""
-IN_PLACE = Change("pooling.array", worded("VALUE in its place", POOLINGS), "{0} as it is", reroutes=True)
+IN_PLACE = Change("pooling.array", worded("uses VALUE in its place", POOLINGS), "has {0} as it is", reroutes=True)
 OPERAND = Change("pooling.operand", worded("reads VALUE for its {ordinal} operand", POOLINGS), reroutes=True)
 PART = Change("pooling.part", worded("reads VALUE for part {part}", POOLINGS), reroutes=True)
 

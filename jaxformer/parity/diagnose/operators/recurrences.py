@@ -32,15 +32,15 @@ KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 CELL = "_cell"
 OPEN = 1e3
 """A bias beside which a sigmoid is 1."""
-GATE_ORDER = Change("recurrences.gate_order", "has its gates in the order {order}")
-NO_BIAS = Change("recurrences.no_bias", "has no {bias}")
-BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh behind the reset gate")
+GATE_ORDER = Change("recurrences.gate_order", "has its gates in the order {order} in weights and biases")
+NO_BIAS = Change("recurrences.no_bias", "leaves out {bias}")
+BIAS_BEHIND_GATE = Change("recurrences.bias_behind_gate", "adds the new gate's bias_hh behind the product with the reset gate")
 HARD_SIGMOIDS = Change("recurrences.hard_sigmoids", "has {sigmoid} for every sigmoid")
 HARD_SIGMOID = Change("recurrences.hard_sigmoid", "has {sigmoid} in the {gate} gate")
 OF_GATE: dict[Change, OfBlock] = {
-    Change("recurrences.complement", "has 1 less the {gate} gate"): lambda x, kind: -x,
-    Change("recurrences.open", "has 1 for the {gate} gate"): lambda x, kind: x + OPEN * (kind == "bias_ih"),
-    Change("recurrences.gate_bias", "has 1 more in the {gate} gate's bias"): lambda x, kind: x + 1.0 * (kind == "bias_ih"),
+    Change("recurrences.complement", "uses 1 - {gate} gate for it"): lambda x, kind: -x,
+    Change("recurrences.open", "leaves out the {gate} gate (1)"): lambda x, kind: x + OPEN * (kind == "bias_ih"),
+    Change("recurrences.gate_bias", "adds 1 to the {gate} gate's bias"): lambda x, kind: x + 1.0 * (kind == "bias_ih"),
 }
 """Blocks of one gate."""
 SIGMOID = torch.sigmoid
@@ -51,40 +51,43 @@ HARD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """What stands for a sigmoid."""
 STEPS: dict[str, dict[Change, Step]] = {
     "lstm": {
-        Change("recurrences.plain_output", "has no tanh on the cell that it gives"): partial(lstm, out=torch.positive),
-        Change("recurrences.plain_cell", "has no tanh in the cell gate"): partial(lstm, new=torch.positive),
-        Change("recurrences.sigmoid_cell", "has a sigmoid in the cell gate"): partial(lstm, new=SIGMOID),
-        Change("recurrences.tied_forget", "has 1 less the input gate for the forget gate"): partial(
+        Change("recurrences.plain_output", "leaves out the tanh of its output"): partial(lstm, out=torch.positive),
+        Change("recurrences.plain_cell", "leaves out the tanh of the cell gate"): partial(lstm, new=torch.positive),
+        Change("recurrences.sigmoid_cell", "has a sigmoid for the tanh of the cell gate"): partial(lstm, new=SIGMOID),
+        Change("recurrences.tied_forget", "uses 1 - input gate for the forget gate"): partial(
             lstm, gates=(SIGMOID, None, SIGMOID)
         ),
-        Change("recurrences.tied_input", "has 1 less the forget gate for the input gate"): partial(
+        Change("recurrences.tied_input", "uses 1 - forget gate for the input gate"): partial(
             lstm, gates=(None, SIGMOID, SIGMOID)
         ),
     },
     "gru": {
-        Change("recurrences.reset_first", "has the reset gate on the state, before its product with weight_hh"): reset_first,
-        Change("recurrences.plain_new", "has no tanh in the new gate"): partial(gru, new=torch.positive),
-        Change("recurrences.relu_new", "has relu in the new gate"): partial(gru, new=torch.relu),
+        Change(
+            "recurrences.reset_first",
+            "applies the reset gate to the state before weight_hh, not behind",
+        ): reset_first,
+        Change("recurrences.plain_new", "leaves out the tanh of the new gate"): partial(gru, new=torch.positive),
+        Change("recurrences.relu_new", "has relu for the tanh of the new gate"): partial(gru, new=torch.relu),
     },
     "rnn_tanh": {
         Change("recurrences.relu", "has relu for tanh"): partial(plain, new=torch.relu),
-        Change("recurrences.no_tanh", "has no tanh"): partial(plain, new=torch.positive),
+        Change("recurrences.no_tanh", "leaves out the tanh"): partial(plain, new=torch.positive),
     },
     "rnn_relu": {
         Change("recurrences.tanh", "has tanh for relu"): plain,
-        Change("recurrences.no_relu", "has no relu"): partial(plain, new=torch.positive),
+        Change("recurrences.no_relu", "leaves out the relu"): partial(plain, new=torch.positive),
     },
 }
 DIRECTIONS: dict[Change, Order | Compute] = {
     Change("recurrences.backwards", "runs backwards"): backwards,
-    Change("recurrences.before", "gives the state before each step"): Order(before=True),
+    Change("recurrences.before", "gives the state before each step, not behind it"): Order(before=True),
 }
 BOTH_DIRECTIONS: dict[Change, Order | Compute] = {
-    Change("recurrences.aligned", "has the second direction's steps in the first one's order"): Order(turned=False, back=False),
-    Change("recurrences.given_turned", "does not turn what the second one gives"): Order(back=False),
-    Change("recurrences.read_unturned", "does not turn what the second one is given"): Order(turned=False),
-    Change("recurrences.exchanged", "has its two directions exchanged"): directions_exchanged,
-    Change("recurrences.second_first", "gives the second direction before the first, in every layer"): Order(second_first=True),
+    Change("recurrences.aligned", "runs the second direction forwards too"): Order(turned=False, back=False),
+    Change("recurrences.given_turned", "does not reverse the second direction's outputs back"): Order(back=False),
+    Change("recurrences.read_unturned", "does not reverse the second direction's inputs"): Order(turned=False),
+    Change("recurrences.exchanged", "exchanges the weights of its two directions"): directions_exchanged,
+    Change("recurrences.second_first", "joins the second direction before the first, in every layer"): Order(second_first=True),
 }
 
 

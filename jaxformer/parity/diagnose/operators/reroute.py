@@ -43,11 +43,11 @@ VALUES = {
 """Kinds of values that may be read; `{1}` is what made it."""
 OPERAND = Change("reroute.operand", worded("reads VALUE for its {ordinal} operand", VALUES), reroutes=True)
 PART = Change("reroute.part", worded("reads VALUE for part {part} of {parts}", VALUES), reroutes=True)
-IN_PLACE = Change("reroute.array", worded("VALUE in its place", VALUES), "{0} as it is", reroutes=True)
-NORMED = Change("reroute.normed", worded("{2} of VALUE in its place", VALUES), "{0} as it is", reroutes=True)
-LAST = Change("reroute.last_run", "reads what {1} gave last for its {ordinal} operand", reroutes=True)
-MORE = Change("reroute.added_to_operand", worded("is given that plus VALUE", VALUES))
-ADDED = Change("reroute.added_to_array", worded("adds VALUE", VALUES), "{0} as it is")
+IN_PLACE = Change("reroute.array", worded("uses VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
+NORMED = Change("reroute.normed", worded("applies {2} to VALUE in its place", VALUES), "has {0} as it is", reroutes=True)
+LAST = Change("reroute.last_run", "reads the last output of {1} for its {ordinal} operand", reroutes=True)
+MORE = Change("reroute.added_to_operand", worded("does so with VALUE added to it", VALUES))
+ADDED = Change("reroute.added_to_array", worded("adds VALUE to it", VALUES), "has {0} as it is")
 
 Function = Callable[[Any], Any]
 Combine = Callable[[Any, torch.Tensor], torch.Tensor]

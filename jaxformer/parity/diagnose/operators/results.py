@@ -21,12 +21,12 @@ ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "over_norm": partial(functional.normalize, dim=-1),
 }
 """Functions that may come behind an operation."""
-DIVISIONS = {"over_sum": "has a division by the sum behind it", "over_norm": "has a division by the norm behind it"}
+DIVISIONS = {"over_sum": "divides the result by its sum", "over_norm": "divides the result by its L2 norm"}
 
-IN_TYPE = Change("results.rounded", "rounds it to {type}")
-BEHIND = Change("results.behind", spelled("has {} behind it", ADDED) | DIVISIONS)
-MULTIPLE = Change("results.multiple", "{value} times that")
-LIMIT = Change("results.limit", {"most": "{value} at most", "least": "{value} at least"})
+IN_TYPE = Change("results.rounded", "rounds the result to {type}")
+BEHIND = Change("results.behind", spelled("applies {} to the result", ADDED) | DIVISIONS)
+MULTIPLE = Change("results.multiple", "multiplies the result by {value}")
+LIMIT = Change("results.limit", {"most": "has {value} at most for the result", "least": "has {value} at least for the result"})
 
 
 def roundings(op: Op) -> Iterator[Proposal]:

@@ -22,70 +22,51 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
     plain_rates,
     positions_axis,
     rotary_of,
+    scaling_of,
     smoothings,
     table_products,
 )
+from jaxformer.parity.diagnose.operators.rotary_words import SMOOTHINGS, WHOLE, based, owned, paired
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
 
-AS_THEY_ARE = "{0} positions as they are"
-OWN = {
-    "plain": "{0} base {own:.6g}",
-    "divided": "{0} rates of base {own:.6g} divided by {by:.6g}",
-    "other": "{0} rates as they are",
-}
-UNDIVIDED = Change("rotary.undivided", "not divided", OWN)
-BASE = Change("rotary.base", "{0} base {base:g}", OWN)
-SOLVED_BASE = Change("rotary.solved_base", "{0} base {value}", OWN)
-SMOOTHINGS = {
-    "unscaled": "{0} rates not scaled, of base {base:g}",
-    "between_divided": "{0} rates not smoothed: those between divided by {factor:.6g}",
-    "between_undivided": "{0} rates not smoothed: those between not divided",
-    "smoothed_inversely": "{0} rates smoothed the other way round",
-    "all_divided": "{0} rates all divided by {factor:.6g}",
-}
-SMOOTHED = {which: Change(f"rotary.{which}", words, OWN) for which, words in SMOOTHINGS.items()}
-ROUNDED = Change("rotary.rounded", "{0} {parts:and} rounded to {type}", "{0} {parts:and} as they are")
-NONE = Change("rotary.none", "none", "{0} positions")
-BACKWARDS = Change("rotary.backwards", "rotated backwards", "rotated forwards")
-EXCHANGED = Change("rotary.exchanged", "the two exchanged", "{0} cosines and sines", reroutes=True)
-AMPLITUDE = Change("rotary.amplitude", "rotary amplitude 1", "rotary amplitude {own:.6g}")
-POSITIONS = Change("rotary.positions", worded("{0} positions"), AS_THEY_ARE)
-WIDTH = Change("rotary.width", "{width} units of a head rotated", "{own} units of a head rotated")
-SHIFTED = Change("rotary.shifted", "{0} positions {more:+d}", AS_THEY_ARE)
-TIMES = Change("rotary.times", "{0} positions times {factor}", AS_THEY_ARE)
-SOLVED_TIMES = Change("rotary.solved_times", "{0} positions times {value}", AS_THEY_ARE)
-
-
-def paired(words: str) -> dict[str, str]:
-    """Words for torch's pairs, {0}, and for the others, {1}, by torch's layout."""
-    both = "half and half", "interleaved"
-    return dict(zip(LAYOUTS, (words.format(*both), words.format(*both[::-1])), strict=True))
-
-
-NOW = paired("rotary pairs {0}")
-PAIRS = Change("rotary.pairs", paired("rotary pairs {1}"), NOW)
-TURNED = Change("rotary.pairs_turned", paired("rotary pairs {1} where they are turned, {0} in the tables"), NOW)
-LAID = Change("rotary.pairs_laid", paired("rotary pairs {0} where they are turned, {1} in the tables"), NOW)
-PART = Change("rotary.part", "1/{part} of a head rotated", NOW["halves"])
-LATER = Change("rotary.later", "{0} one position later", "{0} at its positions")
-EARLIER = Change("rotary.earlier", "{0} one position earlier", "{0} at its positions")
-AGAIN = Change("rotary.again", "as if {0} rotated once more", "{0} as it is")
-UNROTATED = Change("rotary.unrotated", "{0} not rotated", "{0} rotated")
+AS_THEY_ARE = "has {0} positions as they are"
+UNDIVIDED = Change("rotary.undivided", "does not divide them", owned)
+BASE = Change("rotary.base", based, owned)
+SOLVED_BASE = Change("rotary.solved_base", based, owned)
+SMOOTHED = {which: Change(f"rotary.{which}", words, owned) for which, words in SMOOTHINGS.items()}
+ROUNDED = Change("rotary.rounded", "rounds them to {type}", "has {0} {parts:and} in full precision")
+NONE = Change("rotary.none", "has none", "has {0} positions")
+BACKWARDS = Change("rotary.backwards", "rotates backwards: the sine has the other sign", "rotates forwards")
+EXCHANGED = Change("rotary.exchanged", "exchanges the two", "has {0} cosines and sines", reroutes=True)
+AMPLITUDE = Change("rotary.amplitude", "does not (1)", "multiplies cos and sin by {own:.6g} (attention factor)")
+POSITIONS = Change("rotary.positions", worded("has positions"), AS_THEY_ARE)
+WIDTH = Change("rotary.width", "rotates {width}", "rotates {own} units of a head")
+SHIFTED = Change("rotary.shifted", "has positions {more:+d}", AS_THEY_ARE)
+TIMES = Change("rotary.times", "multiplies positions by {factor}", AS_THEY_ARE)
+SOLVED_TIMES = Change("rotary.solved_times", "multiplies positions by {value}", AS_THEY_ARE)
+NOW = paired("has rotary pairs {0}")
+PAIRS = Change("rotary.pairs", paired("has them {1}"), NOW)
+TURNED = Change("rotary.pairs_turned", paired("has them {1} in `rotate_half`, but {0} in cos and sin"), NOW)
+LAID = Change("rotary.pairs_laid", paired("has them {0} in `rotate_half`, but {1} in cos and sin"), NOW)
+PART = Change("rotary.part", "rotates 1/{part} of a head", "rotates the whole of a head")
+LATER = Change("rotary.later", "one position later", "rotates {0} by its positions")
+EARLIER = Change("rotary.earlier", "one position earlier", "rotates {0} by its positions")
+AGAIN = Change("rotary.again", "rotates it twice", "rotates {0} once")
+UNROTATED = Change("rotary.unrotated", "does not", "rotates {0}")
 USE = Change(
     "rotary.use",
     {
-        "none": "not rotated",
-        "backwards": "rotated backwards",
-        "later": "rotated one position later",
-        "later_rolled": "rotated one position later, where the first comes last",
-        "earlier": "rotated one position earlier",
-        "earlier_rolled": "rotated one position earlier, where the last comes first",
+        "none": "does not rotate these",
+        "backwards": "rotates these backwards: the sine has the other sign",
+        "later": "rotates these by positions + 1",
+        "later_rolled": "rotates these by positions + 1, rolled around",
+        "earlier": "rotates these by positions - 1",
+        "earlier_rolled": "rotates these by positions - 1, rolled around",
     },
-    "rotates in {0}",
+    "rotates by positions in {0}",
 )
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 1000.0)
-WHOLE = 1e-6
 PARTS = (2, 4, 0.5, 0.25)
 """Parts of the units that torch rotates, as a port that rotates the whole of a head."""
 FACTORS = {"2 pi": 2 * math.pi, "pi": math.pi, "pi / 2": math.pi / 2, "1 / (2 pi)": 0.5 / math.pi, "pi / 180": math.pi / 180}
@@ -123,6 +104,8 @@ def tables(rotary: Rotary) -> Iterator[Proposal]:
     plain = torch.allclose(rates, plain_rates(width, base), rtol=1e-5)
     divisor = 0.0 if plain else rotary.divisor
     own = {"how": "plain" if plain else "divided" if divisor else "other", "own": base, "by": divisor}
+    if own["how"] == "other":
+        own["scaling"] = scaling_of(rates, width)
     other = partial(with_tables, rotary)
 
     def of_base(base: float, width: int = width) -> Tables:

@@ -116,6 +116,20 @@ def smoothings(rates: torch.Tensor, width: int) -> Iterator[tuple[str, dict[str,
         yield "all_divided", args, plain * low
 
 
+def scaling_of(rates: torch.Tensor, width: int) -> str:
+    """'llama3' or 'yarn', by the frequencies between those that are kept and those that are divided: Llama 3's are scaled by
+    their number of turns, YaRN's by their number; '' for others, or where there are too few to tell."""
+    for plain in (plain for which, _, plain in smoothings(rates, width) if which == "unscaled"):
+        parts = rates / plain
+        some = ((parts > parts.min() * (1 + NEAR)) & (parts < 1 - NEAR)).nonzero().flatten()
+        for name, by in (("llama3", plain), ("yarn", torch.arange(len(rates), dtype=rates.dtype))):
+            if len(some) > 2:
+                slopes = parts[some].diff() / by[some].diff()
+                if torch.allclose(slopes, slopes[:1].expand_as(slopes), rtol=1e-3):
+                    return name
+    return ""
+
+
 def rotary_of(replay: Replay) -> Rotary | None:
     """The first tables among what a call is given, what its children give it, what it computes, and what it holds."""
     for arrays, placed, ops in sources(replay):

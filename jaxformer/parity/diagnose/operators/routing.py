@@ -13,23 +13,23 @@ from jaxformer.parity.diagnose.trace import Op
 CHOOSING = {"topk", "sort", "max", "min"}
 FIRST = {"argmax", "argmin"}
 MOST_CAPACITIES = 48
-REVERSED = Change("routing.reversed", "has its {what} in the other order")
-SORTED = Change("routing.sorted", "has its {what} in the order of the places")
-SMALLEST = Change("routing.smallest", "takes the smallest")
+REVERSED = Change("routing.reversed", "has the {what} chosen in the other order")
+SORTED = Change("routing.sorted", "has the {what} chosen in the order of the places")
+SMALLEST = Change("routing.smallest", "chooses the smallest")
 MOVED = Change(
     "routing.moved",
     {
-        "up": "has its places one too high, the last for the first",
-        "down": "has its places one too low, the first for the last",
-        "from_end": "has its places counted from the other end",
+        "up": "has indices one too high, rolled around",
+        "down": "has indices one too low, rolled around",
+        "from_end": "has indices counted from the other end",
     },
 )
-LAST = Change("routing.last_of_equal", "takes the last of several that are equal")
+LAST = Change("routing.last_of_equal", "chooses the last of several that are equal, not the first")
 CAPACITY = Change(
     "routing.capacity",
     {
-        "tokens": "takes {most} for each place at most, as a capacity does",
-        "choices": "takes {most} for each place at most, as a capacity does, first choices first",
+        "tokens": "takes at most {most} tokens an expert (a capacity), and drops the others",
+        "choices": "takes at most {most} tokens an expert (a capacity), first choices first, and drops the others",
     },
 )
 Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

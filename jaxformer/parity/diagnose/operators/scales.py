@@ -15,13 +15,16 @@ from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED, is_activation, is_real
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
-FEATURE = Change("scales.feature", "{function} there")
-EVERY_FEATURE = Change("scales.every_feature", "{function} there, each time")
-TEMPERATURE = Change("scales.temperature", "has {value} times its first operand")
-UNIT = Change("scales.unit", "{by} times that")
+FEATURE = Change("scales.feature", "has {function} there")
+EVERY_FEATURE = Change("scales.every_feature", "has {function} there, each time")
+TEMPERATURE = Change("scales.temperature", "multiplies its first operand by {value} (a temperature)")
+UNIT = Change("scales.unit", "multiplies the result by {by}")
 WEIGHED = Change(
     "scales.discretised",
-    {"exponent": "has {factor} times that, x being what {1} is of", "product": "has {factor} times that, x being {1}"},
+    {
+        "exponent": "multiplies it by {factor}, x being what {1} is of",
+        "product": "multiplies it by {factor}, x being {1}",
+    },
 )
 UNITS = {
     "0.001": 1e-3,

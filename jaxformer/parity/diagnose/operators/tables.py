@@ -13,8 +13,8 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
 
-HELD = Change("tables.held", "{0} {numbers}", "{0} {own}")
-MADE = Change("tables.made", "has there {numbers}")
+HELD = Change("tables.held", "has {numbers}", "has {own} in {0}")
+MADE = Change("tables.made", "has {numbers} there")
 WINDOWS = {
     f"a {name} window, {'periodic' if periodic else 'symmetric'}": partial(make, periodic=periodic)
     for name, make in (("Hann", torch.hann_window), ("Hamming", torch.hamming_window), ("Blackman", torch.blackman_window))

@@ -38,19 +38,19 @@ ORDERS: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
 )
 """Which of its arrays a module may be given first."""
 OWN_ARRAYS = {
-    "other": "gives {0} its {array} array for its {place}",
-    "exchanged": "gives {0} its {arrays} two arrays exchanged",
+    "other": "passes its {array} array for its {place} too",
+    "exchanged": "exchanges its {arrays} two arguments",
 }
-ARGUMENTS = Change("wiring.arguments", OWN_ARRAYS, "gives {0} what it does")
+ARGUMENTS = Change("wiring.arguments", OWN_ARRAYS, "passes {0} its own arguments")
 READS = {
-    "input": "gives it what the layer is given",
-    "output": "gives it what {other} gives",
-    "sum": "gives it that plus what {other} gives",
-    "normed_sum": "gives it {norm} of its input plus what {other} gives",
+    "input": "passes it the layer's input",
+    "output": "passes it the output of {other}",
+    "sum": "passes it that plus the output of {other}",
+    "normed_sum": "passes it {norm} of its input plus the output of {other}",
 }
-OF_ITS_OWN = Change("wiring.own_input", READS, "gives {0} its own input")
-OF_A_CHILD = Change("wiring.child_output", READS, "gives {0} what {1} gives")
-OTHER_LAYER = Change("wiring.other_layer", "those that {layer} is given", "{0} as given")
+OF_ITS_OWN = Change("wiring.own_input", READS, "passes {0} its own input")
+OF_A_CHILD = Change("wiring.child_output", READS, "passes {0} the output of {1}", subjects=2)
+OTHER_LAYER = Change("wiring.other_layer", "uses those that {layer} is given", "uses {0} as given")
 
 
 class Seen(NamedTuple):

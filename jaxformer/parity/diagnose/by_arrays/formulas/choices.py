@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxformer.parity.diagnose.by_arrays.formulas.words import said
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference, Evidence
 from jaxformer.parity.diagnose.mutation import Change
@@ -113,11 +114,6 @@ def explain_by(hypothesis: Hypothesis, difference: Difference) -> Candidate | No
         return None
     difference.session.chosen[hypothesis] = found[0][0], found[1][0]
     return plain(CHOSEN, max(found[0][1], found[1][1]), formula=hypothesis.name, **differing)
-
-
-def said(args: dict[str, Any], side: int) -> str:
-    """The choices of torch (0) or jax (1) in which they differ."""
-    return ", ".join(f"{what} {both[side]}" for what, both in args.items() if what != "formula")
 
 
 def offered(hint: Chosen, choices: Choices) -> Chosen:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.formulas.choices import ALL, Choices, differing_choices, search_both
+from jaxformer.parity.diagnose.by_arrays.formulas.words import said
 from jaxformer.parity.diagnose.by_arrays.values import factor_between
 
 FAR, NEAR = 0, 2
@@ -51,7 +52,7 @@ def explain_step(
     moves: tuple[np.ndarray, np.ndarray],
     kept: Mapping[str, np.ndarray],
 ) -> str:
-    """'torch epsilon's place outside the root; jax ...', or '' where no formula gives both.
+    """'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' where no formula gives both.
 
     `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and jax's, in learning rates,
     of the entries of each parameter that are True in `kept`, in its order.
@@ -63,8 +64,8 @@ def explain_step(
     found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
     if not found or not (differing := differing_choices(choices, *found)):
         return ""
-    sides = (", ".join(f"{what} {both[side]}" for what, both in differing.items()) for side in (0, 1))
-    return "torch {}; jax {} (residual {:.0e})".format(*sides, max(found[0][1], found[1][1]))
+    torch, jax = (said(differing, side) for side in (0, 1))
+    return f"torch {torch}; jax {jax} (residual {max(found[0][1], found[1][1]):.0e})"
 
 
 def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
