@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import JaxformerError
+from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import explain_schedule
 from jaxformer.parity.report.training_plot import plot_training
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
@@ -269,6 +270,102 @@ def test_what_the_first_step_hardly_shows_is_named_where_it_grows():
     cause = "torch clips gradients by max / (norm + 1e-6); jax clips gradients by max / norm (residual "
     assert f"(tolerance 1e-09), but it grows: {cause}" in found.stages[1].says
     assert set(outcome(course(base)).values()) == {"equal"}
+
+
+def moved_as(ours, theirs=None, **spec):
+    """What is said of an optimizer: of torch's Adam without decay and clipping, where no other is given."""
+    adam = theirs or (lambda model: torch.optim.Adam(model.parameters(), lr=RATE))
+    plain = {"torch_schedule": None, "jax_schedule": None, "clip_norm": None, "accumulate": 1, "batches": batches(5)}
+    found = course(replace(FEW, **{**plain, "torch_optimizer": adam, "jax_optimizer": ours, **spec}))
+    assert outcome(found)["loss"] == "equal"
+    return found.stages[1].says if outcome(found)["train"] == "different" else "equal"
+
+
+def rms_prop(model):
+    return torch.optim.RMSprop(model.parameters(), lr=RATE)
+
+
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+
+
+def after_zeros(inner):
+    """Takes a gradient of zeros in before each, and moves twice."""
+
+    def update(gradients, state, parameters):
+        first, state = inner.update(jax.tree.map(jnp.zeros_like, gradients), state, parameters)
+        second, state = inner.update(gradients, state, parameters)
+        return jax.tree.map(jnp.add, first, second), state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def stretched(step):
+    return RATE * jnp.minimum(1.0, (step + 2) / 10)
+
+
+MOVES = {
+    "the same": (optax.adam(RATE), {}, "equal"),
+    "RMSprop the same": (optax.rmsprop(RATE, 0.99, eps_in_sqrt=False), {"theirs": rms_prop}, "equal"),
+    "momentum the same": (optax.sgd(RATE, 0.9), {"theirs": momentum}, "equal"),
+    "RMSprop's epsilon": (
+        optax.rmsprop(RATE, 0.99),
+        {"theirs": rms_prop},
+        "behind the root: sqrt(x) + eps; jax adds epsilon under the root: sqrt(x + eps)",
+    ),
+    "RMSprop's decay": (
+        optax.rmsprop(RATE, eps_in_sqrt=False),
+        {"theirs": rms_prop},
+        "torch decay of squares 0.99; jax decay of squares 0.9 (residual",
+    ),
+    "gradients doubled": (
+        optax.chain(optax.scale(2.0), optax.adam(RATE, eps=1e-3)),
+        {"theirs": lambda model: torch.optim.Adam(model.parameters(), lr=RATE, eps=1e-3)},
+        "torch takes gradients as they are; jax takes gradients times 2 (residual",
+    ),
+    "gradients of zero": (
+        after_zeros(optax.adam(RATE)),
+        {},
+        "torch takes in one gradient a step; jax takes in a gradient of zeros before each (residual",
+    ),
+    "betas": (
+        optax.adam(RATE, b2=0.95),
+        {},
+        "but at step 1 the optimizers part, and the gradients are equal: torch betas 0.9 and 0.999; jax betas 0.9 and 0.95",
+    ),
+    "no momentum": (optax.sgd(RATE), {"theirs": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
+    "a schedule stretched": (
+        optax.adam(stretched),
+        {"torch_schedule": lambda optimizer: LambdaLR(optimizer, factor)},
+        "at step 1 the optimizers part, and the gradients are equal: jax moves 0.75 times as far: a learning rate of 0.006 "
+        "where torch has 0.008",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", usually(MOVES, "the same", "gradients of zero", "betas", "a schedule stretched"))
+def test_what_parts_two_optimizers_at_any_step(case):
+    ours, given, says = MOVES[case]
+    assert says in (found := moved_as(ours, **given)), found
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"),
+    [
+        (lambda step: step - 1, "jax is 1 step late"),
+        (lambda step: step + 2, "jax is 2 steps early"),
+        (lambda step: step // 2, "jax's schedule runs 2 times as slowly"),
+        (lambda step: 3 * step, "jax's schedule runs 3 times as fast"),
+    ],
+)
+def test_how_schedules_differ(ours, says):
+    def of(step):
+        return np.cos(np.clip(step, 0, 40) / 40)
+
+    steps = np.arange(20)
+    assert explain_schedule(of(steps), of(ours(steps))) == says
+    assert explain_schedule(of(steps), 0.5 * of(steps)) == "jax's rates are 0.5 times torch's"
+    assert explain_schedule(of(steps), np.sin(steps)) == ""
 
 
 REFUSED = {

@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import Settings, explain_moves, explain_step, flat
+from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import (
+    MULTIPLE,
+    Settings,
+    course_of,
+    explain_moves,
+    explain_schedule,
+    explain_step,
+    flat,
+)
 from jaxformer.parity.diagnose.explainers import attempt
 from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
@@ -21,6 +29,8 @@ ONE_STEP = 1e-9
 """Tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
 RATE = 1e-13
 """Tier A: the largest difference of a learning rate, as a part of the largest of them; torch computes some by recurrence."""
+LONGEST = 20
+"""So many steps are kept for the step at which the optimizers part."""
 EQUAL_GRADIENTS = "the gradients are equal"
 """So the optimizers differ; what follows says in what."""
 
@@ -44,14 +54,24 @@ class TrainingResult(NamedTuple):
         return nulls + [f"{name} in training: a buffer, not compared there" for name in self.buffers]
 
 
+class Parting(NamedTuple):
+    """The first step whose moves differ."""
+
+    step: int
+    cause: str
+    """'' where the gradients differ too, or no formula tells."""
+    rate: float | None
+    """jax's learning rate, if that is the cause."""
+
+
 class StepComparison:
     """Takes both sides after each step, and keeps what differed first."""
 
     def __init__(self, weights: Arrays, settings: Settings | None):
         """`weights`: before the first step. `settings`: of torch's optimizer, if it is known."""
-        self.settings, self.before = settings, weights
-        self.gradients: list[Arrays] = []
-        """torch's, up to the first step that moves anything."""
+        self.settings, self.before, self.ours_before = settings, weights, weights
+        self.past: list[tuple[Arrays, Arrays]] = []
+        """torch's gradients of each step, and the weights before it, up to the step at which the optimizers part."""
         self.steps: list[Step] = []
         self.schedule: list[tuple[float, float]] = []
         """The learning rates of torch and jax."""
@@ -64,6 +84,9 @@ class StepComparison:
         self.found: dict[str, Stage] = {}
         self.cause = ""
         """In which setting of the optimizer the first steps differ, where formulas tell, however small the difference is."""
+        self.parted: Parting | None = None
+        self.rates: list[float] = []
+        """torch's first learning rate at each step."""
 
     def add(self, rates: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
         """A step of both sides; `rates` are torch's learning rates, by parameter."""
@@ -82,16 +105,17 @@ class StepComparison:
             stage = stage_of("loss", losses, loss_error, TOLERANCES["loss"][0])
             cause = attempt("a factor", explain_loss, theirs, ours) if stage.status == "different" else ""
             self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
-        if "optimizer" not in self.found:
-            self.gradients.append(theirs.gradients)
+        self.rates.append(next(iter(rates.values())))
+        if self.parted is None and "train" not in self.found and len(self.past) < LONGEST:
+            self.past.append((theirs.gradients, self.before))
             if any(rates.values()):
-                self.found["optimizer"] = self._first_move(step, rates, gaps, theirs, ours)
+                self._moved(rates, gaps, theirs, ours)
         if "train" not in self.found and not loss_error <= LOSS:
             self.found["train"] = stage_of("train", f"loss of {losses}", loss_error, LOSS)
         if "train" not in self.found and not error <= PARAMETER:
             self.found["train"] = stage_of("train", f"{step}: {name}, max/rms", error, PARAMETER)
         self.steps.append(Step(len(self.steps), theirs.loss, loss_error, error))
-        self.before = theirs.parameters
+        self.before, self.ours_before = theirs.parameters, ours.parameters
 
     def result(self, buffers: list[str]) -> TrainingResult:
         """Of all steps; `buffers` are torch's that have changed."""
@@ -102,8 +126,9 @@ class StepComparison:
         steps, tensors = count(len(self.steps), "step"), count(len(nulls), "tensor")
         equal = Stage("train", "equal", f"{steps}: {errors}, {tensors} with null gradients")
         optimizer, train = self.found.get("optimizer", no_move), self.found.get("train", equal)
-        if optimizer.status == "equal" and train.status == "different" and self.cause:
-            optimizer = Stage("optimizer", "different", f"{optimizer.says}, but it grows: {self.cause}")
+        if optimizer.status == "equal" and train.status == "different" and (cause := self._later_cause()):
+            optimizer = Stage("optimizer", "different", f"{optimizer.says}, {cause}")
+        optimizer = replace(optimizer, says=optimizer.says + self._rate())
         schedule = [self._schedule_stage()] if self.schedule else []
         return TrainingResult([self.found["loss"], optimizer, *schedule, train], self.steps, nulls, buffers)
 
@@ -111,27 +136,49 @@ class StepComparison:
         """The largest |J - T| in each tensor, null entries left out."""
         return {name: float(np.abs(ours[name] - theirs[name])[~self.null[name]].max(initial=0.0)) for name in theirs}
 
-    def _first_move(
-        self, step: str, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot
-    ) -> Stage:
-        """The optimizer alone, where the gradients are equal; else it says that they are not."""
-        highest = max(rates.values())
+    def _moved(self, rates: Mapping[str, float], gaps: Mapping[str, float], theirs: StepSnapshot, ours: StepSnapshot) -> None:
+        """A step that moves something: the first one, and the one at which the optimizers part, explained."""
+        first, number, highest = "optimizer" not in self.found, len(self.steps), max(rates.values())
         name, error = largest_of({name: gap / (rates.get(name) or highest) for name, gap in gaps.items()})
-        stage = stage_of("optimizer", f"{step}: {name} differs, in learning rates, by", error, ONE_STEP)
+        stage = stage_of("optimizer", f"step {number}: {name} differs, in learning rates, by", error, ONE_STEP)
+        if not first and stage.status == "equal":
+            return
         kept = {name: ~self.null[name] for name, rate in rates.items() if rate}
-        before, steps = flat(self.before, kept), flat(rates, kept)
-        moves = tuple((flat(side.parameters, kept) - before) / steps for side in (theirs, ours))
-        if self.settings is not None:
-            known = self.settings, self.gradients, self.before, moves, kept
-            self.cause = attempt("an optimizer's setting", explain_step, *known) or ""
-        if stage.status == "equal":
-            return stage
+        course = attempt("an optimizer's course", course_of, self.settings, self.past, rates, kept)
+        sides = (theirs.parameters, self.before), (ours.parameters, self.ours_before)
+        moves = tuple((flat(after, kept) - flat(before, kept)) / flat(rates, kept) for after, before in sides)
+        cause = attempt("an optimizer's setting", explain_step, self.settings, course, moves) if self.settings else ""
+        if first:
+            self.found["optimizer"], self.cause = stage, cause or ""
+            if stage.status == "equal":
+                return
         gaps = self._largest_gaps(ours.gradients, theirs.gradients)
         name, error = largest_of({name: over_rms(gap, theirs.gradients[name]) for name, gap in gaps.items()})
-        if not error <= TOLERANCES["gradient"][1]:
-            return replace(stage, says=f"{stage.says}; the gradient differs already: {name}, max/rms {error:.1e}")
-        cause = self.cause or attempt("a multiple", explain_moves, moves, before)
-        return replace(stage, says="; ".join(filter(None, (stage.says, EQUAL_GRADIENTS, cause))))
+        equal, rate = error <= TOLERANCES["gradient"][1], None
+        if equal and not cause and course:
+            cause, rate = attempt("a multiple", explain_moves, moves, course) or ("", None)
+        self.parted = Parting(number, cause if equal and cause else "", rate)
+        if first:
+            differs = f"the gradient differs already: {name}, max/rms {error:.1e}"
+            says = [stage.says, EQUAL_GRADIENTS if equal else differs, cause if equal else ""]
+            self.found["optimizer"] = replace(stage, says="; ".join(filter(None, says)))
+
+    def _later_cause(self) -> str:
+        """Why training differs where the first move did not, as far as formulas tell."""
+        if self.cause:
+            return f"but it grows: {self.cause}"
+        if self.parted is None or not self.parted.cause:
+            return ""
+        return f"but at step {self.parted.step} the optimizers part, and {EQUAL_GRADIENTS}: {self.parted.cause}"
+
+    def _rate(self) -> str:
+        """jax's learning rate where that is the cause, and where torch has it."""
+        if self.parted is None or self.parted.rate is None:
+            return ""
+        rate = self.parted.rate
+        says = f": a learning rate of {rate:.6g} where torch has {self.rates[self.parted.step]:.6g}"
+        where = [i for i, each in enumerate(self.rates) if abs(each - rate) <= MULTIPLE * rate]
+        return says + (f"; torch has that at step {where[0]}" if where else "")
 
     def _schedule_stage(self) -> Stage:
         """The learning rates of all steps: the first that differs, or the largest difference."""
@@ -140,7 +187,9 @@ class StepComparison:
         wrong = ~(errors <= RATE)
         step = int(wrong.argmax() if wrong.any() else errors.argmax())
         says = f"step {step}: {theirs[step]:.9g} in torch, {ours[step]:.9g} in jax; as a part of the largest, the difference is"
-        return stage_of("schedule", says, float(errors[step]), RATE)
+        stage = stage_of("schedule", says, float(errors[step]), RATE)
+        cause = attempt("a schedule", explain_schedule, theirs, ours) if wrong.any() else ""
+        return replace(stage, says="; ".join(filter(None, (stage.says, cause))))
 
 
 def stage_of(name: str, says: str, error: float, tolerance: float) -> Stage:

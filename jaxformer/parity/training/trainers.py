@@ -69,7 +69,7 @@ class TorchTrainer:
 
     def settings(self) -> Settings | None:
         """What its first step does, if that is known."""
-        return settings_of(self.optimizer, self.names, self.spec.clip_norm)
+        return settings_of(self.optimizer, self.names, self.spec.clip_norm, self.spec.accumulate)
 
     def step(self, batches: Sequence[Batch], masks: Sequence[Sequence[np.ndarray]]) -> StepSnapshot:
         """One step down the gradient of the mean loss of these batches."""

@@ -1,9 +1,8 @@
-"""Why a first step of an optimizer differs although the gradients are equal: formulas with choices, tried on both sides."""
+"""Why a step of an optimizer differs although the gradients are equal: formulas with choices, tried on both sides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,56 +12,96 @@ from jaxformer.parity.diagnose.by_arrays.values import factor_between
 
 FAR, NEAR = 0, 2
 """In how many choices torch may differ from its settings, and jax from torch."""
-
+SOME = 4096
+"""So many entries tell nearly always that a combination is wrong."""
 MULTIPLE = 1e-6
 """The largest relL2 at which an array counts as a multiple of another one."""
+NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
+"""Settings of torch.optim that no formula here has."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What torch's optimizer was told, for all of its parameters."""
 
-    epsilon: float | None
-    """Adam's; None for plain gradient descent."""
+    kind: Literal["Adam", "RMSprop", "SGD"]
+    epsilon: float
     betas: tuple[float, float]
-    """Adam's."""
+    """How much of the mean of the gradients stays at each step, and of the mean of their squares; SGD's momentum comes first."""
+    nesterov: bool
     decays: Mapping[str, float]
     """Weight decay by the names of its parameters."""
     decoupled: bool
     clip_norm: float | None
+    accumulate: int
 
 
-def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None) -> Settings | None:
-    """Those of torch.optim's Adam, AdamW and SGD; None for other optimizers, and for groups of several kinds."""
+def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None, accumulate: int) -> Settings | None:
+    """Those of torch.optim's Adam, AdamW, RMSprop and SGD; None for other optimizers, and for groups of several kinds."""
     import torch
 
+    kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD)
+    kind = next((each.__name__ for each in kinds if isinstance(optimizer, each)), None)
     groups = optimizer.param_groups
-    kinds = {(g.get("eps"), g.get("betas", (0.0, 0.0)), bool(g.get("decoupled_weight_decay"))) for g in groups}
-    if not isinstance(optimizer, (torch.optim.Adam, torch.optim.SGD)) or len(kinds) > 1:
+    if kind is None or any(group.get(name) for group in groups for name in NOT_KNOWN):
         return None
-    ((epsilon, betas, decoupled),) = kinds
+    told = {(g.get("eps", 0.0), _betas(g), bool(g.get("nesterov")), bool(g.get("decoupled_weight_decay"))) for g in groups}
+    if len(told) > 1 or (kind == "RMSprop" and groups[0]["momentum"]):
+        return None
+    ((epsilon, betas, nesterov, decoupled),) = told
     decays = {names[parameter]: float(group["weight_decay"]) for group in groups for parameter in group["params"]}
-    return Settings(epsilon, betas, decays, decoupled, clip_norm)
+    return Settings(kind, epsilon, betas, nesterov, decays, decoupled, clip_norm, accumulate)
 
 
-def explain_step(
-    settings: Settings,
-    gradients: Sequence[Mapping[str, np.ndarray]],
-    before: Mapping[str, np.ndarray],
-    moves: tuple[np.ndarray, np.ndarray],
+def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
+    return group["betas"] if "betas" in group else (group.get("momentum", 0.0), group.get("alpha", 0.0))
+
+
+@dataclass(frozen=True)
+class Course:
+    """What an optimizer was given up to a step, of the entries that are compared: each as one vector."""
+
+    gradients: Sequence[np.ndarray]
+    """torch's, of each step up to this one."""
+    weights: Sequence[np.ndarray]
+    """Before each of these steps."""
+    norms: Sequence[float]
+    """Of all gradients of a step together, those of entries that are not compared included."""
+    rates: np.ndarray
+    """The learning rate of each entry at this step."""
+    decays: np.ndarray
+    """What each weight decays by."""
+    matrices: np.ndarray
+    """1 for weights of more than one axis, and 0 for others."""
+
+    def at(self, entries: slice) -> "Course":
+        """Of some of the entries."""
+        lists = ([array[entries] for array in each] for each in (self.gradients, self.weights))
+        return Course(*lists, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
+
+
+def course_of(
+    settings: Settings | None,
+    past: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    rates: Mapping[str, float],
     kept: Mapping[str, np.ndarray],
-) -> str:
-    """'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' where no formula gives both.
-
-    `gradients` are those so far, of which only the last one moved anything. `moves` are torch's and jax's, in learning rates,
-    of the entries of each parameter that are True in `kept`, in its order.
-    """
-    norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each in gradients]
-    past, weights = [flat(each, kept) for each in gradients], flat(before, kept)
+) -> Course:
+    """Of the entries of each parameter that are True in `kept`, in its order; `past` are the gradients and the weights of each
+    step."""
+    gradients, weights = ([flat(each, kept) for each in side] for side in zip(*past, strict=True))
+    norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each, _ in past]
+    decays = flat(settings.decays, kept) if settings else np.zeros_like(weights[-1])
     matrices = flat({name: float(own.ndim > 1) for name, own in kept.items()}, kept)
-    choices = step_choices(settings, norms, flat(settings.decays, kept), matrices)
-    found = search_both(partial(step, past, settings.betas, weights), [(choices, ALL)], moves, (FAR, NEAR))
-    if not found or not (differing := differing_choices(choices, *found)):
+    return Course(gradients, weights, norms, flat(rates, kept), decays, matrices)
+
+
+def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
+    """'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' where no formula gives both; `moves` are torch's and
+    jax's at the last step, in learning rates."""
+    few = slice(None, None, max(1, len(course.rates) // SOME))
+    grounds = [(step_choices(settings, course.at(entries)), entries) for entries in (few, ALL)]
+    found = search_both(step, grounds, moves, (FAR, NEAR))
+    if not found or not (differing := differing_choices(grounds[-1][0], *found)):
         return ""
     torch, jax = (said(differing, side) for side in (0, 1))
     return f"torch {torch}; jax {jax} (residual {max(found[0][1], found[1][1]):.0e})"
@@ -73,57 +112,131 @@ def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarra
     return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
 
 
-def step_choices(settings: Settings, norms: Sequence[float], decays: np.ndarray, matrices: np.ndarray) -> Choices:
-    """torch's own settings first; `norms` are those of the gradients, `decays` what each weight decays by. `matrices` is 1 for
-    weights of more than one axis, and 0 for others."""
-    found: Choices = {}
-    if settings.epsilon is not None:
-        found["epsilon"] = {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)}
-        found["epsilon's place"] = {"outside the root": False, "in the root": True}
-        found["momentum"] = {"Adam's": False, "Nesterov's": True}
-    if any(settings.decays.values()):
+def step_choices(settings: Settings, course: Course) -> Choices:
+    """torch's own settings first."""
+    found: Choices = {"settings": {"": settings}, "course": {"": course}}
+    found |= {"Adam": adam, "RMSprop": rms_prop, "SGD": descent}[settings.kind](settings)
+    parts = settings.accumulate
+    if settings.kind != "SGD" or settings.clip_norm is not None:
+        found["gradients times"] = {f"{n:g}": n for n in (1.0, 2.0, 0.5, float(parts), 1 / parts)}
+    found["zero gradients"] = {str(n): n for n in (0, 1, 2, 3, parts - 1, parts)}
+    decays = course.decays
+    if decays.any():
         ways = ["decoupled", "coupled"] if settings.decoupled else ["coupled", "decoupled"]
         found["weight decay"] = {way: way for way in [*ways, "left out"]}
         all_of = decays.max()
         found["weights decayed"] = {"some": decays, "all": all_of} if np.ptp(decays) else {"all": decays}
-        if not np.array_equal(decays, all_of * matrices):
-            found["weights decayed"]["matrices alone"] = all_of * matrices
+        if not np.array_equal(decays, all_of * course.matrices):
+            found["weights decayed"]["matrices alone"] = all_of * course.matrices
     if settings.clip_norm is not None:
-        found["gradients clipped by"] = {
-            name: [min(1.0, settings.clip_norm / (norm + more)) for norm in norms]
-            for name, more in (("norm + 1e-6", 1e-6), ("norm", 0.0))
-        } | {"nothing": [1.0] * len(norms)}
+        found["gradients clipped by"] = {"norm + 1e-6": 1e-6, "norm": 0.0, "nothing": None}
     return found
 
 
-def step(gradients: Sequence[np.ndarray], betas: tuple[float, float], weights: np.ndarray, **chosen: Any) -> np.ndarray:
-    """The move, in learning rates: Adam's (Kingma and Ba 2015, algorithm 1), Nadam's (Dozat 2016, algorithm 8, with one
-    momentum), or that of plain descent."""
-    way, factors = chosen.get("weight decay"), chosen.get("gradients clipped by", [1.0] * len(gradients))
-    decay = weights * chosen.get("weights decayed", 0.0)
-    clipped = [g * factor + (decay if way == "coupled" else 0.0) for g, factor in zip(gradients, factors, strict=True)]
-    down = clipped[-1]
-    if "epsilon" in chosen:
-        mean, square = (averaged([g**power for g in clipped], beta) for power, beta in zip((1, 2), betas, strict=True))
-        if chosen["momentum"]:
-            beta, steps = betas[0], len(clipped)
-            mean = (beta * (1 - beta**steps) * mean / (1 - beta ** (steps + 1))) + (1 - beta) * down / (1 - beta**steps)
-        epsilon = chosen["epsilon"]
-        down = mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
-    return -down - (decay if way == "decoupled" else 0.0)
+def adam(settings: Settings) -> Choices:
+    """Adam's (Kingma and Ba 2015, algorithm 1), and Nadam's momentum (Dozat 2016, algorithm 8, with one momentum)."""
+    usual = (0.9, 0.999), (0.9, 0.98), (0.9, 0.95), (0.9, 0.99), (0.95, 0.999), (0.8, 0.999), (0.0, 0.999)
+    return roots(settings) | {
+        "betas": {f"{one:g} and {two:g}": (one, two) for one, two in (settings.betas, *usual)},
+        "momentum": {"Adam's": False, "Nesterov's": True},
+        "bias correction": {"on": True, "off": False},
+    }
 
 
-def averaged(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
-    """The weighted mean, in which each array counts beta times as much as the next one."""
-    weights = beta ** np.arange(len(arrays))[::-1]
-    return np.tensordot(weights / weights.sum(), np.stack(arrays), 1)
+def rms_prop(settings: Settings) -> Choices:
+    """RMSprop's (Hinton 2012, lecture 6e)."""
+    return roots(settings) | {
+        "decay of squares": {f"{beta:g}": (0.0, beta) for beta in (settings.betas[1], 0.99, 0.9, 0.95, 0.999)},
+        "bias correction": {"off": False, "on": True},
+        "squares begin at": {"0": 0.0, "1": 1.0},
+    }
 
 
-def explain_moves(moves: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> str:
-    """Where jax decays weights otherwise, or moves by a multiple; `moves` are torch's and jax's, in learning rates."""
+def descent(settings: Settings) -> Choices:
+    """Gradient descent with momentum."""
+    nesterov = {"heavy-ball": False, "Nesterov's": True}
+    return {
+        "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.9, 0.95, 0.99)},
+        "momentum": dict(sorted(nesterov.items(), key=lambda each: each[1] != settings.nesterov)),
+    }
+
+
+def roots(settings: Settings) -> Choices:
+    """Where epsilon is added to the root of the mean of squares, and how much."""
+    return {
+        "epsilon": {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)},
+        "epsilon's place": {"outside the root": False, "in the root": True},
+    }
+
+
+def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
+    """The move of the last step, in learning rates, gradients of zero taken in before it included."""
+    way, zeros, times = chosen.get("weight decay"), chosen["zero gradients"], chosen.get("gradients times", 1.0)
+    decayed, clipping, given = chosen.get("weights decayed", 0.0), chosen.get("gradients clipped by"), []
+    for gradient, weights, norm in zip(course.gradients, course.weights, course.norms, strict=True):
+        own = gradient * times
+        if clipping is not None and settings.clip_norm is not None:
+            own = own * min(1.0, settings.clip_norm / (norm * times + clipping))
+        added = weights * decayed if way == "coupled" else np.zeros_like(own)
+        given += [added] * zeros + [own + added]
+    apart = decayed if way == "decoupled" else 0.0
+    weights = before = course.weights[-1]
+    for end in range(len(given) - zeros, len(given) + 1):
+        weights = weights - course.rates * (direction(given[:end], settings, chosen) + apart * weights)
+    return (weights - before) / course.rates
+
+
+def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[str, Any]) -> np.ndarray:
+    """What the last step goes down, times the learning rate."""
+    last, steps = given[-1], len(given)
+    if settings.kind == "SGD":
+        beta = chosen["share of the last move"]
+        down = summed(given, beta)
+        return last + beta * down if chosen["momentum"] else down
+    beta, other = chosen.get("betas") or chosen["decay of squares"]
+    mean, square = ((1 - b) * summed([g**n for g in given], b) for n, b in ((1, beta), (2, other)))
+    square = square + chosen.get("squares begin at", 0.0) * other**steps
+    corrected = chosen["bias correction"]
+    if corrected:
+        square = square / (1 - other**steps)
+    if chosen.get("momentum"):
+        further = (1 - beta ** (steps + 1), 1 - beta**steps) if corrected else (1.0, 1.0)
+        mean = beta * mean / further[0] + (1 - beta) * last / further[1]
+    elif corrected:
+        mean = mean / (1 - beta**steps)
+    epsilon = chosen["epsilon"]
+    return mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
+
+
+def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
+    """The sum in which each array counts beta times as much as the next one."""
+    weights = float(beta) ** np.arange(len(arrays))[::-1]
+    return np.tensordot(weights, np.stack(arrays), 1)
+
+
+def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple[str, float | None]:
+    """Where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one; `moves` are
+    torch's and jax's, in learning rates."""
     torch_moves, jax_moves = moves
-    decay, residual = factor_between(jax_moves - torch_moves, weights)
+    decay, residual = factor_between(jax_moves - torch_moves, course.weights[-1])
     if residual <= MULTIPLE:
-        return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}"
+        return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}", None
     further, residual = factor_between(jax_moves - torch_moves, torch_moves)
-    return f"jax moves {1 + further:.9g} times as far" if residual <= MULTIPLE else ""
+    if residual > MULTIPLE:
+        return "", None
+    rate = float(course.rates[0])
+    return f"jax moves {1 + further:.9g} times as far", rate * (1 + further) if not np.ptp(course.rates) else None
+
+
+def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
+    """How jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; '' where
+    none of it holds."""
+    steps = len(torch)
+    found = [(f"jax is {n} step{'s' * (n > 1)} late", torch[:-n], jax[n:]) for n in range(1, steps)]
+    found += [(f"jax is {n} step{'s' * (n > 1)} early", torch[n:], jax[:-n]) for n in range(1, steps)]
+    found += [(f"jax's schedule runs {n} times as fast", torch[::n], jax[: -(-steps // n)]) for n in range(2, steps)]
+    found += [(f"jax's schedule runs {n} times as slowly", torch[: -(-steps // n)], jax[::n]) for n in range(2, steps)]
+    factor, residual = factor_between(jax, torch)
+    if residual <= MULTIPLE:
+        return f"jax's rates are {factor:.9g} times torch's"
+    return next((says for says, one, other in found if np.unique(one).size > 2 and np.allclose(one, other, 1e-9, 0)), "")

@@ -120,6 +120,15 @@ ATTENTION = {
 }
 STEPS = {
     "momentum": {OTHER: "uses {} momentum"},
+    "share of the last move": {"0": "has no momentum", OTHER: "has a momentum of {}"},
+    "bias correction": {"on": "corrects the means for their start at 0", "off": "does not (no bias correction)"},
+    "squares begin at": {OTHER: "begins the mean of squares at {}"},
+    "gradients times": {"1": "takes gradients as they are", OTHER: "takes gradients times {}"},
+    "zero gradients": {
+        "0": "takes in one gradient a step",
+        "1": "takes in a gradient of zeros before each",
+        OTHER: "takes in {} gradients of zeros before each",
+    },
     "weight decay": {
         "decoupled": "decays weights apart from the gradient (AdamW)",
         "coupled": "adds the weight decay to the gradient (L2)",
