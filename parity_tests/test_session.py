@@ -16,6 +16,7 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.run import session
 from jaxformer.parity.run.session import ALL, EACH, Budget, Session
+from jaxformer.parity.validate import checked_seconds
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign
@@ -124,10 +125,15 @@ def test_without_seconds_nothing_is_searched():
     report = report_of(search_seconds=0)
     assert report.status == "different"
     assert report.modules[0].causes == []
-    assert "the search was cut (search_seconds 0)" in report.verdict
+    assert "no changes of torch's code (search_seconds 0)" in report.verdict
 
 
-@pytest.mark.parametrize("seconds", [-1, np.nan, "long"])
+@pytest.mark.parametrize("seconds", [np.int64(5), np.float32(5), 604800])
+def test_numpys_numbers_are_seconds_too(seconds):
+    assert checked_seconds(seconds) == seconds
+
+
+@pytest.mark.parametrize("seconds", [-1, np.nan, "long", 1e308, np.bool_(True), np.float32(np.inf)])
 def test_other_budgets_are_refused_in_one_line(seconds):
     with pytest.raises(ConfigError, match=r"search_seconds = \S+ is "):
         report_of(search_seconds=seconds)

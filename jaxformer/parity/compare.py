@@ -35,8 +35,8 @@ from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.session import SECONDS
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_torch, evaluating
-from jaxformer.validation.fields import check_choice, check_number, check_path
+from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
+from jaxformer.validation.fields import check_choice, check_path
 from jaxformer.whole_files import refuse_existing
 
 
@@ -83,8 +83,7 @@ def compare(
     arrays, family = checked_torch(torch_model, inputs, call_torch), checked_jax(opened.tree, rules, call_jax)
     check_later(training, generate)
     check_choice("mode", mode, get_args(Mode))
-    check_number("search_seconds", search_seconds, least=0)
-    given, in_training = opened.given(call_jax), mode == "train"
+    given, in_training, seconds = opened.given(call_jax), mode == "train", checked_seconds(search_seconds)
     outputs = Outputs(lambda: shapes_in_jax(given, opened.tree, arrays, in_training=in_training))
     call_torch, call_jax = outputs.of_torch(call_torch), outputs.of_jax(given, in_training=in_training)
     if training is not None:
@@ -101,7 +100,7 @@ def compare(
     def results() -> Iterator[Result]:
         state, needs = torch_state(torch_model), needs_of(chosen)
         options = {"trains": training is not None, "in_training": in_training, "record_rows": record}
-        options["search_seconds"] = search_seconds
+        options["search_seconds"] = seconds
         comparison = Comparison(state, opened.tree, family, call_jax, record, needs, tier, **options)
         yield from run_checks(comparison, chosen)
         if training is not None:
@@ -183,7 +182,7 @@ def check(
     opened = open_modules(jax_model)
     family = checked_jax(opened.tree, rules, call_jax)
     chosen_checks(checks, tier)
-    check_number("search_seconds", search_seconds, least=0)
+    seconds = checked_seconds(search_seconds)
     recorded = reference if isinstance(reference, Reference) else load(check_path("reference", reference))
     in_training = recorded.draws is not None
     outputs = Outputs(torch=shapes_of(dict(zip(recorded.outputs, recorded.calls[CALL].output, strict=True))))
@@ -192,7 +191,7 @@ def check(
 
     def results() -> Iterator[Result]:
         state = TorchState(recorded.weights, recorded.buffers, recorded.tied, recorded.frozen)
-        options = {"in_training": in_training, "search_seconds": search_seconds}
+        options = {"in_training": in_training, "search_seconds": seconds}
         comparison = Comparison(state, opened.tree, family, call_jax, lambda: recorded, needs_of(chosen), tier, **options)
         yield from run_checks(comparison, chosen)
 

@@ -19,12 +19,23 @@ from jaxformer.parity.record.reference import Call, apply
 from jaxformer.parity.run.load_weights import has_shapes_alone
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.pytree import named_leaves, named_weights
-from jaxformer.validation.fields import check_function, check_kind
+from jaxformer.validation.fields import check_function, check_kind, check_number
 
 Mode = Literal["eval", "train"]
 """Inference or training mode, of both models."""
 SINGLE = 4
 """The bytes of a float32."""
+
+
+LONGEST = 7 * 24 * 3600
+"""The most seconds that a search may take."""
+
+
+def checked_seconds(seconds: Any) -> float:
+    """`search_seconds`, numpy's numbers included; ConfigError for what is not from 0 to a week."""
+    number = seconds.item() if isinstance(seconds, np.generic) else seconds
+    check_number("search_seconds", number, least=0, most=LONGEST)
+    return float(number)
 
 
 def checked_torch(torch_model: Any, inputs: Any, call_torch: Call) -> tuple[np.ndarray, ...]:

@@ -161,7 +161,10 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
     if vain.nearly:
         looks = f"{looks}; " * bool(looks) + f"its first difference is as if {vain.nearly}"
     tried = f"{len(EXPLAINERS)} kinds of causes" + (f" and {vain.tried} changes of torch's code" if vain.tried else "")
-    tried += f", and no more: the search was cut (search_seconds {session.seconds:g})" if vain.spent else ""
+    if vain.spent and session.seconds:
+        tried += f", and no more: the search was cut (search_seconds {session.seconds:g})"
+    elif vain.spent:
+        tried += ", no changes of torch's code (search_seconds 0)"
     if not np.isfinite(mismatch.torch).all():
         tried += "; torch's array has NaN or infinite entries, so its code was not replayed"
     if session.refused:

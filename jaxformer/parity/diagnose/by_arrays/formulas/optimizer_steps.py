@@ -27,7 +27,7 @@ class Settings:
     kind: Literal["Adam", "RMSprop", "SGD"]
     epsilon: float
     betas: tuple[float, float]
-    """How much of the mean of the gradients stays at each step, and of the mean of their squares; SGD's momentum comes first."""
+    """How much of the mean of the gradients stays at each step, and of that of their squares; the first is SGD's momentum."""
     nesterov: bool
     decays: Mapping[str, float]
     """Weight decay by the names of its parameters."""
