@@ -68,6 +68,14 @@ class Swapped(Turn):
         return other, one
 
 
+class Backwards(Turn):
+    """It gives nothing like torch's."""
+
+    def __call__(self, x):
+        one, other = super().__call__(x)
+        return -one, other - 3
+
+
 class Part(nnx.Module):
     def __init__(self, kinds, activation):
         rngs = nnx.Rngs(0)
@@ -118,6 +126,11 @@ def test_one_name_with_two_meanings_is_no_pair(theirs):
     report = report_of(theirs, Net(first={"turn": Swapped}, second={"act": Tanh}))
     assert [module.jax for module in report.diverging] == ["second.act"], str(report)
     assert "first.turn" in report.jax_only
+
+
+def test_the_only_one_before_a_difference_is_known_by_its_name(theirs):
+    report = report_of(theirs, Net(second={"turn": Backwards}))
+    assert [(module.jax, module.torch) for module in report.diverging] == [("second.turn", "second.turn")], str(report)
 
 
 def test_a_head_that_the_users_function_calls_is_not_accused(theirs):

@@ -16,6 +16,8 @@ from jaxformer.parity.capture.module_paths import ancestors, below, depth, last,
 from jaxformer.parity.numerics.axis_order import CLEAR, order_of, orders_for, to_jax_axes
 from jaxformer.parity.numerics.metrics import distance
 
+SAME = 1e-9
+"""relL2 of arrays that do not differ."""
 Calls = Mapping[Site, Sequence[np.ndarray]]
 """What each call gives."""
 
@@ -96,41 +98,46 @@ def pair_without_parameters(
     """Paths of JAX modules that hold no parameters -> torch's that change what they are given, as dropout does not here: in
     modules that hold the same ones, those of one name, or the only one of each side.
 
-    Both give much the same in the normal run, else one name may mean two things; but after a call of `paired` modules that
-    does not, nothing does, and names alone decide.
+    Both give much the same in the normal run, else one name may mean two things. But after a call of `paired` modules that
+    does not, nothing does, and names alone decide; as they do for the one that may have made that difference.
     """
     around = {"": ""} | pair_modules(_modules_around(parameters), _modules_around(parameters.values()), parameters)
     mine = _without(ours, parameters)
     plain = [site for site in _without(theirs, parameters.values()) if theirs[site].inputs]
     its = [site for site in plain if _acts(theirs[site])]
     idle = {(parent(site.path), last(site.path)) for site in plain if site not in its}
-    behind, pairs = _from_first_difference(ours, theirs, paired), {}
+    before, behind = _at_first_difference(ours, theirs, paired)
+    pairs: dict[str, str] = {}
+    suspects: list[tuple[Site, Site]] = []
     for path, other in around.items():
         free = [site for site in mine if parent(site.path) == path and (other, last(site.path)) not in idle]
         both = [(site, each) for site in free for each in its if parent(each.path) == other]
         near = [pair for pair in both if much_the_same(ours[pair[0]], theirs[pair[1]].output)]
-        named = [
-            pair
-            for pair in both
-            if last(pair[0].path) == last(pair[1].path)
-            and (pair in near or pair[1] in behind)
-            and _fit(ours[pair[0]], theirs[pair[1]].output)
-        ]
+        alike = [pair for pair in both if last(pair[0].path) == last(pair[1].path)]
+        alike = [pair for pair in alike if _fit(ours[pair[0]], theirs[pair[1]].output)]
+        named = [pair for pair in alike if pair in near or pair[1] in behind]
+        suspects += [pair for pair in alike if pair[1] in before and pair not in near]
         taken = {site for pair in named for site in pair}
         only = [pair for pair in near if not taken & {*pair}]
         alone = len(only) == 1 == len([site for site in free if site not in taken])
         pairs |= {site.path: each.path for site, each in (*named, *(only if alone else ()))}
-    return pairs
+    return pairs | {site.path: each.path for site, each in suspects if len(suspects) == 1}
 
 
-def _from_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> set[Site]:
-    """torch's calls from the first of `paired` modules on that gives something else than jax's."""
+def _at_first_difference(ours: Calls, theirs: Trace, paired: Mapping[str, str]) -> tuple[set[Site], set[Site]]:
+    """torch's calls right before the first of `paired` modules that does not give what jax's does, back to the last that does;
+    and those from the first on that gives nothing like it."""
     back, sites = {other: path for path, other in paired.items()}, [*theirs]
+    before, start = None, 0
     for n, site in enumerate(sites):
         own = Site(back.get(site.path, "(none)"), site.call)
-        if own in ours and not much_the_same(ours[own], theirs[site].output):
-            return {*sites[n:]}
-    return set()
+        if own in ours:
+            if before is None and not much_the_same(ours[own], theirs[site].output, SAME):
+                before = {*sites[start:n]}
+            if not much_the_same(ours[own], theirs[site].output):
+                return before or set(), {*sites[n:]}
+            start = n + 1
+    return before or set(), set()
 
 
 def _acts(record: Record) -> bool:
@@ -143,12 +150,12 @@ def _fit(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
     return len(ours) == len(theirs) and all(orders_for(t.shape, j.shape) for j, t in zip(ours, theirs, strict=True))
 
 
-def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are as many, and each is nearer to torch's than to nothing, in some order of axes."""
+def much_the_same(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], most: float = CLEAR) -> bool:
+    """Whether arrays are as many, and each is nearer to torch's than to nothing, or than `most`, in some order of axes."""
     if not _fit(ours, theirs) or {array.dtype.kind for array in (*ours, *theirs)} != {"f"}:
         return False
     both = [(j, to_jax_axes(t, order_of(t, j) or (), j.shape)) for j, t in zip(ours, theirs, strict=True)]
-    return all(distance(j, t) <= CLEAR for j, t in both)
+    return all(distance(j, t) <= most for j, t in both)
 
 
 def _without(calls: Iterable[Site], names: Iterable[str]) -> list[Site]:
