@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import InputError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.decoding_steps import compare_steps, run_steps
+from jaxformer.parity.generation import compare_generation
 from jaxformer.parity.probe.parameters import excite
-from parity_tests.helpers import D, N, V
+from parity_tests.helpers import D, N, V, usually
 from parity_tests.others import SmallGPT
 
 PROMPT, STEPS, CONTEXT = np.random.default_rng(0).integers(0, V, (2, 3), np.int32), 4, 11
@@ -117,6 +119,78 @@ def test_a_step_that_differs_is_named_though_the_prompt_is_the_same(bug):
     assert stage.status == "different", stage.says
     assert stage.says.startswith("step ")
     assert CAUSES[bug] in stage.says
+
+
+class Biased(torch.nn.Module):
+    """Two layers of attention with a bias of distances, by softmax or fused; all of it in one function of arrays, which
+    decodes with a cache too."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.embed, self.packed = kind, torch.nn.Embedding(V, D), torch.nn.Linear(D, 3 * D)
+        self.distances = torch.nn.Embedding(CONTEXT, N)
+
+    def forward(self, ids):
+        x, width = self.embed(ids), ids.shape[1]
+        place = torch.arange(width)
+        bias = self.distances((place[:, None] - place).clamp(min=0)).permute(2, 0, 1)
+        hidden = place[:, None] < place
+        for _ in range(2):
+            q, k, v = (each.unflatten(-1, (N, -1)).transpose(1, 2) for each in self.packed(x).chunk(3, -1))
+            if self.kind == "fused":
+                read = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias.masked_fill(hidden, -torch.inf)[None])
+            else:
+                scores = q @ k.mT / (D // N) ** 0.5 + bias
+                hides = torch.zeros(width, width).masked_fill(hidden, -1e9)
+                scores = scores + hides if self.kind == "added" else scores.masked_fill(hidden, -torch.inf)
+                read = scores.softmax(-1) @ v
+            x = x + read.transpose(1, 2).flatten(-2)
+        return x @ self.embed.weight.T
+
+
+def decode_biased(params, ids, cache, *, bias=1, seen=0):
+    """Logits and the caches of both layers: steps may have another bias, and a prompt more keys."""
+    start = cache[0][0].shape[2] if cache else 0
+    x, place = params["embed.weight"][ids], start + jnp.arange(ids.shape[1])
+    keys, held = jnp.arange(start + ids.shape[1]), []
+    distances = params["distances.weight"][jnp.maximum(place[:, None] - keys, 0)].transpose(2, 0, 1) * (bias if cache else 1)
+    visible = keys <= place[:, None] + (0 if cache else seen)
+    for layer in range(2):
+        packed = jnp.split(linear(params, "packed", x), 3, -1)
+        q, k, v = (each.reshape(*ids.shape, N, D // N).transpose(0, 2, 1, 3) for each in packed)
+        if cache:
+            k, v = (jnp.concatenate([old, new], 2) for old, new in zip(cache[layer], (k, v), strict=True))
+        held.append((k, v))
+        scores = jnp.where(visible, q @ k.mT / jnp.sqrt(D // N) + distances, -jnp.inf)
+        x = x + (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+    return x @ params["embed.weight"].T, held
+
+
+NAMES = Family("same names", {}, (Rule("weight", "weight"), Rule("bias", "bias")))
+OF_BIASES = {
+    "": ({}, "all tokens the same"),
+    "bias": ({"bias": 0}, "jax as if steps have no score bias (residual"),
+    "mask": ({"seen": CONTEXT}, "jax as if the prompt is read without the mask: its tokens see those behind them (residual"),
+}
+
+
+@pytest.mark.parametrize("case", OF_BIASES)
+@pytest.mark.parametrize("kind", usually(["added", "filled", "fused"], "added", "fused"))
+def test_a_score_bias_that_steps_lose_and_a_prompt_without_its_mask(kind, case):
+    bug, says = OF_BIASES[case]
+    model = excite(Biased(kind), seed=0).eval()
+    params = {name: jnp.asarray(tensor.detach().numpy()) for name, tensor in model.named_parameters()}
+
+    def decoding(params):
+        logits, cache = decode_biased(params, PROMPT, None, **bug)
+        ids = yield logits
+        for _ in range(STEPS):
+            logits, cache = decode_biased(params, ids[:, None], cache, **bug)
+            ids = yield logits[:, 0]
+
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        stage = compare_generation(model, params, torch_steps, decoding, NAMES)
+    assert says in stage.says, stage.says
 
 
 class Waves(torch.nn.Module):

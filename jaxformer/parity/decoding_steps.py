@@ -46,8 +46,7 @@ def likeliest(logits: np.ndarray) -> np.ndarray:
 
 
 def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray], cause: Callable[[], str] = str) -> Stage:
-    """Where the logits of both sides begin to differ, if they do, and the first token that does; and the `cause`, asked where
-    the prompt is the same."""
+    """Where the logits of both sides begin to differ, if they do, and the first token that does; and the `cause`."""
     worst = 0.0
     for step, (t, j) in enumerate(zip(theirs, ours, strict=False)):
         name = _name(step)
@@ -71,7 +70,7 @@ def compare_steps(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray], caus
 def _hint(step: int, off: float, cause: Callable[[], str]) -> str:
     if off <= FLOAT32:
         return " (float32's size: does a side hold its cache or a table in float32?)"
-    if step and (says := cause()):
+    if says := cause():
         return f": {says}"
     return " (all before is the same: look at the cache, the position and the mask of a step)" if step else ""
 

@@ -56,7 +56,19 @@ def is_of_queries(q: torch.Tensor, k: torch.Tensor, width: int, total: int) -> b
     return bool((q < 0).any()) or not torch.allclose(q.sum(-1), torch.ones((), dtype=q.dtype))
 
 
+def is_bias(x: Any, total: int) -> bool:
+    """Whether it may be a bias of scores, `... T S`: numbers for all keys so far, some of which mask nothing."""
+    fits = isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 1 and x.shape[-1] == total
+    return fits and bool(((x > MASKED) & (x != 0)).any())
+
+
+ADDITIONS = (
+    *(torch.add, torch.Tensor.add, torch.Tensor.add_),
+    *(torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__),
+)
+MASKINGS = (torch.masked_fill, torch.Tensor.masked_fill, torch.Tensor.masked_fill_, torch.where, torch.Tensor.where)
 SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
+FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 JOINS = (torch.cat, torch.concat)
 
 
@@ -101,6 +113,10 @@ class Fault:
     """What is new in the caches of keys and of values: keys (0) or values (1)."""
     ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
     """(ids of all steps, step) -> what the step is given."""
+    bias: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """The bias of all rows of scores, `... T S`, that a step has instead."""
+    unmasked: bool = False
+    """Whether the tokens of the prompt see each other, whatever the mask is."""
 
 
 class Decoding(TorchFunctionMode):
@@ -132,6 +148,8 @@ class Decoding(TorchFunctionMode):
             return self._fused(func, args, kwargs)
         if func in SOFTMAX and is_last(args, kwargs):
             return self._weights(args[0]) if self._acts(args[0]) else func(*args, **kwargs)
+        if self.fault.unmasked and func in (*ADDITIONS, *MASKINGS):
+            return self._masked(func, args, kwargs)
         if self.step and (other := self._in_steps(func)):
             return other(func, args, kwargs)
         if func is torch.Tensor.__getitem__ and self.fault.position and self.step:
@@ -146,6 +164,8 @@ class Decoding(TorchFunctionMode):
             return self._joined
         if func in JOINS and fault.written != (0, 1):
             return self._written
+        if func in ADDITIONS and fault.bias:
+            return self._biased
         if func in COSINES and (fault.angles or fault.still):
             return self._angles
         return self._product if func in PRODUCTS and fault.still and self.rates is not None else None
@@ -159,10 +179,19 @@ class Decoding(TorchFunctionMode):
     def _fused(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         if self.step and self.rates is not None:
             args = (self._still(0, args[0]), self._still(1, args[1]), *args[2:])
-        scores = fused_scores(*args, **kwargs)
-        if not self._acts(scores):
-            return func(*args, **kwargs)
-        weights, v = self._weights(scores), args[2]
+        settings = dict(zip(FUSED, args, strict=False)) | kwargs
+        if self.step and self.fault.bias and is_bias(bias := settings.get("attn_mask"), self.total):
+            settings["attn_mask"] = self._other_bias(bias)
+        scores, v = fused_scores(**settings), settings["value"]
+        if self.fault.unmasked:
+            mask = settings.get("attn_mask")
+            bias = None if mask is None or mask.dtype == torch.bool else mask.masked_fill(mask <= MASKED, 0.0)
+            plain = fused_scores(**settings | {"attn_mask": bias, "is_causal": False})
+            weights = self._open(scores, plain).softmax(-1)
+        elif self._acts(scores):
+            weights = self._weights(scores)
+        else:
+            return func(**settings)
         return weights @ v.repeat_interleave(weights.shape[-3] // v.shape[-3], -3)
 
     def _weights(self, scores: torch.Tensor) -> torch.Tensor:
@@ -178,6 +207,38 @@ class Decoding(TorchFunctionMode):
         if fault.without_values:
             weights = weights.masked_fill(fault.without_values(seen), 0.0)
         return torch.where(row >= self.prompt, weights, scores.softmax(-1))
+
+    def _masked(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Scores and a mask: those of the prompt without it."""
+        parts = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor) and each.is_floating_point()]
+        plain = [each.clone() for each in parts if not (each <= MASKED).any() and each.ndim > 1]
+        output = func(*args, **kwargs)
+        masks = isinstance(output, torch.Tensor) and output.ndim > 2 and bool((output <= MASKED).any())
+        return self._open(output, plain[0]) if masks and len(plain) == 1 and plain[0].shape == output.shape else output
+
+    def _open(self, scores: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+        """Scores `... T S` in which those between tokens of the prompt are plain ones."""
+        length, keys = scores.shape[-2:]
+        self.prompt = self.prompt or length
+        rows = torch.arange(self.total - length, self.total)[:, None]
+        return torch.where((rows < self.prompt) & (torch.arange(keys) < self.prompt), plain, scores)
+
+    def _biased(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """Scores and their bias, which is the smaller one of the two."""
+        sides = args[:2]
+        if len(sides) == 2 and all(isinstance(each, torch.Tensor) for each in sides):
+            i = min((1, 0), key=lambda n: sides[n].numel())
+            if is_bias(sides[i], self.total) and sides[1 - i].ndim > 2 and sides[1 - i].shape[-1] == self.total:
+                other = self._other_bias(sides[i])
+                return torch.add(*((other, sides[1]) if i == 0 else (sides[0], other)))
+        return func(*args, **kwargs)
+
+    def _other_bias(self, bias: torch.Tensor) -> torch.Tensor:
+        """The fault's in the rows of steps, but for what masks."""
+        assert self.fault.bias
+        row = torch.arange(self.total - bias.shape[-2], self.total)[:, None]
+        masked = (bias <= MASKED) | (row < self.prompt)
+        return torch.where(masked, bias, self.fault.bias(bias))
 
     def _angles(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         """Cosines or sines, of other positions; it is noted what a position adds."""

@@ -1,4 +1,4 @@
-"""Why a step differs, where the prompt is the same: torch decodes again with faults that caches have."""
+"""Why a step of decoding differs: torch decodes again with faults that caches have, or prompts."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -91,7 +91,11 @@ FAULTS = (
     Fault("rows are given the ids of the row behind", ids=lambda fed, step: np.roll(fed[step], -1)),
     Fault("a step is given the ids of the step before", ids=lambda fed, step: fed[max(step - 1, 0)]),
     Fault("a step sees one empty slot", empty=lambda _: 1),
+    Fault("steps have no score bias", bias=torch.zeros_like),
+    Fault("the score bias of each step is that of the first token", bias=lambda bias: bias[..., :1, :].expand_as(bias)),
 )
+OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those behind them", unmasked=True),)
+"""Those that are tried where the prompt differs."""
 
 
 RARE = (
@@ -125,21 +129,35 @@ def explain_steps(
     fed: Sequence[np.ndarray],
 ) -> str:
     """'jax as if the position of a step is one too far (residual 3e-16)', where that gives all of jax's logits; or ''."""
-    if len(theirs) != len(ours) or len(theirs) < 2:
+    if len(theirs) != len(ours):
         return ""
-    if says := one_factor(theirs[1:], ours[1:]):
+    in_prompt = not same(theirs[0], ours[0])
+    if not in_prompt and (says := one_factor(theirs[1:], ours[1:])):
         return says
     found = list[str]()
     copied = copy.deepcopy(model).eval().double()
     prompt = theirs[0].shape[1] if theirs[0].ndim == 3 else 0
     with torch_float64(), Budget(Session()) as budget:
-        rare = (*RARE, *more(prompt, len(theirs) - 1))
-        for fault in (*FAULTS, *rare):
+        rare = () if in_prompt else (*RARE, *more(prompt, len(theirs) - 1))
+        for fault in (*(OF_PROMPT if in_prompt else FAULTS), *rare):
             if budget.is_spent or (found and fault in rare):
                 break
             if (residual := residual_of(generate(copied), fault, ours, fed, budget)) <= TOLERANCE:
                 found.append(f"{fault.says} (residual {residual:.0e})")
     return f"jax as if {', or '.join(found[:MOST_NAMED])}" if found else ""
+
+
+def same(theirs: np.ndarray, ours: np.ndarray) -> bool:
+    """Whether logits of a step are the same."""
+    return apart(theirs, ours) <= TOLERANCE
+
+
+def apart(theirs: np.ndarray, ours: np.ndarray) -> float:
+    """The largest difference of logits at one place; of the last places where one side gives no others."""
+    both = [x[:, -1] if theirs.ndim != ours.ndim and x.ndim == 3 else x for x in (theirs, ours)]
+    if both[0].shape != both[1].shape:
+        return np.inf
+    return max(error(both[1][at], both[0][at]).relative for at in np.ndindex(both[0].shape[:-1]))
 
 
 def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
@@ -160,10 +178,7 @@ def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Seque
         for (logits, operations), wanted in zip(stepped(steps, fault, fed), ours, strict=False):
             budget.spend(operations)
             number += 1
-            last = [x[:, -1] if x.ndim == 3 else x for x in (logits, wanted)]
-            if last[0].shape != last[1].shape:
-                return np.inf
-            worst = max([worst, *(error(j, t).relative for t, j in zip(*last, strict=True))])
+            worst = max(worst, apart(logits, wanted))
             if worst > TOLERANCE:
                 return np.inf
     except Exception:  # a model refuses in its own ways
