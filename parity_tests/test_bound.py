@@ -73,7 +73,10 @@ def attention(weights, x, bug):
     return jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), -1) @ x
 
 
-BUGS = {"scale": "jax has 0.125 = 1/8 for 0.353553391 there", "one key more": "jax lets every query see one key more ahead"}
+BUGS = {
+    "scale": "jax has scale 0.125 = 1/8 for 0.353553391 there",
+    "one key more": "jax lets every query see one key more ahead",
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)

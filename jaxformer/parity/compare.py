@@ -33,6 +33,7 @@ from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.run.candidate import Candidate
 from jaxformer.parity.run.session import SECONDS
+from jaxformer.parity.run.threads import one_if_small
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
@@ -111,7 +112,8 @@ def compare(
             yield Result(compare_generation(torch_model, candidate.like, *generate, candidate.family, tables))
 
     later = [name for name, wanted in (("train", training), ("generate", generate)) if wanted is not None]
-    report = collected(results(), tier, [*(check.name for check in chosen), *later])
+    with one_if_small(torch_model, arrays):
+        report = collected(results(), tier, [*(check.name for check in chosen), *later])
     return replace(report, not_covered=[*report.not_covered, *outputs.left_out(), *never_passed(torch_model, arrays)])
 
 

@@ -143,7 +143,7 @@ class Registry:
             (self.of(children.proposals, placement.activations), 2),
             (self.of(placement.all_norms, wiring.arguments), 2),
             (self.of(placement.one_norm), 1),
-            (self.of(everywhere.proposals), 1),
+            (self.of(everywhere.proposals, parameters.in_groups), 1),
             (self.in_operations(), 3),
             (itertools.chain(self.wiring(), self.of(reroute.additions)), 1),
             (self.of(exchange.proposals), 2),
@@ -167,7 +167,12 @@ class Registry:
             itertools.chain(self.behind_operations(), self.numbers()),
         )
         switches = (each for each in self.states() if not each.free)
-        first = (self.of(everywhere.proposals), 1), *self.named(), (switches, 1), (self.of(tables.proposals), 1)
+        first = (
+            (self.of(everywhere.proposals, parameters.in_groups), 1),
+            *self.named(),
+            (switches, 1),
+            (self.of(tables.proposals), 1),
+        )
         every = in_turns(*several)
         return *first, (in_turns(every, every, self.that_may_be_why()), 1)
 

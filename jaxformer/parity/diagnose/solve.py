@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -14,6 +15,8 @@ Run = Callable[[float], np.ndarray | None]
 SEEDS = (0.5, 2.0, 0.25, 4.0, 0.1, 10.0, -1.0, 0.0)
 """Multiples of torch's number from which the search may begin."""
 STEPS = 9
+SLOW, MOST_SLOW = 0.7, 1
+"""A step that leaves more than this part of the difference is slow; after more than so many in a row, no number is near."""
 HOPEFUL = 0.3
 """The least cosine between what a change of the number does and the difference."""
 WORSE = 4.0
@@ -32,12 +35,15 @@ DIGITS = range(1, 10)
 
 def solved(run: Run, free: Free, torch: np.ndarray, jax: np.ndarray, limit: float) -> tuple[float, float] | None:
     """The number, as round as can be, and how far what it gives is off (relL2), at most `limit`; None where none is found."""
+    run = cache(run)
     if free.steps:
         return between_steps(run, free.steps, jax, limit)
     seeds = seeds_of(run, free, torch, jax)
     best = min(seeds, key=lambda x: off(run(x), jax), default=None)
     if best is None or (free.seeds and off(run(best), jax) > WORSE * off(torch, jax)):
         return None
+    if best == free.start and len(seeds) > 1 and not free.seeds and by_first_step(run, best, torch, jax) is None:
+        return None  # no other number comes nearer
     found = newton(run, best, jax)
     least = off(run(found), jax)
     if not least <= max(limit, NEARLY):
@@ -102,9 +108,9 @@ def by_first_step(run: Run, start: float, torch: np.ndarray, jax: np.ndarray) ->
 
 def newton(run: Run, x: float, wanted: np.ndarray) -> float:
     """Least squares in one number: the best that was found."""
-    residual = off(run(x), wanted)
+    residual, slow = off(run(x), wanted), 0
     for _ in range(STEPS):
-        if residual <= EXPLAINED / 30:
+        if residual <= EXPLAINED / 30 or slow > MOST_SLOW:
             break
         step = 1e-5 * max(abs(x), 1e-4)
         here, beside = run(x), run(x + step)
@@ -116,6 +122,7 @@ def newton(run: Run, x: float, wanted: np.ndarray) -> float:
         move = float((slope * (wanted - here)).sum()) / bottom
         for part in (1.0, 0.3, 0.1):
             if (new := off(run(x + part * move), wanted)) < residual:
+                slow = slow + 1 if new > SLOW * residual else 0
                 x, residual = x + part * move, new
                 break
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.calls import names_of
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
 from jaxformer.parity.diagnose.operators.functions import COMPARING, is_real
 from jaxformer.parity.diagnose.trace import Compute, Op
@@ -13,7 +14,8 @@ from jaxformer.parity.diagnose.trace import Compute, Op
 SMALL = 0.01
 BESIDE = (0.99, 1.01)
 """How far a number is moved that may act in steps."""
-NUMBER = Change("arguments.number", "has {value} for {was:.9g} there")
+NUMBER = Change("arguments.number", lambda args: NAMED if args["name"] else "has {value} for {was:.9g} there")
+NAMED = "has {name} {value} for {was:.9g} there"
 OTHER = Change("arguments.other", "has {other} for {was} there")
 WITHOUT = Change("arguments.without", {"bias": "does so without the bias", "tensor": "does so without {at}"})
 
@@ -43,7 +45,17 @@ def epsilons(op: Op) -> Iterator[Proposal]:
 
 def number(op: Op, at: int | str, was: float) -> Proposal:
     """Another number for an argument, solved for."""
-    return op.solving(NUMBER, Free(was), partial(with_argument, at), was=was, at=at)
+    return op.solving(NUMBER, Free(was), partial(with_argument, at), was=was, at=at, name=name_of(op.function, at))
+
+
+def name_of(function: Callable[..., Any], at: int | str) -> str:
+    """The name of an argument; '' where torch has none for it."""
+    if isinstance(at, str):
+        return at
+    try:
+        return dict(enumerate(names_of(function))).get(at, "")
+    except (TypeError, ValueError):  # written in C++
+        return ""
 
 
 def with_argument(at: int | str, other: Any) -> Compute:

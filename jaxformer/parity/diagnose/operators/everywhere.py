@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import combinations, takewhile
 from typing import Any
 
 from jaxformer.parity.diagnose.mutation import Mutation, Proposal, Target
@@ -15,6 +15,8 @@ from jaxformer.parity.diagnose.trace import Op, Rewrite
 
 PLACES = ", in {places} places"
 """Behind what torch does."""
+MOST_PLACES = 6
+"""Of which all but one may have another number."""
 TORCHS = ("at", "was")
 """Arguments that say what torch has there."""
 
@@ -27,7 +29,11 @@ def proposals(replay: Replay) -> Iterator[Proposal]:
             found.setdefault(op.name, []).append(op)
     for name, ops in found.items():
         if len(ops) > 1:
-            yield from map(partial(grouped, name), takewhile(are_alike, zip(*map(of_one, ops), strict=False)))
+            alike = [*takewhile(are_alike, zip(*map(of_one, ops), strict=False))]
+            yield from map(partial(grouped, name), alike)
+            for several in alike if 2 < len(ops) <= MOST_PLACES else ():
+                if several[0].free:
+                    yield from (grouped(name, some) for some in combinations(several, len(ops) - 1))
 
 
 def of_one(op: Op) -> Iterator[Proposal]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from jaxformer.parity.diagnose.replay import Replay
 LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
 TIED = Change("parameters.tied", "uses {1} in its place", "uses {0}", reroutes=True)
 NUMBER = Change("parameters.number", "{0} {value}", "{0} {was:.9g}")
+NUMBERS = Change("parameters.numbers", "{value}", "{was:.9g} for {targets:and}")
 NO_NUMBER = Change("parameters.no_number", "{0} {value}", "{0} None")
 SETTING = Change("parameters.setting", "{0} {other}", "{0} {was}")
 CHOICE = Change("parameters.choice", "{0} {other!s}", "{0} {was!s}")
@@ -94,6 +95,8 @@ NAMES = ("gelu", "silu", "swish", "relu", "mish", "sigmoid", "tanh", "activation
 MOST_ALIKE = 3
 """Matrices of one shape."""
 MOST_MODULES = 40
+MOST_GROUPS = 6
+"""Places that hold one number, of which some may have another."""
 IGNORED = {"training", "inplace", "call_super_init", "dump_patches", "T_destination"}
 Kind = Callable[[Any, str], Iterator[Proposal]]
 """Proposals for a module, which is given with its name."""
@@ -125,6 +128,21 @@ def in_every_layer(replay: Replay, kind: Kind) -> Iterator[Proposal]:
     """Mutations of all modules, each in every layer at once."""
     for group in alike(replay):
         yield from together_or_alone(group, kind)
+
+
+def in_groups(replay: Replay) -> Iterator[Proposal]:
+    """One number at several places of the layers that hold the same, as the epsilon of all norms, or of all but one."""
+    found: dict[tuple[str, Any], list[Proposal]] = {}
+    for each in in_every_layer(replay, partial(settings, replay, {})):
+        if each.mutation.change == NUMBER:
+            name = each.mutation.targets[0].label.rpartition(".")[2]
+            found.setdefault((name, each.mutation.args), []).append(each)
+    for several in found.values():
+        for size in range(len(several), 1, -1) if len(several) <= MOST_GROUPS else ():
+            for some in combinations(several, size):
+                targets = tuple(target for each in some for target in each.mutation.targets)
+                free, edits = some[0].free, partial(all_of, [each.edits for each in some])
+                yield propose(NUMBERS, targets, edits, free, **dict(some[0].mutation.args))
 
 
 def alike(replay: Replay) -> list[Group]:

@@ -114,7 +114,13 @@ def masks(given: Sequence[np.ndarray]) -> dict[str, Callable[[tuple[int, ...]], 
 
 def _allowed(mask: np.ndarray, shift: int | None, shape: tuple[int, ...]) -> np.ndarray:
     """A mask, under a causal one that is moved by `shift`; None leaves that out."""
+    mask = of_keys(mask, shape)
     return mask if shift is None else mask & np.tri(shape[-2], shape[-1], shift).astype(bool)
+
+
+def of_keys(mask: np.ndarray, scores: tuple[int, ...]) -> np.ndarray:
+    """A mask for the keys that scores of this shape have: one for a cache has more."""
+    return mask[..., : scores[-1]]
 
 
 HYPOTHESES = (Hypothesis("attention", attention_choices, attend),)

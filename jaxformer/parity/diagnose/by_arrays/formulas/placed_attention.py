@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.diagnose.by_arrays.formulas.attention import packed, separate
+from jaxformer.parity.diagnose.by_arrays.formulas.attention import of_keys, packed, separate
 from jaxformer.parity.diagnose.by_arrays.formulas.choices import Choices, Hypothesis
 from jaxformer.parity.diagnose.evidence import Evidence
 
@@ -41,6 +41,8 @@ def placed_choices(evidence: Evidence) -> Choices:
     if scores.shape != (batch, heads, length, length) or not heads or size % heads or projected[1].shape[1] != length:
         return {}
     width = size // heads
+    if any(x.shape[-1] % width for x in projected):
+        return {}
     q, k, v = (x.reshape(*x.shape[:2], -1, width) for x in projected)
     options = how_scores_are_made(evidence, q, k)
     chosen, allowed = found_in(options, scores), alive(evidence.masks, scores)
@@ -163,8 +165,13 @@ def angles_of(n: int, base: float, kind: str, factor: float, context: float) -> 
 
 def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
     """Who may attend to whom before a window: the module's mask, or what its scores say."""
-    given = [mask for mask in masks if mask.ndim == 4]
+    given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
     return given[-1] if given else np.isfinite(scores)
+
+
+def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of as many axes can stand for all entries of another one."""
+    return all(one in (1, many) for one, many in zip(shape, wanted, strict=True))
 
 
 def windows(scores: np.ndarray, allowed: np.ndarray) -> dict[str, int]:
