@@ -35,6 +35,11 @@ def logarithm(x: float) -> str:
     return next((f"{sign}log({base})" for base in BASES if math.isclose(abs(x), math.log(base), rel_tol=NEAR)), "")
 
 
+def is_plain(x: float) -> bool:
+    """Whether somebody may have written a number: it has few digits, or is a root or a logarithm of a plain one."""
+    return len(f"{x:.9g}") <= PLAIN or " = " in say(x)
+
+
 def say(x: float) -> str:
     """'0.5', '4.89897949 = sqrt(24)', '-6.90775528 = -log(1000)', '1.00000004 (a constant in float32)'"""
     plain = f"{x:.9g}"

@@ -17,7 +17,7 @@ from jaxformer.parity.diagnose.by_arrays.formulas.choices import explain_by
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
 from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_order, explain_rows
-from jaxformer.parity.diagnose.by_arrays.values import explain_cast, explain_plainly, explain_sum
+from jaxformer.parity.diagnose.by_arrays.values import explain_cast, explain_plainly, explain_sum, is_symptom
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
 from jaxformer.parity.numerics.float_masks import kind_of
@@ -173,13 +173,17 @@ def looks_of(traced: Traced, mismatch: Mismatch, vain: Diagnosis) -> str:
 
 
 def explain(difference: Difference) -> Diagnosis:
-    """What the first explainer finds that finds a cause; and whether both sides differ only in rows in which every key is
-    masked."""
-    found = Diagnosis()
+    """What the first explainer finds that finds a cause, a symptom last; and whether both sides differ only in rows in which
+    every key is masked."""
+    found, symptom = Diagnosis(), None
     for each in EXPLAINERS:
         if not found and each.fits(difference):
             cause = attempt(each.name, partial(each.explain, difference), session=difference.session)
+            if isinstance(cause, Candidate) and is_symptom(cause):
+                symptom, cause = cause, None
             found = Diagnosis((cause,)) if isinstance(cause, Candidate) else found if cause is None else cause
+    if symptom and not found:
+        found = replace(found, candidates=(symptom,))
     asked = difference.kind == "value" and same_shapes(difference)
     empty = attempt("rows without keys", partial(explain_empty_rows, difference), session=difference.session) if asked else None
     return replace(found if found else Diagnosis((empty,)), empty_rows=True) if empty else found

@@ -96,7 +96,7 @@ class Search:
                 self.budget.tried += 1
                 if candidate := self._tried(proposal, found):
                     found.append(candidate)
-            if found or self.budget.is_spent:
+            if self.budget.is_spent or not all(each.mutation.change == parameters.SETTING and is_vague(each) for each in found):
                 break
         return best_of([*found, *self._rivals(found)])
 
@@ -175,6 +175,11 @@ class Search:
             return None
 
 
+def is_vague(candidate: Candidate) -> bool:
+    """Whether others give as much: of a whole number that a module holds, these may be causes of other kinds."""
+    return candidate.certainty == "ambiguous"
+
+
 def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:
     """The largest residual of a cause: where the difference is large, what jax's code rounds to float32 may stay; where it is
     tiny, a cause is well below it."""
@@ -186,7 +191,7 @@ def best_of(found: list[Candidate]) -> list[Candidate]:
     """Of exact ones those that give most, the plainest first; one alone where another number gives as much, or float32's
     rounding is in between."""
     exact = [each for each in found if each.certainty == "exact"]
-    vague = [each for each in found if each.certainty == "ambiguous"]
+    vague = [*filter(is_vague, found)]
     best = sorted(exact, key=lambda each: (-len(each.explains), *supposed(each)))
     if best and vague:
         best = [replace(best[0], certainty="ambiguous")]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.sums import summed
+from jaxformer.parity.diagnose.constants import is_plain
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change, Mutation
@@ -41,6 +42,12 @@ def factor_between(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """c for which c times torch's array is nearest to jax's, by least squares, and how far the two are apart then: relL2."""
     factor = float((ours * theirs).sum() / (np.square(theirs).sum() or 1.0))
     return factor, distance(ours, factor * theirs)
+
+
+def is_symptom(candidate: Candidate) -> bool:
+    """Whether it is a factor, or a number added, that nobody writes: torch's code may tell where it comes from."""
+    number = dict(candidate.mutation.args).get({TIMES: "by", ADDED: "number"}.get(candidate.mutation.change, ""))
+    return number is not None and not is_plain(number)
 
 
 def cap_between(ours: np.ndarray, theirs: np.ndarray) -> float:

@@ -217,12 +217,9 @@ def omissions(op: Op) -> Iterator[Proposal]:
 
 
 def rivals(replay: Replay) -> Iterator[Proposal]:
-    """Operations between a module's tensors and the array that go on as if they were not there: a tensor that is read
-    otherwise may come to the same. Of what reads a tensor itself, its reading says as much."""
-    held = [*replay.module.parameters(), *replay.module.buffers()]
+    """Operations that go on as if they were not there: a tensor that is read otherwise may come to the same."""
     for op in replay.operations:
-        if not any(same(x, tensor) for x in op.args for tensor in held):
-            yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
+        yield from (each for each in omissions(op) if each.mutation.change == LEFT_OUT)
 
 
 def operand(i: int, function: Any, args: Any, kwargs: Any, n: int) -> Any:
