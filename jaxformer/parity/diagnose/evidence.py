@@ -131,6 +131,8 @@ def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> It
     several = [*dict.fromkeys(owners)]
     for each in several[:-1] if near else several:
         replay = replay_of(traced.reference, each, place, borders, mismatch.torch)
+        if replay and not replay.is_called:  # its code is run by another method of the module
+            replay = replay_of(traced.reference, CALL, place, borders, mismatch.torch)
         if replay and is_whole(traced, place) and traced.normal_run.weights is not None:
             replay.jax_gradients = traced.gradients
         if replay:

@@ -84,9 +84,9 @@ class Replay:
     @cached_property
     def begins(self) -> bool:
         """What comes in and what the children give is recorded; False if torch's array does not come again."""
+        if not self.is_called:
+            return False
         with running():
-            if self.owner != CALL and not self._takes_arguments():
-                return False
             with self.to_the_end():
                 self.array()
                 self.later = self.given
@@ -268,8 +268,11 @@ class Replay:
         self.found = arrays[self.place.number].clone()  # it may be a buffer that is altered just now
         raise Reached
 
-    def _takes_arguments(self) -> bool:
-        """Keep what the owner is given in the model's run; False if it is not called again."""
+    @cached_property
+    def is_called(self) -> bool:
+        """Whether the owner is called again in the model's run, as a module is: what it is given is kept."""
+        if self.owner == CALL:
+            return True
         number, forward = 0, self.module.forward
 
         @wraps(forward)
@@ -281,7 +284,7 @@ class Replay:
                 raise Reached
             return forward(*args, **kwargs)
 
-        with mock.patch.object(self.module, "forward", watched):
+        with running(), mock.patch.object(self.module, "forward", watched):
             try:
                 self.run_model()
             except Reached:
