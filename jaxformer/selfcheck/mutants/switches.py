@@ -166,7 +166,13 @@ BIASES = [
         "parameters.choice was=False other=True at=*causal",
     ),
     Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
-    Mutant("farthest distance 128 for 40", config(relative_distance=128), "t5", "relative_bias"),
+    Mutant(
+        "farthest distance 128 for 40",
+        config(relative_distance=128),
+        "t5",
+        "relative_bias",
+        "parameters.setting was=40 other=128 at=*relative_bias.farthest",
+    ),
     Mutant("slopes as if heads were a power of two", instead(relative_bias, alibi_slopes=evenly_spread), "slopes", "stack"),
 ]
 
