@@ -20,8 +20,10 @@ from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, TOLERANCES, 
 from jaxformer.parity.numerics.torch_operations import torch_operations
 from jaxformer.parity.record.reference import REFUSALS, Call, Perturbed, Reference, Rounding, run_float64
 
-DRAWS = 4
+DRAWS, FEWER = 4, 2
 """How many runs. In one alone two close scores may be perturbed alike, and what depends on their difference not at all."""
+LARGE = 30_000_000
+"""Entries of all gradients, from which a run takes seconds, and fewer have to do: each is of so many numbers."""
 FEW = 64
 """Entries of an output that one draw may leave as they are, or nearly so, by chance."""
 COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
@@ -40,6 +42,8 @@ SUBTRACTED: Mapping[str, Callable[..., Any]] = {
 }
 """Operation -> the size of the numbers that it subtracts, entry by entry, from its arguments: x - log(sum(exp(x))) and
 x (1 + erf(x / sqrt(2))) / 2, and their derivatives: that of tanh, 1 - tanh(u)^2, stands beside x du/dx there."""
+CHUNK = 2**16
+"""Entries that are perturbed together."""
 LAST_BIT = 2.0**-52
 """Distance between neighbours above 1 in float64."""
 
@@ -47,17 +51,21 @@ LAST_BIT = 2.0**-52
 def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
     """How far rounding perturbs the arrays of `reference`; nothing where one draw stays far below the tolerances.
 
-    It takes one run, four for a model that gives a few numbers, and seven or four more for one that is ill-conditioned.
+    It takes one run, four for a model that gives a few numbers; for one that is ill-conditioned four in all, and as many of its
+    modules by themselves, if these are. Large ones have two for four.
     """
-    draws = DRAWS if any(array.size < FEW for array in reference.calls[CALL].output) else 1
+    most = FEWER if sum(array.size for array in reference.gradients.values()) > LARGE else DRAWS
+    draws = most if any(array.size < FEW for array in reference.calls[CALL].output) else 1
     try:
         run = [_draw(module, reference, call, seed, alone=False) for seed in range(draws)]
         found = _largest(run)
         output = {key: noise for key, noise in found.items() if key.site == CALL and key.part == "output"}
         if not any(_matters(reference, found)):
             return Rounding(output=output)
-        run += [_draw(module, reference, call, seed, alone=False) for seed in range(draws, DRAWS)]
-        alone = [_draw(module, reference, call, seed, alone=True) for seed in range(DRAWS)]
+        run += [_draw(module, reference, call, seed, alone=False) for seed in range(draws, most)]
+        alone = [_draw(module, reference, call, 0, alone=True)]
+        if any(_matters(reference, alone[0])):
+            alone += [_draw(module, reference, call, seed, alone=True) for seed in range(1, most)]
     except REFUSALS:
         return Rounding()  # a model that refuses to be perturbed has the usual tolerances
     return Rounding(_largest(run), _largest(alone), output)
@@ -115,25 +123,31 @@ def _perturbation(seed: int) -> Any:
     from torch.utils._pytree import tree_map_only
 
     generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(-1, 2, (2 * CHUNK,), generator=generator)
 
-    def step_for(x: Any) -> Any:
-        """One up, one down, or none, for each entry."""
-        return torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int8).to(x.device)
+    def steps(count: int) -> Any:
+        """One up, one down, or none, for each of at most `CHUNK` entries."""
+        start = int(torch.randint(0, CHUNK, (), generator=generator))
+        return drawn[start : start + count]
 
     def perturbed(x: Any) -> Any:
-        """Each entry's last bit one up, one down, or as it is."""
-        if x.dtype != torch.float64:
+        """Each entry's last bit one up, one down, or as it is: chunk by chunk, which stays in a processor's cache."""
+        if x.dtype != torch.float64 or not x.numel():
             return x
-        bits = x.view(torch.int64)
-        rest = (bits + 1).bitwise_and_(BEYOND_FLOAT32)
-        return torch.add(bits, step_for(x).mul_(rest.gt(1)), out=rest).view(x.dtype)
+        bits = x.detach().cpu().contiguous().view(torch.int64).view(-1)
+        other = torch.empty_like(bits)
+        for piece, to in zip(bits.split(CHUNK), other.split(CHUNK), strict=True):
+            inexact = (piece + 1).bitwise_and_(BEYOND_FLOAT32).sub_(1).clamp_(0, 1)
+            torch.add(piece, inexact.mul_(steps(len(piece))), out=to)
+        return other.view(x.dtype).view(x.shape).to(x.device)
 
     def run(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         given = operation(*args, **kwargs)
         aliased = operation.is_view or any(result.alias_info is not None for result in operation._schema.returns)
         name = operation.overloadpacket.__name__
         if name in SUBTRACTED and given.dtype == torch.float64:
-            return given + step_for(given) * LAST_BIT * SUBTRACTED[name](*args, **kwargs)
+            step = torch.randint(-1, 2, given.shape, generator=generator).to(given.device)
+            return given + step * LAST_BIT * SUBTRACTED[name](*args, **kwargs)
         exact = aliased or name in COPIES or (name in NORMS and float("inf") in args[1:2])
         return given if exact else tree_map_only(torch.Tensor, perturbed, given)
 
