@@ -96,9 +96,14 @@ class Search:
                 self.budget.tried += 1
                 if candidate := self._tried(proposal, found):
                     found.append(candidate)
-            if self.budget.is_spent or not all(each.mutation.change == parameters.SETTING and is_vague(each) for each in found):
+            if self.budget.is_spent or not all(map(self._may_be_another, found)):
                 break
         return best_of([*found, *self._rivals(found)])
+
+    def _may_be_another(self, found: Candidate) -> bool:
+        """Whether other whole numbers of a module give as much, so that the cause may be of another kind; but for arrays of
+        whole numbers, which every kind gives too easily."""
+        return found.mutation.change == parameters.SETTING and is_vague(found) and bool((self.jax != self.jax.round()).any())
 
     def _rivals(self, found: list[Candidate]) -> list[Candidate]:
         """Operations of the code that are left out, where the same tensors read otherwise give as much."""
@@ -176,7 +181,7 @@ class Search:
 
 
 def is_vague(candidate: Candidate) -> bool:
-    """Whether others give as much: of a whole number that a module holds, these may be causes of other kinds."""
+    """Whether others give as much."""
     return candidate.certainty == "ambiguous"
 
 

@@ -35,6 +35,7 @@ OTHERS = {
     "key": "applies it one key {by}",
     "window": "has a window of {keys} keys for {was}",
     "gap": "hides a query's own key, and sees {was}",
+    "moved": "has the window one key further {by}",
     "no_window": "leaves out the window",
     "padding_only": "leaves out the causal part and the window",
     "ahead": "lets every query see one key {by} ahead",
@@ -261,6 +262,8 @@ def windows(keep: torch.Tensor) -> Others:
     if back < length - 1:
         yield "window", {"keys": back + 2, "was": back + 1}, window(back + 1, ahead)
         yield "window", {"keys": back, "was": back + 1}, window(back - 1, ahead)
+        yield "moved", {"by": "ahead"}, window(back - 1, ahead + 1)
+        yield "moved", {"by": "back"}, window(back + 1, ahead - 1)
         yield "no_window", {}, window(length, ahead)
         yield "padding_only", {}, window(length, length)
     if ahead < length - 1:

@@ -56,7 +56,7 @@ def placed_choices(evidence: Evidence) -> Choices:
         "rotary amplitude": {"by the scaling": True, "1": False},
         "rotated": {"forwards": 1, "backwards": -1},
         "window": reach,
-        "mask": {"as given": allowed},
+        "mask": {"as given": allowed} | moved(allowed),
         "values": {"as projected": v},
     }
 
@@ -167,6 +167,13 @@ def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
     """Who may attend to whom before a window: the module's mask, or what its scores say."""
     given = [cut for mask in masks if mask.ndim == 4 and fits((cut := of_keys(mask, scores.shape)).shape, scores.shape)]
     return given[-1] if given else np.isfinite(scores)
+
+
+def moved(allowed: np.ndarray) -> dict[str, np.ndarray]:
+    """The keys that any query may see, under a causal mask that is one key off."""
+    length, padding = allowed.shape[-1], np.asarray(allowed.any(-2, keepdims=True))
+    shifts = {"causal and one more": 1, "causal and one fewer": -1}
+    return {f"padding alone, {name}": padding & np.tri(length, k=shift, dtype=bool) for name, shift in shifts.items()}
 
 
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
