@@ -15,7 +15,7 @@ import importlib
 import inspect
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -197,7 +197,11 @@ def judged(kind: Kind, change: Change) -> Outcome:
         second, _ = compared(kind, Field(), seed=1)
     outcome.noticed, outcome.says = first.status == "different", first.verdict
     owners = owners_of(change)
-    guilty = [any(classes.get(path) in owners for path in around(module.jax)) for module in first.diverging]
+    compared_alone = {module.jax for module in first.modules}
+    guilty = [
+        any(classes.get(path) in owners for path in (*around(module.jax), *inside(module.jax, classes, compared_alone)))
+        for module in first.diverging
+    ]
     outcome.module, outcome.innocent = any(guilty), not all(guilty)
     outcome.cause = cause_of(first, second)
     return outcome
@@ -222,13 +226,24 @@ def around(path: str) -> list[str]:
     return [".".join(parts[:n]) for n in range(len(parts) + 1)]
 
 
+def inside(path: str, paths: Iterable[str], compared_alone: Container[str]) -> list[str]:
+    """The modules inside of one that are not compared by themselves: their code is seen in what it gives."""
+    return [each for each in paths if each.startswith(f"{path}." if path else "") and each not in compared_alone]
+
+
 def owners_of(change: Change) -> set[str]:
-    """The classes whose code has the change: those too that call a function that has it."""
+    """The classes whose code has the change: those too that call a function that has it, or one that calls it."""
     owners = {change.where}
-    for top in ast.parse(change.text).body:
-        calls = {each.id for each in ast.walk(top) if isinstance(each, ast.Name)}
-        if isinstance(top, ast.ClassDef) and change.where in calls and not has_class(change):
-            owners.add(top.name)
+    named = {
+        top.name: {each.id for each in ast.walk(top) if isinstance(each, ast.Name)}
+        for top in ast.parse(change.text).body
+        if isinstance(top, (ast.ClassDef, ast.FunctionDef))
+    }
+    callers = None if has_class(change) else owners
+    while callers:
+        callers = {name for name, calls in named.items() if calls & callers} - owners
+        owners |= callers
+        callers = {name for name in callers if f"class {name}(" not in change.text}
     return owners
 
 
