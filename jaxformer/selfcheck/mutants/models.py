@@ -235,7 +235,13 @@ ENCODERS = [
         r"the model \(call 1\)",
         choice("activation", "activation=tanh, none"),
     ),
-    Mutant("last state pooled for the first", patch(encoder.Encoder, pool=last_first), "encoder", r"the model \(call 1\)"),
+    Mutant(
+        "last state pooled for the first",
+        patch(encoder.Encoder, pool=last_first),
+        "encoder",
+        r"the model \(call 1\)",
+        "operations.pooling which=last axis=1",
+    ),
 ]
 
 MUTANTS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)
