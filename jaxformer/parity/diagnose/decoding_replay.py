@@ -1,19 +1,17 @@
 """Steps of torch's decoding, replayed with a fault that caches have: a position that is off, a slot that is missed."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from jaxformer.parity.capture.torch_softmax import fused_scores
 from jaxformer.parity.diagnose.calls import bound
+from jaxformer.parity.diagnose.decoding_faults import Fault, Seen
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED
-from jaxformer.parity.numerics.metrics import host
 
 COSINES = (torch.cos, torch.Tensor.cos, torch.sin, torch.Tensor.sin)
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
@@ -70,53 +68,6 @@ MASKINGS = (torch.masked_fill, torch.Tensor.masked_fill, torch.Tensor.masked_fil
 SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.special.softmax, functional.softmax)
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 JOINS = (torch.cat, torch.concat)
-
-
-class Seen(NamedTuple):
-    """Which keys a row of scores has."""
-
-    key: torch.Tensor
-    """Its number `S`."""
-    row: torch.Tensor
-    """The position of the query `T 1`."""
-    prompt: int
-    """How many tokens the prompt has."""
-
-
-Hidden = Callable[[Seen], torch.Tensor]
-"""Which keys it is about `T S`."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong in all steps behind the prompt."""
-
-    says: str
-    position: Callable[[int, int], int] | None = None
-    """(position, prompt) -> another position."""
-    hides: Hidden | None = None
-    """Keys that are not seen."""
-    without_keys: Hidden | None = None
-    """Slots in which keys are 0."""
-    without_values: Hidden | None = None
-    empty: Callable[[int], int] | None = None
-    """tokens so far -> how many slots of 0 are seen beside."""
-    from_first: tuple[int, ...] = ()
-    """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
-    cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
-    """(what is held, what is new) -> what a step reads instead, of keys and of values."""
-    angles: Callable[[int, int], int] | None = None
-    """(position, prompt) -> another position in rotations alone."""
-    still: tuple[int, ...] = ()
-    """Which of queries (0) and keys (1) are not rotated."""
-    written: tuple[int, int] = (0, 1)
-    """What is new in the caches of keys and of values: keys (0) or values (1)."""
-    ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
-    """(ids of all steps, step) -> what the step is given."""
-    bias: Callable[[torch.Tensor], torch.Tensor] | None = None
-    """The bias of all rows of scores, `... T S`, that a step has instead."""
-    unmasked: bool = False
-    """Whether the tokens of the prompt see each other, whatever the mask is."""
 
 
 class Decoding(TorchFunctionMode):
@@ -331,21 +282,3 @@ def is_last(args: Any, kwargs: Any) -> bool:
     """Whether a softmax is over the last axis."""
     dim, x = args[1] if len(args) > 1 else kwargs.get("dim"), args[0] if args else None
     return isinstance(x, torch.Tensor) and x.ndim > 2 and isinstance(dim, int) and dim % x.ndim == x.ndim - 1
-
-
-def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
-    """The logits of each step, and how many operations it took."""
-    mode, given = Decoding(fault), None
-    with torch.no_grad():
-        for step in range(len(fed) + 1):
-            mode.begin(step)
-            with mode:
-                try:
-                    logits = next(steps) if step == 0 else steps.send(given)
-                except StopIteration:
-                    return
-            yield host(logits), mode.count
-            mode.count = 0
-            if step < len(fed):
-                given = torch.from_numpy(fault.ids(fed, step) if fault.ids else fed[step])
-    steps.close()

@@ -1,124 +1,22 @@
 """Why a step of decoding differs: torch decodes again with faults that caches have, or prompts."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from jaxformer.parity.diagnose.constants import say
-from jaxformer.parity.diagnose.decoding_replay import Fault, Seen, stepped
+from jaxformer.parity.diagnose.decoding_faults import FAULTS, OF_PROMPT, RARE, Fault, more
+from jaxformer.parity.diagnose.decoding_replay import Decoding
 from jaxformer.parity.numerics.float64 import torch_float64
-from jaxformer.parity.numerics.metrics import error
+from jaxformer.parity.numerics.metrics import error, host
 from jaxformer.parity.run.session import Budget, Session
 
 TOLERANCE = 1e-12
 """relL2 of a row's logits."""
-MOST_EMPTY = 64
-"""Slots of a cache behind the last token."""
 MOST_NAMED = 2
-
-
-def of_steps(seen: Seen) -> Any:
-    """Tokens of steps."""
-    return (seen.key >= seen.prompt) & (seen.key <= seen.row)
-
-
-def before(seen: Seen) -> Any:
-    """Tokens of steps before the last."""
-    return (seen.key >= seen.prompt) & (seen.key < seen.row)
-
-
-def itself(seen: Seen) -> Any:
-    """The last token."""
-    return seen.key == seen.row
-
-
-def of_first_row(x: torch.Tensor) -> torch.Tensor:
-    """The first row's, in the place of every row's."""
-    return x[:1].expand_as(x)
-
-
-def is_of_position(fault: Fault) -> bool:
-    """Whether it is about positions alone."""
-    return fault.position is not None and not fault.empty and not fault.hides
-
-
-FAULTS = (
-    Fault("the position of a step is one too far", position=lambda at, _: at + 1),
-    Fault("the position of a step is one too near", position=lambda at, _: at - 1),
-    Fault("the position of each step is 0", position=lambda at, _: 0),
-    Fault("the positions of steps begin again at 0 behind the prompt", position=lambda at, prompt: at - prompt),
-    Fault("the position stays at the first step's", position=lambda at, prompt: prompt),
-    Fault(
-        "position and slot are one too far: an empty slot behind the prompt is seen",
-        position=lambda at, _: at + 1,
-        empty=lambda _: 1,
-    ),
-    Fault(
-        "position and slot are one too near: the prompt's last token is written over",
-        position=lambda at, _: at - 1,
-        hides=lambda seen: seen.key == seen.prompt - 1,
-    ),
-    Fault(
-        "position and slot do not advance: each step writes over the one before",
-        position=lambda at, prompt: prompt,
-        hides=before,
-    ),
-    Fault("the slot does not advance: each step writes over the one before", hides=before),
-    Fault("the slot is one too near: the prompt's last token is written over", hides=lambda seen: seen.key == seen.prompt - 1),
-    Fault("the slot is one too far: an empty slot is seen, and not the last token", hides=itself, empty=lambda _: 1),
-    Fault("a step does not see itself", hides=itself),
-    Fault("a step sees the prompt alone", hides=of_steps),
-    Fault("a step sees itself alone", hides=lambda seen: seen.key < seen.row),
-    Fault("a step does not see the prompt", hides=lambda seen: seen.key < seen.prompt),
-    Fault("a step does not see the first token", hides=lambda seen: seen.key == 0),
-    Fault("the values of steps are not written", without_values=of_steps),
-    Fault("the keys of steps are not written", without_keys=of_steps),
-    Fault("keys and values of steps are not written", without_keys=of_steps, without_values=of_steps),
-    Fault("the values of steps before are not kept", without_values=before),
-    Fault("the keys of steps before are not kept", without_keys=before),
-    Fault("keys and values of steps before are not kept", without_keys=before, without_values=before),
-    Fault("every layer has the keys of the first layer's cache", from_first=(0,)),
-    Fault("every layer has the values of the first layer's cache", from_first=(1,)),
-    Fault("every layer has the keys and values of the first layer's cache", from_first=(0, 1)),
-    Fault("every row reads the first row's cache", cache=lambda held, new: (of_first_row(held), of_first_row(new))),
-    Fault("every row reads the first row's cache, and its own token", cache=lambda held, new: (of_first_row(held), new)),
-    Fault("every row is given the first row's ids", ids=lambda fed, step: fed[step][:1].repeat(len(fed[step]))),
-    Fault("rows are given the ids of the row before", ids=lambda fed, step: np.roll(fed[step], 1)),
-    Fault("rows are given the ids of the row behind", ids=lambda fed, step: np.roll(fed[step], -1)),
-    Fault("a step is given the ids of the step before", ids=lambda fed, step: fed[max(step - 1, 0)]),
-    Fault("a step sees one empty slot", empty=lambda _: 1),
-    Fault("steps have no score bias", bias=torch.zeros_like),
-    Fault("the score bias of each step is that of the first token", bias=lambda bias: bias[..., :1, :].expand_as(bias)),
-)
-OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those behind them", unmasked=True),)
-"""Those that are tried where the prompt differs."""
-
-
-RARE = (
-    *(Fault(f"{each.says}, in rotations alone", angles=each.position) for each in FAULTS if is_of_position(each)),
-    Fault("the keys of steps are not rotated", still=(1,)),
-    Fault("the queries of steps are not rotated", still=(0,)),
-    Fault("steps write values into the cache of keys", written=(1, 1)),
-    Fault("steps write keys into the cache of values", written=(0, 0)),
-    Fault("steps write keys and values into the caches of each other", written=(1, 0)),
-)
-"""Those that are tried where none of the others fits."""
-
-
-def more(prompt: int, steps: int) -> Iterator[Fault]:
-    """Empty slots up to the end of a cache, of some length."""
-    for n in range(1, MOST_EMPTY):
-        capacity = prompt + steps + n
-        yield Fault(f"a step sees all empty slots of a cache of {capacity}", empty=partial(left_of, capacity))
-
-
-def left_of(capacity: int, tokens: int) -> int:
-    """Slots that are empty."""
-    return max(capacity - tokens, 0)
 
 
 def explain_steps(
@@ -169,6 +67,24 @@ def one_factor(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> str:
     factor = float((t * j).sum() / (t * t).sum())
     residual = error(j, factor * t).relative
     return f"jax gives {say(factor)} times torch's logits in steps (residual {residual:.0e})" if residual <= TOLERANCE else ""
+
+
+def stepped(steps: Generator[Any, Any, Any], fault: Fault, fed: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+    """The logits of each step, and how many operations it took."""
+    mode, given = Decoding(fault), None
+    with torch.no_grad():
+        for step in range(len(fed) + 1):
+            mode.begin(step)
+            with mode:
+                try:
+                    logits = next(steps) if step == 0 else steps.send(given)
+                except StopIteration:
+                    return
+            yield host(logits), mode.count
+            mode.count = 0
+            if step < len(fed):
+                given = torch.from_numpy(fault.ids(fed, step) if fault.ids else fed[step])
+    steps.close()
 
 
 def residual_of(steps: Any, fault: Fault, ours: Sequence[np.ndarray], fed: Sequence[np.ndarray], budget: Budget) -> float:

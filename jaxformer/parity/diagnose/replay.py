@@ -84,8 +84,6 @@ class Replay:
     @cached_property
     def begins(self) -> bool:
         """What comes in and what the children give is recorded; False if torch's array does not come again."""
-        if not self.is_called:
-            return False
         with running():
             with self.to_the_end():
                 self.array()

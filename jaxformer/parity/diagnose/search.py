@@ -193,13 +193,14 @@ def limit_of(torch: np.ndarray, jax: np.ndarray) -> float:
 
 
 def best_of(found: list[Candidate]) -> list[Candidate]:
-    """Of exact ones those that give most, the plainest first; one alone where another number gives as much, or float32's
-    rounding is in between."""
+    """Of exact ones those that give most, the plainest first; one alone where another number gives as much, beside the whole
+    number of a module that gives as much too, or where float32's rounding is in between."""
     exact = [each for each in found if each.certainty == "exact"]
     vague = [*filter(is_vague, found)]
     best = sorted(exact, key=lambda each: (-len(each.explains), *supposed(each)))
     if best and vague:
-        best = [replace(best[0], certainty="ambiguous")]
+        settings = [each for each in vague[:1] if each.mutation.change == parameters.SETTING]
+        best = [*settings, replace(best[0], certainty="ambiguous")]
     best = best or vague[:1] or found[:1]
     return [each for each in best if each.explains == best[0].explains]
 

@@ -99,7 +99,7 @@ class Noise:
         )
         with np.errstate(over="ignore", invalid="ignore"):
             gap, norm = usual[1] - usual[0], float(np.linalg.norm(usual[0])) if others else 0.0
-            size, peak = float(np.linalg.norm(gap)), float(max(gap.max(initial=0.0), -gap.min(initial=0.0)))
+            size, peak = float(np.linalg.norm(gap)), float(np.abs(gap).max(initial=0.0))
             for theirs, ours in others if norm else ():
                 relative, highest = _apart(*_scaled(theirs, ours))
                 size, peak = max(size, relative * norm), max(peak, highest * norm / float(np.sqrt(gap.size)))

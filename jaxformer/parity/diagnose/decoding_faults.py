@@ -1,0 +1,159 @@
+"""What caches and prompts do wrong, as data: how a step of torch's decoding has to differ to be jax's."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+MOST_EMPTY = 64
+"""Slots of a cache behind the last token."""
+
+
+class Seen(NamedTuple):
+    """Which keys a row of scores has."""
+
+    key: torch.Tensor
+    """Its number `S`."""
+    row: torch.Tensor
+    """The position of the query `T 1`."""
+    prompt: int
+    """How many tokens the prompt has."""
+
+
+Hidden = Callable[[Seen], torch.Tensor]
+"""Which keys it is about `T S`."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong in all steps behind the prompt."""
+
+    says: str
+    position: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position."""
+    hides: Hidden | None = None
+    """Keys that are not seen."""
+    without_keys: Hidden | None = None
+    """Slots in which keys are 0."""
+    without_values: Hidden | None = None
+    empty: Callable[[int], int] | None = None
+    """tokens so far -> how many slots of 0 are seen beside."""
+    from_first: tuple[int, ...] = ()
+    """Which of keys (0) and values (1) every layer has of the first layer, but for the token's own."""
+    cache: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    """(what is held, what is new) -> what a step reads instead, of keys and of values."""
+    angles: Callable[[int, int], int] | None = None
+    """(position, prompt) -> another position in rotations alone."""
+    still: tuple[int, ...] = ()
+    """Which of queries (0) and keys (1) are not rotated."""
+    written: tuple[int, int] = (0, 1)
+    """What is new in the caches of keys and of values: keys (0) or values (1)."""
+    ids: Callable[[Sequence[np.ndarray], int], np.ndarray] | None = None
+    """(ids of all steps, step) -> what the step is given."""
+    bias: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """The bias of all rows of scores, `... T S`, that a step has instead."""
+    unmasked: bool = False
+    """Whether the tokens of the prompt see each other, whatever the mask is."""
+
+
+def of_steps(seen: Seen) -> Any:
+    """Tokens of steps."""
+    return (seen.key >= seen.prompt) & (seen.key <= seen.row)
+
+
+def before(seen: Seen) -> Any:
+    """Tokens of steps before the last."""
+    return (seen.key >= seen.prompt) & (seen.key < seen.row)
+
+
+def itself(seen: Seen) -> Any:
+    """The last token."""
+    return seen.key == seen.row
+
+
+def of_first_row(x: torch.Tensor) -> torch.Tensor:
+    """The first row's, in the place of every row's."""
+    return x[:1].expand_as(x)
+
+
+def is_of_position(fault: Fault) -> bool:
+    """Whether it is about positions alone."""
+    return fault.position is not None and not fault.empty and not fault.hides
+
+
+FAULTS = (
+    Fault("the position of a step is one too far", position=lambda at, _: at + 1),
+    Fault("the position of a step is one too near", position=lambda at, _: at - 1),
+    Fault("the position of each step is 0", position=lambda at, _: 0),
+    Fault("the positions of steps begin again at 0 behind the prompt", position=lambda at, prompt: at - prompt),
+    Fault("the position stays at the first step's", position=lambda at, prompt: prompt),
+    Fault(
+        "position and slot are one too far: an empty slot behind the prompt is seen",
+        position=lambda at, _: at + 1,
+        empty=lambda _: 1,
+    ),
+    Fault(
+        "position and slot are one too near: the prompt's last token is written over",
+        position=lambda at, _: at - 1,
+        hides=lambda seen: seen.key == seen.prompt - 1,
+    ),
+    Fault(
+        "position and slot do not advance: each step writes over the one before",
+        position=lambda at, prompt: prompt,
+        hides=before,
+    ),
+    Fault("the slot does not advance: each step writes over the one before", hides=before),
+    Fault("the slot is one too near: the prompt's last token is written over", hides=lambda seen: seen.key == seen.prompt - 1),
+    Fault("the slot is one too far: an empty slot is seen, and not the last token", hides=itself, empty=lambda _: 1),
+    Fault("a step does not see itself", hides=itself),
+    Fault("a step sees the prompt alone", hides=of_steps),
+    Fault("a step sees itself alone", hides=lambda seen: seen.key < seen.row),
+    Fault("a step does not see the prompt", hides=lambda seen: seen.key < seen.prompt),
+    Fault("a step does not see the first token", hides=lambda seen: seen.key == 0),
+    Fault("the values of steps are not written", without_values=of_steps),
+    Fault("the keys of steps are not written", without_keys=of_steps),
+    Fault("keys and values of steps are not written", without_keys=of_steps, without_values=of_steps),
+    Fault("the values of steps before are not kept", without_values=before),
+    Fault("the keys of steps before are not kept", without_keys=before),
+    Fault("keys and values of steps before are not kept", without_keys=before, without_values=before),
+    Fault("every layer has the keys of the first layer's cache", from_first=(0,)),
+    Fault("every layer has the values of the first layer's cache", from_first=(1,)),
+    Fault("every layer has the keys and values of the first layer's cache", from_first=(0, 1)),
+    Fault("every row reads the first row's cache", cache=lambda held, new: (of_first_row(held), of_first_row(new))),
+    Fault("every row reads the first row's cache, and its own token", cache=lambda held, new: (of_first_row(held), new)),
+    Fault("every row is given the first row's ids", ids=lambda fed, step: fed[step][:1].repeat(len(fed[step]))),
+    Fault("rows are given the ids of the row before", ids=lambda fed, step: np.roll(fed[step], 1)),
+    Fault("rows are given the ids of the row behind", ids=lambda fed, step: np.roll(fed[step], -1)),
+    Fault("a step is given the ids of the step before", ids=lambda fed, step: fed[max(step - 1, 0)]),
+    Fault("a step sees one empty slot", empty=lambda _: 1),
+    Fault("steps have no score bias", bias=torch.zeros_like),
+    Fault("the score bias of each step is that of the first token", bias=lambda bias: bias[..., :1, :].expand_as(bias)),
+)
+OF_PROMPT = (Fault("the prompt is read without the mask: its tokens see those behind them", unmasked=True),)
+"""Those that are tried where the prompt differs."""
+
+
+RARE = (
+    *(Fault(f"{each.says}, in rotations alone", angles=each.position) for each in FAULTS if is_of_position(each)),
+    Fault("the keys of steps are not rotated", still=(1,)),
+    Fault("the queries of steps are not rotated", still=(0,)),
+    Fault("steps write values into the cache of keys", written=(1, 1)),
+    Fault("steps write keys into the cache of values", written=(0, 0)),
+    Fault("steps write keys and values into the caches of each other", written=(1, 0)),
+)
+"""Those that are tried where none of the others fits."""
+
+
+def more(prompt: int, steps: int) -> Iterator[Fault]:
+    """Empty slots up to the end of a cache, of some length."""
+    for n in range(1, MOST_EMPTY):
+        capacity = prompt + steps + n
+        yield Fault(f"a step sees all empty slots of a cache of {capacity}", empty=partial(left_of, capacity))
+
+
+def left_of(capacity: int, tokens: int) -> int:
+    """Slots that are empty."""
+    return max(capacity - tokens, 0)
