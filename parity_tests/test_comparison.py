@@ -45,10 +45,12 @@ def sides():
     return found
 
 
-def report_of(sides: Any, name: str = "gpt", model: Any = None, checks: tuple[str, ...] = FORWARD, tier: Any = "A") -> Report:
+def report_of(
+    sides: Any, name: str = "gpt", model: Any = None, checks: tuple[str, ...] = FORWARD, tier: Any = "A", **options: Any
+) -> Report:
     twin, own, inputs = sides[name]
     calls = {"call_torch": call_torch, "call_jax": call_jax}
-    return compare(twin, model or own, inputs, rules=TWIN, checks=checks, tier=tier, **calls)
+    return compare(twin, model or own, inputs, rules=TWIN, checks=checks, tier=tier, **calls, **options)
 
 
 @pytest.mark.parametrize("name", usually(["gpt", "encoder-decoder"], "gpt"))
@@ -146,7 +148,7 @@ def test_a_bug_in_one_head_shows_in_that_head(sides, monkeypatch):
         return lambda q, k, *rest: f(q.at[:, :, 2].multiply(1.5), k, *rest)
 
     patched(attention, "attention_weights", third_head)(monkeypatch)
-    heads = {module.jax: module.heads for module in report_of(sides).diverging}
+    heads = {module.jax: module.heads for module in report_of(sides, search_seconds=0).diverging}
     assert list(heads) == [f"{block}.attention" for block in BLOCKS]
     for found in heads.values():
         assert [error > 1e-13 for error in found] == [False, False, True, False]

@@ -10,6 +10,7 @@ import torch
 
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.foreign
 B, T, V, D, N, H, LAYERS = 3, 7, 11, 12, 3, 4, 2
@@ -77,9 +78,9 @@ class Decoder(torch.nn.Module):
         return self.norm(x) @ self.embed.weight.T
 
 
-def norm(p, name, x):
+def norm(p, name, x, epsilon=1e-5):
     x = x - x.mean(-1, keepdims=True)
-    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * p[f"{name}.weight"] + p.get(f"{name}.bias", 0.0)
+    return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * p[f"{name}.weight"] + p.get(f"{name}.bias", 0.0)
 
 
 def per_head(p, name, x, bug):
@@ -115,10 +116,11 @@ def port(bug):
         seen = jnp.tril(jnp.ones((T, T), bool)) & valid[:, None, None]
         seen = seen & valid[:, None, :, None] if bug == "queries" else seen
         mask = jnp.where(seen, 0.0, jnp.finfo(jnp.float32).min)
+        epsilon = 1e-3 if bug == "epsilons" else 1e-5
         for i in range(LAYERS):
             at = f"layers.{i}"
-            x = x + attention(p, f"{at}.attention", norm(p, f"{at}.before", x), jnp.cos(angles), jnp.sin(angles), mask)
-            y = norm(p, f"{at}.between", x)
+            x = x + attention(p, f"{at}.attention", norm(p, f"{at}.before", x, epsilon), jnp.cos(angles), jnp.sin(angles), mask)
+            y = norm(p, f"{at}.between", x, epsilon)
             gate, up = (y @ p[f"{at}.{f}.weight"].T + p[f"{at}.{f}.bias"] for f in ("gate", "up"))
             x = x + (jax.nn.silu(gate) * up) @ p[f"{at}.down.weight"].T + p[f"{at}.down.bias"]
         return norm(p, "norm", x) @ p["embed.weight"].T
@@ -141,12 +143,13 @@ def report_of(theirs: Any, bug: str) -> Any:
 
 
 CAUSES = {
-    "no sign": "torch computes `-b` (test_untapped_decoder.py:31); jax leaves it out",
+    "no sign": "torch computes `-b` (test_untapped_decoder.py:32); jax leaves it out",
     "no keys": "torch applies layers.*.attention.k_norm; jax leaves it out",
     "shared": "k_norm.norms with weights of their own; jax runs all of them with the weights of the first",
     "turned": "k_norm.norms in their order; jax runs them from the last to the first",
     "behind": "torch applies layers.*.attention.q_norm and layers.*.attention.k_norm before the rotation; jax behind it",
     "queries": "jax masks padded queries too",
+    "epsilons": "torch 1e-05 for layers.*.before.eps and layers.*.between.eps; jax 0.001 = 1/1000 (residual ",
 }
 
 
@@ -154,6 +157,6 @@ def test_the_port_is_equal(theirs):
     assert report_of(theirs, "").status == "equal"
 
 
-@pytest.mark.parametrize("bug", CAUSES)
+@pytest.mark.parametrize("bug", usually(CAUSES, "no sign", "behind", "epsilons"))
 def test_causes_in_every_layer(theirs, bug):
     assert CAUSES[bug] in report_of(theirs, bug).verdict

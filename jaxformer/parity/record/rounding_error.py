@@ -20,10 +20,10 @@ from jaxformer.parity.numerics.metrics import EXACT, NULL_GRADIENT, TOLERANCES, 
 from jaxformer.parity.numerics.torch_operations import torch_operations
 from jaxformer.parity.record.reference import REFUSALS, Call, Perturbed, Reference, Rounding, run_float64
 
-DRAWS, FEWER = 4, 2
+DRAWS = 4
 """How many runs. In one alone two close scores may be perturbed alike, and what depends on their difference not at all."""
 LARGE = 30_000_000
-"""Entries of all gradients, from which a run takes seconds, and fewer have to do: each is of so many numbers."""
+"""Entries of all gradients, from which a run takes seconds, and one has to do: each array is of so many numbers."""
 FEW = 64
 """Entries of an output that one draw may leave as they are, or nearly so, by chance."""
 COPIES = ("clone", "_to_copy", "cat", "stack", "embedding", "index", "index_select", "gather", "where", "masked_fill", "repeat")
@@ -52,10 +52,10 @@ def measure_rounding(module: Any, reference: Reference, call: Call) -> Rounding:
     """How far rounding perturbs the arrays of `reference`; nothing where one draw stays far below the tolerances.
 
     It takes one run, four for a model that gives a few numbers; for one that is ill-conditioned four in all, and as many of its
-    modules by themselves, if these are. Large ones have two for four.
+    modules by themselves, if these are. Large ones have one for four.
     """
-    most = FEWER if sum(array.size for array in reference.gradients.values()) > LARGE else DRAWS
-    draws = most if any(array.size < FEW for array in reference.calls[CALL].output) else 1
+    most = 1 if sum(array.size for array in reference.gradients.values()) > LARGE else DRAWS
+    draws = DRAWS if any(array.size < FEW for array in reference.calls[CALL].output) else 1
     try:
         run = [_draw(module, reference, call, seed, alone=False) for seed in range(draws)]
         found = _largest(run)
