@@ -36,7 +36,7 @@ def logarithm(x: float) -> str:
 
 
 def is_plain(x: float) -> bool:
-    """Whether somebody may have written a number: it has few digits, or is a root or a logarithm of a plain one."""
+    """Tell whether somebody may have written a number: it has few digits, or is a root or a logarithm of a plain one."""
     return len(f"{x:.9g}") <= PLAIN or " = " in say(x)
 
 

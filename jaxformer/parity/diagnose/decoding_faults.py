@@ -1,4 +1,4 @@
-"""What caches and prompts do wrong, as data: how a step of torch's decoding has to differ to be jax's."""
+"""Faults of caches and prompts as data: how a step of torch's decoding has to differ to be jax's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Why a step of decoding differs: torch decodes again with faults that caches have, or prompts."""
+"""Causes of a step of decoding that differs: torch decodes again with faults that caches have, or prompts."""
 
 import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -46,7 +46,7 @@ def explain_steps(
 
 
 def same(theirs: np.ndarray, ours: np.ndarray) -> bool:
-    """Whether logits of a step are the same."""
+    """Tell whether logits of a step are the same."""
     return apart(theirs, ours) <= TOLERANCE
 
 

@@ -1,4 +1,4 @@
-"""How many threads torch takes: one for a small model, where several would wait for each other longer than they compute."""
+"""Number of torch's threads: one for a small model, where several would wait for each other longer than they compute."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -29,8 +29,8 @@ ONE_STEP = 1e-9
 """Tier A: the largest difference of a parameter after one optimizer step, as a multiple of the learning rate."""
 RATE = 1e-13
 """Tier A: the largest difference of a learning rate, as a part of the largest of them; torch computes some by recurrence."""
-LONGEST = 20
-"""So many steps are kept for the step at which the optimizers part."""
+LONGEST, MOST_KEPT = 20, 2 * 10**8
+"""Steps that are kept for the one at which the optimizers part, and entries of all of them: large models keep fewer."""
 EQUAL_GRADIENTS = "the gradients are equal"
 """So the optimizers differ; what follows says in what."""
 
@@ -55,7 +55,7 @@ class TrainingResult(NamedTuple):
 
 
 class Parting(NamedTuple):
-    """The first step whose moves differ."""
+    """The first step whose moves differ, and why."""
 
     step: int
     cause: str
@@ -106,7 +106,9 @@ class StepComparison:
             cause = attempt("a factor", explain_loss, theirs, ours) if stage.status == "different" else ""
             self.found["loss"] = replace(stage, says="; ".join(filter(None, (stage.says, cause))))
         self.rates.append(next(iter(rates.values())))
-        if self.parted is None and "train" not in self.found and len(self.past) < LONGEST:
+        size = sum(array.size for array in self.before.values())
+        longest = min(LONGEST, max(1, MOST_KEPT // (2 * size)))
+        if self.parted is None and "train" not in self.found and len(self.past) < longest:
             self.past.append((theirs.gradients, self.before))
             if any(rates.values()):
                 self._moved(rates, gaps, theirs, ours)

@@ -1,4 +1,4 @@
-"""Why a step of an optimizer differs although the gradients are equal: formulas with choices, tried on both sides."""
+"""Causes of a step of an optimizer that differs although the gradients are equal: formulas with choices, for both sides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
 
 @dataclass(frozen=True)
 class Settings:
-    """What torch's optimizer was told, for all of its parameters."""
+    """Settings of torch's optimizer, for all of its parameters."""
 
     kind: Literal["Adam", "RMSprop", "SGD"]
     epsilon: float
     betas: tuple[float, float]
-    """How much of the mean of the gradients stays at each step, and of that of their squares; the first is SGD's momentum."""
+    """Shares of the mean of the gradients and of that of their squares that stay at each step; the first is SGD's momentum."""
     nesterov: bool
     decays: Mapping[str, float]
     """Weight decay by the names of its parameters."""
@@ -37,7 +37,7 @@ class Settings:
 
 
 def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None, accumulate: int) -> Settings | None:
-    """Those of torch.optim's Adam, AdamW, RMSprop and SGD; None for other optimizers, and for groups of several kinds."""
+    """Read those of torch.optim's Adam, AdamW, RMSprop and SGD; None for other optimizers, and for groups of several kinds."""
     import torch
 
     kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD)
@@ -59,23 +59,23 @@ def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Course:
-    """What an optimizer was given up to a step, of the entries that are compared: each as one vector."""
+    """Inputs of an optimizer up to a step: of the entries that are compared, each as one vector."""
 
     gradients: Sequence[np.ndarray]
-    """torch's, of each step up to this one."""
+    """torch's, at each step up to this one."""
     weights: Sequence[np.ndarray]
     """Before each of these steps."""
     norms: Sequence[float]
-    """Of all gradients of a step together, those of entries that are not compared included."""
+    """Norms of all gradients of a step together, entries that are not compared included."""
     rates: np.ndarray
     """The learning rate of each entry at this step."""
     decays: np.ndarray
-    """What each weight decays by."""
+    """Weight decay of each entry."""
     matrices: np.ndarray
     """1 for weights of more than one axis, and 0 for others."""
 
     def at(self, entries: slice) -> "Course":
-        """Of some of the entries."""
+        """Select some of the entries."""
         lists = ([array[entries] for array in each] for each in (self.gradients, self.weights))
         return Course(*lists, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
 
@@ -86,8 +86,8 @@ def course_of(
     rates: Mapping[str, float],
     kept: Mapping[str, np.ndarray],
 ) -> Course:
-    """Of the entries of each parameter that are True in `kept`, in its order; `past` are the gradients and the weights of each
-    step."""
+    """Collect the entries of each parameter that are True in `kept`, in its order; `past` are the gradients and the weights of
+    each step."""
     gradients, weights = ([flat(each, kept) for each in side] for side in zip(*past, strict=True))
     norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each, _ in past]
     decays = flat(settings.decays, kept) if settings else np.zeros_like(weights[-1])
@@ -113,7 +113,7 @@ def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarra
 
 
 def step_choices(settings: Settings, course: Course) -> Choices:
-    """torch's own settings first."""
+    """List the choices, torch's own settings first."""
     found: Choices = {"settings": {"": settings}, "course": {"": course}}
     found |= {"Adam": adam, "RMSprop": rms_prop, "SGD": descent}[settings.kind](settings)
     parts = settings.accumulate
@@ -162,7 +162,7 @@ def descent(settings: Settings) -> Choices:
 
 
 def roots(settings: Settings) -> Choices:
-    """Where epsilon is added to the root of the mean of squares, and how much."""
+    """Places and sizes of the epsilon at the root of the mean of squares."""
     return {
         "epsilon": {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)},
         "epsilon's place": {"outside the root": False, "in the root": True},
@@ -187,7 +187,7 @@ def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
 
 
 def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[str, Any]) -> np.ndarray:
-    """What the last step goes down, times the learning rate."""
+    """Direction of the last step, which goes down it times the learning rate."""
     last, steps = given[-1], len(given)
     if settings.kind == "SGD":
         beta = chosen["share of the last move"]
@@ -215,7 +215,7 @@ def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
 
 
 def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple[str, float | None]:
-    """Where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one; `moves` are
+    """Tell where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one; `moves` are
     torch's and jax's, in learning rates."""
     torch_moves, jax_moves = moves
     decay, residual = factor_between(jax_moves - torch_moves, course.weights[-1])
@@ -229,7 +229,7 @@ def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple
 
 
 def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
-    """How jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; '' where
+    """Tell how jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; '' where
     none of it holds."""
     steps = len(torch)
     found = [(f"jax is {n} step{'s' * (n > 1)} late", torch[:-n], jax[n:]) for n in range(1, steps)]

@@ -56,7 +56,7 @@ def placed_choices(evidence: Evidence) -> Choices:
         "rotary amplitude": {"by the scaling": True, "1": False},
         "rotated": {"forwards": 1, "backwards": -1},
         "window": reach,
-        "mask": {"as given": allowed} | moved(allowed),
+        "mask": {"as given": allowed},
         "values": {"as projected": v},
     }
 
@@ -169,15 +169,8 @@ def alive(masks: Any, scores: np.ndarray) -> np.ndarray:
     return given[-1] if given else np.isfinite(scores)
 
 
-def moved(allowed: np.ndarray) -> dict[str, np.ndarray]:
-    """The keys that any query may see, under a causal mask that is one key off."""
-    length, padding = allowed.shape[-1], np.asarray(allowed.any(-2, keepdims=True))
-    shifts = {"causal and one more": 1, "causal and one fewer": -1}
-    return {f"padding alone, {name}": padding & np.tri(length, k=shift, dtype=bool) for name, shift in shifts.items()}
-
-
 def fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of as many axes can stand for all entries of another one."""
+    """Tell whether an array of as many axes can stand for all entries of another one."""
     return all(one in (1, many) for one, many in zip(shape, wanted, strict=True))
 
 
