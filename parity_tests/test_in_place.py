@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from torch.nn import functional
 
-from jaxformer.parity.compare import compare
+from jaxformer.parity.capture.call_sites import ArrayKey, Site
+from jaxformer.parity.compare import compare, record_torch
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.record.partial_gradients import gradients_from
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign
@@ -84,3 +87,12 @@ def test_that_numbers_keep_torch_from_being_replayed_is_told():
     x = np.array(X)
     x[0, 0] = np.nan
     assert "torch's array has NaN or infinite entries" in report_of(torch.sigmoid, jax.nn.hard_sigmoid, x).verdict
+
+
+def test_what_is_changed_in_place_may_be_where_gradients_are_cut():
+    theirs = excite(Theirs(shifted).eval(), seed=0)
+    reference = record_torch(theirs, (X,))
+    sending, cut = {ArrayKey(Site("last", 0), "output", 0)}, {ArrayKey(Site("first", 0), "output", 0)}
+    found = gradients_from(reference, sending, cut)
+    assert not found["first.weight"].any()
+    assert_allclose(found["last.weight"], reference.gradients["last.weight"], rtol=1e-12)

@@ -68,5 +68,6 @@ class Cut:
             leaves = {
                 place: array.detach().requires_grad_(array.is_floating_point()) for place, array in both if place in self.cut
             }
+            goes_on = {place: leaf.clone() for place, leaf in leaves.items()}  # the model's code may work in place
         self.leaves |= leaves
-        return replaced(value, arrays, [leaves.get(place, array) for place, array in both])
+        return replaced(value, arrays, [goes_on.get(place, array) for place, array in both])

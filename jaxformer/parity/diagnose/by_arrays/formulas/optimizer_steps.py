@@ -215,8 +215,8 @@ def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
 
 
 def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple[str, float | None]:
-    """Tell where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one; `moves` are
-    torch's and jax's, in learning rates."""
+    """Tell where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one. `moves`
+    are torch's and jax's, in learning rates."""
     torch_moves, jax_moves = moves
     decay, residual = factor_between(jax_moves - torch_moves, course.weights[-1])
     if residual <= MULTIPLE:
@@ -229,8 +229,8 @@ def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple
 
 
 def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
-    """Tell how jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; '' where
-    none of it holds."""
+    """Tell how jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; ''
+    where none of it holds."""
     steps = len(torch)
     found = [(f"jax is {n} step{'s' * (n > 1)} late", torch[:-n], jax[n:]) for n in range(1, steps)]
     found += [(f"jax is {n} step{'s' * (n > 1)} early", torch[n:], jax[:-n]) for n in range(1, steps)]
