@@ -173,6 +173,7 @@ BUGS = {
     "cap": ({"cap": 6.25}, "heads", "torch attn_logit_softcapping 5; jax attn_logit_softcapping 6.25"),
     "no cap": ({"cap": None}, "heads", "torch computes `torch.tanh(attn_weights)` (modeling_gemma2.py:"),
     "wide": ({"window": 6}, "heads", "jax has a window of 6 keys for 5"),
+    "moved": ({"window": 4, "ahead": 1}, "heads", "jax has the window one key further ahead"),
     "leak": ({"ahead": 1}, "heads", "jax lets every query see one key more ahead"),
     "mixed pairs": (
         {"rotary": {"mixed": True}},

@@ -82,6 +82,28 @@ class Behind(Children):
         return self.norm(y + self.b(y))
 
 
+class Chosen(Children):
+    """The row that has a mark, or the first where none has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.mark, self.rows = 2, torch.tensor([5, 7, 2, 9])
+
+    def forward(self, x):
+        return self.b(self.a(x)[:, (self.rows == self.mark).int().argmax()])
+
+
+class Heated(Children):
+    """Times a number that is held as its logarithm."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("heat", torch.tensor(0.7))
+
+    def forward(self, x):
+        return self.a(x).cos() * self.heat.exp()
+
+
 class Port(nnx.Module):
     def __init__(self, theirs, forward):
         self.a, self.b = (nnx.Linear(D, D, rngs=nnx.Rngs(0)) for _ in range(2))
@@ -117,6 +139,16 @@ def test_what_moves_another_array_away_from_jaxs_is_no_cause():
 def test_what_one_array_alone_tells_is_found_first(monkeypatch):
     monkeypatch.setattr(cross_check, "off", lambda *arrays: 0.0)
     assert "shift" in compared(Shifted, without_parts).cause
+
+
+def test_a_number_that_others_fit_too_stands_beside_another_cause():
+    cause = compared(Chosen, lambda m, x: m.b(m.a(x)[:, 0])).cause
+    assert cause.startswith("torch mark 2; jax mark 1, as it seems: others fit too (residual ")
+    assert ", or the same: torch computes `self.rows == self.mark`" in cause
+
+
+def test_a_factor_that_nobody_writes_is_searched_for_in_the_code():
+    assert "`self.heat.exp()`" in compared(Heated, lambda m, x: jnp.cos(m.a(x)) * np.float32(0.7)).cause
 
 
 def test_differences_of_one_module_are_named_beside_each_other():
