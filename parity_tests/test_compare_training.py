@@ -228,9 +228,11 @@ def test_a_loss_that_is_nan():
 
 
 def test_a_rate_that_is_0_moves_nothing():
-    found = course(replace(FEW, torch_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 0.0)))
+    still = replace(FEW, torch_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 0.0))
+    found = course(replace(still, jax_optimizer=optax.MultiSteps(optax.sgd(0.0), PARTS), jax_schedule=None))
     assert outcome(found)["optimizer"] == "failed"
     assert "nothing moves" in found.stages[1].says
+    assert course(still).stages[1].says == "step 0: jax moves where torch's learning rate is 0"
 
 
 def test_a_tensor_that_torch_has_frozen():
@@ -334,6 +336,24 @@ MOVES = {
         "but at step 1 the optimizers part, and the gradients are equal: torch betas 0.9 and 0.999; jax betas 0.9 and 0.95",
     ),
     "no momentum": (optax.sgd(RATE), {"theirs": momentum}, "torch has a momentum of 0.9; jax has no momentum"),
+    "a schedule that ends": (
+        optax.sgd(RATE),
+        {
+            "theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
+            "torch_schedule": lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 3)),
+        },
+        "at step 3 the optimizers part, and the gradients are equal: jax moves where torch's learning rate is 0",
+    ),
+    "one tensor farther": (
+        optax.chain(optax.sgd(RATE), optax.masked(optax.scale(3.0), lambda p: jax.tree.map(lambda x: x.shape == (WIDE,), p))),
+        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        "jax moves tensors by other multiples of torch's moves: up.bias 3",
+    ),
+    "a rate that is NaN": (
+        optax.sgd(float("nan")),
+        {"theirs": lambda model: torch.optim.SGD(model.parameters(), lr=RATE)},
+        " entries by NaN or infinity",
+    ),
     "a schedule stretched": (
         optax.adam(stretched),
         {"torch_schedule": lambda optimizer: LambdaLR(optimizer, factor)},

@@ -31,6 +31,7 @@ RATE = 1e-13
 """Tier A: the largest difference of a learning rate, as a part of the largest of them; torch computes some by recurrence."""
 LONGEST, MOST_KEPT = 20, 2 * 10**8
 """Steps that are kept for the one at which the optimizers part, and entries of all of them: large models keep fewer."""
+STILL = "jax moves where torch's learning rate is 0"
 EQUAL_GRADIENTS = "the gradients are equal"
 """So the optimizers differ; what follows says in what."""
 
@@ -112,6 +113,9 @@ class StepComparison:
             self.past.append((theirs.gradients, self.before))
             if any(rates.values()):
                 self._moved(rates, gaps, theirs, ours)
+            elif any(not np.array_equal(array, self.ours_before[name]) for name, array in ours.parameters.items()):
+                self.parted = Parting(len(self.steps), STILL, None)
+                self.found.setdefault("optimizer", Stage("optimizer", "different", f"{step}: {STILL}"))
         if "train" not in self.found and not loss_error <= LOSS:
             self.found["train"] = stage_of("train", f"loss of {losses}", loss_error, LOSS)
         if "train" not in self.found and not error <= PARAMETER:
@@ -158,7 +162,7 @@ class StepComparison:
         name, error = largest_of({name: over_rms(gap, theirs.gradients[name]) for name, gap in gaps.items()})
         equal, rate = error <= TOLERANCES["gradient"][1], None
         if equal and not cause and course:
-            cause, rate = attempt("a multiple", explain_moves, moves, course) or ("", None)
+            cause, rate = attempt("a multiple", explain_moves, moves, course, kept) or ("", None)
         self.parted = Parting(number, cause if equal and cause else "", rate)
         if first:
             differs = f"the gradient differs already: {name}, max/rms {error:.1e}"
@@ -178,8 +182,9 @@ class StepComparison:
         if self.parted is None or self.parted.rate is None:
             return ""
         rate = self.parted.rate
-        says = f": a learning rate of {rate:.6g} where torch has {self.rates[self.parted.step]:.6g}"
-        where = [i for i, each in enumerate(self.rates) if abs(each - rate) <= MULTIPLE * rate]
+        says = f": a learning rate of {rate:.9g} where torch has {self.rates[self.parted.step]:.9g}"
+        others = [i for i in range(len(self.rates)) if i != self.parted.step]
+        where = [i for i in others if abs(self.rates[i] - rate) <= MULTIPLE * rate]
         return says + (f"; torch has that at step {where[0]}" if where else "")
 
     def _schedule_stage(self) -> Stage:

@@ -1,5 +1,6 @@
 """Causes of a step of an optimizer that differs although the gradients are equal: formulas with choices, for both sides."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,7 +9,8 @@ import numpy as np
 
 from jaxformer.parity.diagnose.by_arrays.formulas.choices import ALL, Choices, differing_choices, search_both
 from jaxformer.parity.diagnose.by_arrays.formulas.words import said
-from jaxformer.parity.diagnose.by_arrays.values import factor_between
+from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
+from jaxformer.parity.diagnose.constants import say
 
 FAR, NEAR = 0, 2
 """In how many choices torch may differ from its settings, and jax from torch."""
@@ -16,6 +18,7 @@ SOME = 4096
 """So many entries tell nearly always that a combination is wrong."""
 MULTIPLE = 1e-6
 """The largest relL2 at which an array counts as a multiple of another one."""
+MOST_NAMED = 3
 NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
 """Settings of torch.optim that no formula here has."""
 
@@ -135,7 +138,7 @@ def step_choices(settings: Settings, course: Course) -> Choices:
 
 def adam(settings: Settings) -> Choices:
     """Adam's (Kingma and Ba 2015, algorithm 1), and Nadam's momentum (Dozat 2016, algorithm 8, with one momentum)."""
-    usual = (0.9, 0.999), (0.9, 0.98), (0.9, 0.95), (0.9, 0.99), (0.95, 0.999), (0.8, 0.999), (0.0, 0.999)
+    usual = itertools.product((0.9, 0.95, 0.85, 0.8, 0.5, 0.0), (0.999, 0.99, 0.98, 0.97, 0.95, 0.9, 0.9999))
     return roots(settings) | {
         "betas": {f"{one:g} and {two:g}": (one, two) for one, two in (settings.betas, *usual)},
         "momentum": {"Adam's": False, "Nesterov's": True},
@@ -156,7 +159,7 @@ def descent(settings: Settings) -> Choices:
     """Gradient descent with momentum."""
     nesterov = {"heavy-ball": False, "Nesterov's": True}
     return {
-        "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.9, 0.95, 0.99)},
+        "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.99)},
         "momentum": dict(sorted(nesterov.items(), key=lambda each: each[1] != settings.nesterov)),
     }
 
@@ -214,18 +217,29 @@ def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
     return np.tensordot(weights, np.stack(arrays), 1)
 
 
-def explain_moves(moves: tuple[np.ndarray, np.ndarray], course: Course) -> tuple[str, float | None]:
-    """Tell where jax decays weights otherwise, or moves by a multiple, and its learning rate if that is another one. `moves`
-    are torch's and jax's, in learning rates."""
+def explain_moves(
+    moves: tuple[np.ndarray, np.ndarray], course: Course, kept: Mapping[str, np.ndarray]
+) -> tuple[str, float | None]:
+    """Tell where jax decays weights otherwise, or moves all or some tensors by a multiple, and its learning rate if that is
+    another one. `moves` are torch's and jax's, in learning rates, of the entries that are True in `kept`."""
     torch_moves, jax_moves = moves
+    if wrong := int((~np.isfinite(jax_moves)).sum()):
+        return f"jax moves {wrong} of {jax_moves.size} entries by NaN or infinity", None
     decay, residual = factor_between(jax_moves - torch_moves, course.weights[-1])
     if residual <= MULTIPLE:
         return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}", None
     further, residual = factor_between(jax_moves - torch_moves, torch_moves)
-    if residual > MULTIPLE:
+    if residual <= MULTIPLE:
+        rate = float(course.rates[0]) * (1 + further)
+        return f"jax moves {say(1 + further)} times as far", rate if not np.ptp(course.rates) else None
+    ends = np.cumsum([own.sum() for own in kept.values()])[:-1]
+    parts = zip(kept, np.split(torch_moves, ends), np.split(jax_moves, ends), strict=True)
+    factors = {name: factor_between(j, t) for name, t, j in parts if t.size}
+    if any(residual > MULTIPLE for _, residual in factors.values()):
         return "", None
-    rate = float(course.rates[0])
-    return f"jax moves {1 + further:.9g} times as far", rate * (1 + further) if not np.ptp(course.rates) else None
+    other = [f"{name} {say(round_number(factor))}" for name, (factor, _) in factors.items() if abs(factor - 1) > MULTIPLE]
+    more = f" and {len(other) - MOST_NAMED} more" if len(other) > MOST_NAMED else ""
+    return f"jax moves tensors by other multiples of torch's moves: {', '.join(other[:MOST_NAMED])}{more}", None
 
 
 def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
