@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
         with planted(file_of(kind), bug.where, bug.old, bug.new), explained_by(row):
             compared(kind, Field(checks=CHECKS))
         with flags.file.open("a") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+            file.write(json.dumps(vars(row)) + "\n")
         print(f"{bug.title:52} {', '.join(row.named) or 'none'}", flush=True)
     print("\n".join(table(lines_of(flags.file))))
 
