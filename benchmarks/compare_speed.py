@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxformer.flags import parse, run
+from jaxformer.cli.flags import parse, run
 from jaxformer.validation.fields import check_choice
 
 SIZES: dict[str, dict[str, int]] = {

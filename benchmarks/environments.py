@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pythons import python_of
+from jaxformer.cli.flags import parse, run
 from jaxformer.errors import InputError
-from jaxformer.flags import parse, run
 
 ROOT = Path(__file__).parents[1]
 OLDEST = {"jax": "0.8.0", "jaxlib": "0.8.0", "flax": "0.12.0", "optax": "0.2.6", "torch": "2.13.0"}

@@ -28,10 +28,10 @@ from benchmarks.field_kinds import KINDS, Kind
 from benchmarks.field_models import as_of_old, file_of, flax_release, ported
 from benchmarks.field_outcome import Outcome, outcome, totals
 from benchmarks.field_source import planted
+from jaxformer.cli.flags import parse, run
 from jaxformer.errors import InputError, ParityError
-from jaxformer.flags import parse, run
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.report.report import Report
 
 

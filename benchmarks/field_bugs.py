@@ -10,7 +10,7 @@ A bug is one change of a port's source. Behind the heading of its port, `== llam
       because rotary.base own=10000 base=1000 *
 
 `in` is the class or function that has the text, once. `blames` is torch's module that has to be blamed, a star for any part of
-its name. `because` is what the cause has to be, a pattern of `jaxformer.selfcheck.expected`; further alternatives of it stand
+its name. `because` is what the cause has to be, a pattern of `jaxformer.evaluation.outcome`; further alternatives of it stand
 behind `or`, a line each.
 """
 

@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.cli.flags import parse, run
 from jaxformer.errors import InputError, ParityError
-from jaxformer.flags import parse, run
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 

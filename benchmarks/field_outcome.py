@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from benchmarks.field_bugs import Bug
+from jaxformer.evaluation.outcome import named
 from jaxformer.parity.report.data import Module
 from jaxformer.parity.report.report import Report
-from jaxformer.selfcheck import expected
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def outcome(bug: Bug, report: Report, seconds: float) -> Outcome:
     blamed = [module for module in report.diverging if fnmatchcase(name_of(module), bug.module)]
     others = [module for module in report.diverging if module not in blamed]
     told = [module for module in blamed if module.cause]
-    right = [module for module in told if expected.named(bug.cause, module.causes)]
+    right = [module for module in told if named(bug.cause, module.causes)]
     return Outcome(
         bug,
         report.status,

@@ -27,7 +27,7 @@ from benchmarks.field import Field, compared
 from benchmarks.field_kinds import KINDS, Kind
 from benchmarks.field_models import Port, as_of_old, file_of, flax_release, ported
 from benchmarks.field_source import with_source
-from jaxformer.flags import parse, run
+from jaxformer.cli.flags import parse, run
 from jaxformer.parity.report.data import Cause, Module
 from jaxformer.parity.report.report import Report
 

@@ -25,7 +25,7 @@ from benchmarks.field import Field, as_of_old, compared, file_of
 from benchmarks.field_bugs import BUGS
 from benchmarks.field_kinds import KINDS
 from benchmarks.field_source import planted
-from jaxformer.flags import parse, run
+from jaxformer.cli.flags import parse, run
 from jaxformer.parity.diagnose import explainers
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import Difference

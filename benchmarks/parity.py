@@ -3,20 +3,27 @@
 from dataclasses import dataclass, replace
 
 import torch_ref.models
+from jaxformer.cli.flags import parse, run
 from jaxformer.config.models import GPTConfig, ModelConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.config.settings import OptimizerConfig
-from jaxformer.flags import parse, run
+from jaxformer.evaluation.ladder import (
+    adversarial_inputs,
+    call_jax,
+    call_torch,
+    check_output,
+    check_weights,
+    jax_gradients,
+    load_torch,
+)
+from jaxformer.evaluation.training_cases import TrainingCase, compare_twins
 from jaxformer.models import abstract
-from jaxformer.parity.judge.low_precision import check_output32
+from jaxformer.parity.attribute.low_precision import check_output32
 from jaxformer.parity.numerics.metrics import check_gradients, difference
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.reference import run_torch
-from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.runs.load_weights import Candidate
+from jaxformer.parity.trace.reference import run_torch
 from jaxformer.parity.training.compare import check_training
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import check_output, check_weights, jax_gradients, load_torch
-from jaxformer.selfcheck.training_cases import TrainingCase, compare_twins
 from jaxformer.validation.fields import check_choice
 
 LONGEST = 128

@@ -21,8 +21,8 @@ from benchmarks import round_trip_ports as ports
 from jaxformer.errors import InputError
 from jaxformer.parity.compare import check, dump
 from jaxformer.parity.numerics.unset_arrays import are_unset
-from jaxformer.parity.record.archive import load
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.archive import load
 
 SAYS = "says.json"
 TOLD = r"jax reads jnp\.empty, which is uninitialised since jax 0\.11 \(at \S*round_trip_ports\.py:\d+\); use jnp\.zeros"
@@ -127,6 +127,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from jaxformer.flags import run
+    from jaxformer.cli.flags import run
 
     run(lambda given: main(given))

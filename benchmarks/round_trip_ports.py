@@ -11,12 +11,12 @@ from flax import linen
 
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import preset
+from jaxformer.evaluation.ladder import adversarial_inputs
+from jaxformer.evaluation.ladder import call_jax as call_twin
 from jaxformer.models import abstract
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.probe.inputs import probe
-from jaxformer.parity.record.reference import apply
-from jaxformer.selfcheck.call_models import adversarial_inputs
-from jaxformer.selfcheck.call_models import call_jax as call_twin
+from jaxformer.parity.trace.jax_hooks import tap
+from jaxformer.parity.trace.reference import apply
 
 VOCAB, WIDTH, WIDER, RATE = 65, 6, 10, 0.3
 SEQ2SEQ = EncoderDecoderConfig(

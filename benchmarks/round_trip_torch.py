@@ -7,11 +7,11 @@ import transformers
 
 import torch_ref.models
 from benchmarks import round_trip_ports as ports
+from jaxformer.evaluation.ladder import call_torch as call_twin
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.reference import apply
-from jaxformer.selfcheck.call_models import call_torch as call_twin
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.trace.reference import apply
 
 __all__ = ["apply", "call_gpt2", "call_twin", "dropped", "gpt2", "layers", "translator"]
 

@@ -19,13 +19,13 @@ import numpy as np
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.data.batches import Windows
 from jaxformer.data.tasks import PAD, Pairs
-from jaxformer.data.windows import Windows
 from jaxformer.models import build
+from jaxformer.parallel.mesh import on_mesh
+from jaxformer.parallel.placement import init, on_host
 from jaxformer.parity.numerics.metrics import error
 from jaxformer.pytree import is_weight
-from jaxformer.sharding.mesh import on_mesh
-from jaxformer.sharding.placement import init, on_host
 from jaxformer.training.chunked_loss import read_out_cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.pairs import pair_loss

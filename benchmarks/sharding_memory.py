@@ -51,11 +51,11 @@ def measure(config: ModelConfig, mesh: MeshConfig, rows: int) -> tuple[int, int]
     import jax
     import numpy as np
 
-    from jaxformer.distributed.predict import abstract_batch, compiled_step
-    from jaxformer.distributed.step_inputs import OPTIMIZER, default_loss
+    from jaxformer.evaluation.sharded.predict import abstract_batch, compiled_step
+    from jaxformer.evaluation.sharded.step_inputs import OPTIMIZER, default_loss
     from jaxformer.models import build
-    from jaxformer.sharding.mesh import on_mesh
-    from jaxformer.sharding.placement import init, shardings
+    from jaxformer.parallel.mesh import on_mesh
+    from jaxformer.parallel.placement import init, shardings
     from jaxformer.training.optimizers import make_optimizer
     from jaxformer.training.step import train_state, train_step
 

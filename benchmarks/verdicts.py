@@ -21,10 +21,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from jaxformer.cli.flags import parse, run
 from jaxformer.errors import ParityError
-from jaxformer.flags import parse, run
-from jaxformer.selfcheck.expected import structure
-from jaxformer.whole_files import written_whole
+from jaxformer.evaluation.outcome import structure
+from jaxformer.io.atomic import written_whole
 
 Case = tuple[str, Callable[[], str]]
 """A name, and what says the verdict."""
@@ -76,9 +76,9 @@ def file_name(case: str) -> str:
 
 def mutants() -> Iterator[Case]:
     """Yield the bugs of the project's own gate."""
-    from jaxformer.selfcheck.mutants import MUTANTS
-    from jaxformer.selfcheck.outcome import Outcome, table_row
-    from jaxformer.selfcheck.run import try_mutant
+    from jaxformer.evaluation.mutants import MUTANTS
+    from jaxformer.evaluation.outcome import Outcome, table_row
+    from jaxformer.evaluation.run import try_mutant
 
     def said(outcome: Outcome) -> str:
         modules = (f"{module.name}: {module.cause or module.looks}" for module in outcome.diverging)

@@ -13,28 +13,30 @@ itself loads neither jax nor torch.
 The packages, bottom to top; each may import only those before it:
 
     config, validation, pytree, ...         the ground: what is asked for, what is refused
-    runtime                                 the machine and the compiler: XLA's options, known faults
+    runtime                                 the machine and the compiler: memory, signals, XLA's options and faults
+    io                                      files: atomic writes, checksums, disk space
     convert                                 weights between frameworks
     parity                                  the comparison of any two models
-    processes                               the processes of one run: they meet, agree, and end together
-    sharding                                arrays over several devices
+    parallel                                several devices and processes: meshes, shards, groups
     nn                                      arrays and weights
     models                                  tokens -> logits
     decoding                                logits -> tokens
     exporting                               programs that run without jaxformer
     data                                    text -> batches
-    training                                losses, optimizers, the train step, runs
-    folders                                 models in folders, of ours and of transformers
-    recipes                                 systems trained from end to end
-    distributed                             runs on many devices: compared, and predicted
-    selfcheck                               our own models against their twins, and the mutants
-    bench                                   speed beside PyTorch and others
+    runs                                    a run on disk: folder, lock, checkpoints, metrics
+    training                                losses, optimizers, the train step and its loop
+    checkpoints                             models in folders, of ours and of transformers
+    evaluation                              our own models against their twins, on one device and many; the mutants
     cli                                     the `jaxformer` command
+    recipes                                 systems trained from end to end
+    bench                                   speed beside PyTorch and others
 """
 
 TYPE_CHECKING = False  # typing's own would be imported before a command can catch Ctrl-C
 
 if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
+    from jaxformer.checkpoints.opened import load as load
+    from jaxformer.checkpoints.written import save as save
     from jaxformer.config.fixed_table import FixedTable as FixedTable
     from jaxformer.config.models import EncoderConfig as EncoderConfig
     from jaxformer.config.models import EncoderDecoderConfig as EncoderDecoderConfig
@@ -52,7 +54,7 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.convert.family import module_rules as module_rules
     from jaxformer.convert.family import packed_rules as packed_rules
     from jaxformer.convert.family import projection_rules as projection_rules
-    from jaxformer.convert.family import within as within
+    from jaxformer.convert.registry import within as within
     from jaxformer.convert.state_dict import from_torch as from_torch
     from jaxformer.convert.state_dict import to_torch as to_torch
     from jaxformer.data.tokenizers import Tokenizer as Tokenizer
@@ -60,11 +62,9 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.decoding import generate_beam as generate_beam
     from jaxformer.decoding import translate as translate
     from jaxformer.decoding import translate_beam as translate_beam
-    from jaxformer.distributed.compare import compare_sharded as compare_sharded
+    from jaxformer.evaluation.sharded.compare import compare_sharded as compare_sharded
     from jaxformer.exporting.programs import export as export
     from jaxformer.exporting.programs import export_generate as export_generate
-    from jaxformer.folders.opened import load as load
-    from jaxformer.folders.written import save as save
     from jaxformer.models import GPT as GPT
     from jaxformer.models import Encoder as Encoder
     from jaxformer.models import EncoderDecoder as EncoderDecoder
@@ -73,17 +73,17 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
     from jaxformer.nn import empty_cache as empty_cache
     from jaxformer.nn import ids_to_valid as ids_to_valid
     from jaxformer.nn import padding_mask as padding_mask
-    from jaxformer.parity.capture.jax_hooks import tap as tap
     from jaxformer.parity.compare import check as check
     from jaxformer.parity.compare import compare as compare
     from jaxformer.parity.compare import dump as dump
     from jaxformer.parity.probe.inputs import probe as probe
+    from jaxformer.parity.probe.inputs import probe_audio as probe_audio
     from jaxformer.parity.probe.inputs import probe_config as probe_config
+    from jaxformer.parity.probe.inputs import probe_image as probe_image
     from jaxformer.parity.probe.parameters import excite as excite
-    from jaxformer.parity.probe.signals import probe_audio as probe_audio
-    from jaxformer.parity.probe.signals import probe_image as probe_image
     from jaxformer.parity.report.report import Report as Report
     from jaxformer.parity.testing import assert_parity as assert_parity
+    from jaxformer.parity.trace.jax_hooks import tap as tap
     from jaxformer.parity.training.spec import TrainingSpec as TrainingSpec
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
     from jaxformer.training.torch_run import from_torch_training as from_torch_training
@@ -92,28 +92,28 @@ if TYPE_CHECKING:  # the table below, for type checkers; a test compares the two
 __version__ = "0.1.0"
 
 PUBLIC = {
+    "checkpoints.opened": "load",
+    "checkpoints.written": "save",
     "config.fixed_table": "FixedTable",
     "config.models": "EncoderConfig EncoderDecoderConfig GPTConfig",
     "config.presets": "preset",
     "config.settings": "BeamConfig OptimizerConfig SamplingConfig ScheduleConfig",
     "convert.axes": "Join Part",
-    "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules within",
+    "convert.family": "Family Rule attention_rules module_rules packed_rules projection_rules",
+    "convert.registry": "within",
     "convert.state_dict": "from_torch to_torch",
     "data.tokenizers": "Tokenizer",
     "decoding": "generate generate_beam translate translate_beam",
-    "distributed.compare": "compare_sharded",
+    "evaluation.sharded.compare": "compare_sharded",
     "exporting.programs": "export export_generate",
-    "folders.opened": "load",
-    "folders.written": "save",
     "models": "GPT Encoder EncoderDecoder abstract",
     "nn": "causal_mask empty_cache ids_to_valid padding_mask",
-    "parity.capture.jax_hooks": "tap",
     "parity.compare": "check compare dump",
-    "parity.probe.inputs": "probe probe_config",
+    "parity.probe.inputs": "probe probe_audio probe_config probe_image",
     "parity.probe.parameters": "excite",
-    "parity.probe.signals": "probe_audio probe_image",
     "parity.report.report": "Report",
     "parity.testing": "assert_parity",
+    "parity.trace.jax_hooks": "tap",
     "parity.training.spec": "TrainingSpec",
     "training.optimizers": "make_optimizer",
     "training.torch_run": "from_torch_training to_torch_training",

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from jaxformer.config.models import BlockConfig, EncoderConfig, EncoderDecoderConfig, GPTConfig
+from jaxformer.evaluation.ladder import LADDER, check_all_gradients, load_torch
 from jaxformer.nn.cache import KeysValues
 from jaxformer.nn.masks import causal_mask
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.reference import Call, Reference, apply, run_torch
-from jaxformer.parity.run.candidate import Candidate
-from jaxformer.selfcheck.ladder import LADDER, check_all_gradients, load_torch
+from jaxformer.parity.runs.load_weights import Candidate
+from jaxformer.parity.trace.reference import Call, Reference, apply, run_torch
 
 B, T, S, D, N, H, K, F, V, L = 5, 7, 9, 24, 4, 6, 2, 20, 23, 3
 

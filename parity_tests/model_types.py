@@ -9,9 +9,9 @@ import torch
 import transformers
 
 import jaxformer as jf
-from jaxformer.convert.families import MODEL_TYPES
 from jaxformer.convert.families.bart import fairseq_sinusoids
 from jaxformer.convert.model_type import ModelType
+from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.nn.positions import sinusoid_blocks
 from jaxformer.parity.numerics.float64 import torch_float64
 from parity_tests.helpers import noise

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
-from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import to_jax
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64

@@ -11,11 +11,11 @@ from flax import linen, nnx
 from torch.nn import functional
 
 from jaxformer.nn.attention import masked_softmax
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import usually
 
 B, T, D, N = 4, 5, 6, 2

@@ -10,12 +10,12 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import order_of, orders_for
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import usually
 
 B, T, N, H = 4, 4, 4, 3  # all but the width of a head are of one size

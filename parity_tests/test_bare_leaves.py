@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.capture.jax_hooks import tap
-from jaxformer.parity.capture.module_paths import parameters_of
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.call_sites import parameters_of
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 

@@ -8,10 +8,10 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 

@@ -8,11 +8,11 @@ from torch import nn
 
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.nn.blocks import Block
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, N, S, T, block_config, causal, checks, noise, padding, run_check, twins, usually
 from torch_ref.nn import attention as torch_attention
 from torch_ref.nn.blocks import Block as TorchBlock

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import check, compare, record_torch
-from jaxformer.parity.match.tensors import NO_RULES, identify
+from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.torch_state import TorchState
+from jaxformer.parity.trace.archive import load, save
+from jaxformer.parity.trace.recorder import TorchState
 from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import D, F, V, noise
 

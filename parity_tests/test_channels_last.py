@@ -10,7 +10,7 @@ from flax import nnx
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.axis_order import SAMPLE, nearer_order
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run import activation_patching
+from jaxformer.parity.runs import activation_patching
 
 C = 4
 SQUARE, OBLONG = (C, C, C, C), (2, C, 3, 5)

@@ -6,10 +6,10 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.attribute import checks
+from jaxformer.parity.attribute.checks import CHECK_NAMES, Check
+from jaxformer.parity.attribute.comparison import Comparison, Result
 from jaxformer.parity.compare import compare, record_torch
-from jaxformer.parity.judge import checks
-from jaxformer.parity.judge.checks import CHECK_NAMES, Check
-from jaxformer.parity.judge.comparison import Comparison, Result
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 

@@ -16,17 +16,16 @@ from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.errors import JaxformerError
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract, build
 from jaxformer.nn import attention, blocks, embeddings, feedforward, norms
+from jaxformer.parity.attribute import gradients
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge import gradients
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import V, gpt_config, seq2seq_config, usually
 
 GPT_CONFIG = gpt_config(n_layers=2, layers="rolled")

@@ -8,10 +8,10 @@ import torch
 from flax import linen, nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
-from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
 LAYERS = {"first": "layers.0", "second": "layers.1", "norm": "norm"}

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-import jaxformer.parity.capture.suspect_operations as suspect_operations
-import jaxformer.parity.judge.low_precision as low_precision
-from jaxformer.parity.capture import jax_hooks
+import jaxformer.parity.attribute.low_precision as low_precision
+import jaxformer.parity.trace.suspect_operations as suspect_operations
 from jaxformer.parity.compare import check, compare, dump
+from jaxformer.parity.trace import jax_hooks
 from jaxformer.runtime import known_programs
 from jaxformer.runtime.xla_options import FAULTS, PRODUCTS_ALONE, known
 

@@ -9,11 +9,11 @@ from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.reference import run_torch
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.reference import run_torch
 
 pytestmark = pytest.mark.foreign
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.capture import jax_hooks
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace import jax_hooks
 
 D, LAYERS = 4, 2
 X = np.random.default_rng(0).standard_normal((3, 5, D)).astype(np.float32)

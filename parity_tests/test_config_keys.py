@@ -4,10 +4,10 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import jaxformer as jf
-from jaxformer.convert.families import MODEL_TYPES
+from jaxformer.checkpoints.hf import describe, names_written
 from jaxformer.convert.model_type import normal_form
+from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.errors import ConfigError, ConversionError
-from jaxformer.folders.hf import describe, names_written
 
 HEAD = {"lm_head.weight"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}

@@ -8,8 +8,8 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import (
     Family,
     Join,
@@ -22,12 +22,12 @@ from jaxformer.convert.rules import (
     to_torch,
 )
 from jaxformer.errors import ConversionError
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise
 
 TWO = Family("own", {}, module_rules("wte", "wte"), tied={"head.weight": "wte.weight", "again.weight": "wte.weight"})

@@ -13,15 +13,15 @@ import torch
 import transformers
 
 import jaxformer as jf
+from jaxformer.checkpoints.certificate import certify
+from jaxformer.checkpoints.conversion import round_trip
+from jaxformer.checkpoints.opened import open_path
+from jaxformer.checkpoints.texts import read_ids, read_tokenizer
 from jaxformer.cli.generate import Generate, write_text
 from jaxformer.cli.main import dispatch
-from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.convert.safetensors import save_weights
 from jaxformer.errors import CheckpointError, InputError, MissingPackageError, shown
-from jaxformer.folders.certificate import certify
-from jaxformer.folders.conversion import round_trip
-from jaxformer.folders.opened import open_path
-from jaxformer.folders.texts import read_ids, read_tokenizer
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs.folder import RunFolder
 
 TEXTS = ["Ein Mann fährt Fahrrad.", "A man rides a bike.", "Zwei Hunde laufen."]
 CHARACTERS = "\n abcdefgh"

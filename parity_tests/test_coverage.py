@@ -7,13 +7,12 @@ import transformers
 
 import torch_ref.models
 from jaxformer.errors import InputError
+from jaxformer.evaluation.ladder import adversarial_inputs, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.coverage import sensitivity
 from jaxformer.parity.report.summarize import ranges
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_torch
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.trace.coverage import sensitivity
 from parity_tests.helpers import gpt_config, noise, seq2seq_config
 
 V, B, T, D = 13, 5, 8, 6

@@ -9,8 +9,8 @@ import torch
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.errors import InputError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.decoding_steps import compare_steps, run_steps
-from jaxformer.parity.generation import compare_generation
+from jaxformer.parity.decoding.generation import compare_generation
+from jaxformer.parity.decoding.steps import compare_steps, run_steps
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import D, N, V, usually
 from parity_tests.others import SmallGPT

@@ -1,4 +1,4 @@
-"""Both sides may draw the borders of their calls elsewhere: that is no bug, and bugs beside it are named alone."""
+"""Both sides may draw the boundaries of their calls elsewhere: that is no bug, and bugs beside it are named alone."""
 
 import jax
 import jax.numpy as jnp

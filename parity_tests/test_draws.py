@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jaxformer.parity.capture.draws import DROPOUT, UNIFORM, Draw, numbers_of
 from jaxformer.parity.compare import compare
-from jaxformer.parity.match.draw_pairs import fitting, pair_draws
+from jaxformer.parity.pairing.draws import fitting, pair_draws
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.draws import DROPOUT, UNIFORM, Draw, numbers_of
 
 pytestmark = pytest.mark.foreign
 

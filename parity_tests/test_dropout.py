@@ -14,14 +14,13 @@ from torch.nn import functional
 
 import torch_ref.models as torch_models
 from jaxformer.errors import ParityError
-from jaxformer.keep_mask import keep_mask, split
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, check_output
 from jaxformer.models import abstract
 from jaxformer.nn.dropout import dropout
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.parity.training.shared_dropout import check_masks, feed_masks, with_masks
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import check_output
+from jaxformer.runtime.random import dropout_mask, split
 from parity_tests.helpers import B, D, F, L, N, checks, gpt_config, run_check, seq2seq_config, twins, usually
 
 KEY = jax.random.key(11)
@@ -31,12 +30,12 @@ RATES = [0.1, 0.25, 0.5, 0.9]
 @pytest.mark.parametrize("rate", RATES)
 def test_the_rate_is_kept(rate):
     n = 200_001
-    dropped = n - int(keep_mask(KEY, rate, (n,)).sum())
+    dropped = n - int(dropout_mask(KEY, rate, (n,)).sum())
     assert abs(dropped - n * rate) < 5 * np.sqrt(n * rate * (1 - rate))
 
 
 def test_neighbours_are_independent():
-    kept = np.asarray(keep_mask(KEY, 0.5, (200_000,)))
+    kept = np.asarray(dropout_mask(KEY, 0.5, (200_000,)))
     together = (kept[:-1] & kept[1:]).mean()
     assert abs(together - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(kept))
 
@@ -54,7 +53,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_masks_of_two_keys_are_independent(pair):
-    one, other = (np.asarray(keep_mask(key, 0.5, (200_000,))) for key in PAIRS[pair])
+    one, other = (np.asarray(dropout_mask(key, 0.5, (200_000,))) for key in PAIRS[pair])
     for shift in (0, 1, 32):
         together = (one[shift:] & np.roll(other, shift)[shift:]).mean()
         assert abs(together - 0.25) < 5 * np.sqrt(0.25 * 0.75 / len(one))

@@ -15,12 +15,11 @@ import safetensors.numpy
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.errors import InputError
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import check, compare, dump, record_torch
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.archive import load, save
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.trace.archive import load, save
 from parity_tests.helpers import gpt_config
 from tests.room import room_for
 
@@ -81,9 +80,9 @@ import sys
 sys.modules["torch"] = None
 from pathlib import Path
 from jaxformer.models import abstract, GPT
-from jaxformer.selfcheck.call_models import call_jax
+from jaxformer.evaluation.ladder import call_jax
 from jaxformer.parity.compare import check
-from jaxformer.parity.record.archive import load
+from jaxformer.parity.trace.archive import load
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.config.models import GPTConfig
 report = check(load(Path({str(folder)!r})), excite(abstract({replace(CONFIG, **changes)!r}), seed=1), call_jax=call_jax)

@@ -9,14 +9,13 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import Encoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, checks, encoder_config, per_head, run_check, twins, usually
 from torch_ref.nn import attention as torch_attention
 

@@ -14,15 +14,14 @@ import torch_ref.models as torch_models
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
 from jaxformer.decoding import translate
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.candidate import Candidate
+from jaxformer.parity.runs.load_weights import Candidate
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import (
     B,
     D,

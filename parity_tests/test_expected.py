@@ -8,12 +8,12 @@ from importlib import import_module
 import pytest
 
 from benchmarks.field_bugs import BUGS
+from jaxformer.evaluation.mutants import MUTANTS
+from jaxformer.evaluation.outcome import named, structure
 from jaxformer.parity import diagnose
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis, plain
 from jaxformer.parity.diagnose.mutation import Change, Mutation, Target
 from jaxformer.parity.report.data import Cause
-from jaxformer.selfcheck.expected import named, structure
-from jaxformer.selfcheck.mutants import MUTANTS
 
 
 def cause(name: str, *targets: str, value: float | None = None, **args: object) -> Cause:

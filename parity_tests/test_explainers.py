@@ -11,14 +11,14 @@ import jaxformer
 from jaxformer.errors import ParityError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose import explainers
-from jaxformer.parity.diagnose.by_arrays.appearance import appearance
-from jaxformer.parity.diagnose.by_arrays.formulas import choices
-from jaxformer.parity.diagnose.by_arrays.formulas.attention import attend, masks
+from jaxformer.parity.diagnose.by_arrays.values import appearance
 from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence
 from jaxformer.parity.diagnose.evidence import Difference, Evidence
 from jaxformer.parity.diagnose.explainers import EXPLAINERS, attempt, explain
+from jaxformer.parity.diagnose.formulas import choices
+from jaxformer.parity.diagnose.formulas.attention import attend, masks
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.session import Session
+from jaxformer.parity.runs.session import Session
 from parity_tests.helpers import noise
 
 B, T, D = 3, 5, 8

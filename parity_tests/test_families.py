@@ -7,8 +7,9 @@ import pytest
 import torch
 import transformers
 
-from jaxformer.convert.families import FAMILIES
-from jaxformer.convert.rules import gradients_to_torch, to_jax, to_torch, within
+from jaxformer.convert.registry import FAMILIES, within
+from jaxformer.convert.rules import gradients_to_torch, to_jax, to_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import GPT, abstract
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import padding_mask
@@ -18,7 +19,6 @@ from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients, same_bits
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise, seq2seq_config, usually
 from parity_tests.others import Annotated, SmallGPT, Translator
 from parity_tests.ports import StackOfStates, TwoStacksOfStates

@@ -12,8 +12,7 @@ import torch
 
 from jaxformer.convert.rules import Family, Rule
 from jaxformer.parity.compare import compare
-from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading
-from jaxformer.parity.numerics.windows import rounded_window
+from jaxformer.parity.numerics.float32_tables import Tables, is_rounded, leading, rounded_window
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise

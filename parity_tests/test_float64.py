@@ -11,12 +11,12 @@ import transformers
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.numerics.float64 import jax_float64, torch_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.perturb import Unperturbed
+from jaxformer.parity.trace.perturb import Unperturbed
 
 pytestmark = pytest.mark.foreign
 

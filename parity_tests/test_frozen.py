@@ -12,8 +12,8 @@ from flax import nnx
 
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.archive import load, save
 from jaxformer.parity.training.spec import TrainingSpec
 from parity_tests.helpers import noise
 

@@ -10,10 +10,10 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.decoding import generate
 from jaxformer.errors import InputError
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
-from jaxformer.parity.generation import Written, compare_generation, compare_written
+from jaxformer.parity.decoding.generation import Written, compare_generation, compare_written
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, V, gpt_config
 from torch_ref.decoding.generate import generate as torch_generate
 from torch_ref.models import GPT as TORCH_GPT

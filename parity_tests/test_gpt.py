@@ -11,6 +11,7 @@ import torch
 import torch_ref.models as torch_models
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.presets import preset
+from jaxformer.evaluation.ladder import call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.cache import empty_cache
 from jaxformer.parity.numerics.float64 import to_float64
@@ -18,8 +19,6 @@ from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, K, V, bias_per_head, check_held, checks, gpt_config, noise, run_check, twins, usually
 from torch_ref.nn.cache import empty_cache as torch_cache
 

@@ -7,7 +7,7 @@ import transformers
 
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.reference import run_torch
+from jaxformer.parity.trace.reference import run_torch
 from parity_tests.helpers import noise
 
 OFFSETS = torch.tensor([3, 3, 8, 12], dtype=torch.int32)

@@ -12,12 +12,11 @@ import torch_ref.models as torch_models
 from jaxformer.convert.families.bert import BERT
 from jaxformer.convert.families.gpt2 import GPT2
 from jaxformer.convert.rules import to_jax
+from jaxformer.evaluation.ladder import adversarial_inputs, load_torch
 from jaxformer.models import EncoderDecoder, abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.call_models import adversarial_inputs
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, K, L, N, V, bias_per_head, encoder_config, gpt_config, seq2seq_config
 
 T = 11

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jaxformer.errors import ParityError
-from jaxformer.parity.record.reference import saying
+from jaxformer.parity.trace.reference import saying
 
 TABLE = torch.ones(5, 3)
 TOLERANCES = {

@@ -11,9 +11,8 @@ from flax import linen
 from jax.extend.core import Primitive
 
 from jaxformer.parity.numerics.float32_tables import Tables
-from jaxformer.parity.numerics.float64 import is_constant, jax_float64
-from jaxformer.parity.numerics.host_operations import on_host
-from jaxformer.parity.numerics.torch_operations import torch_operations
+from jaxformer.parity.numerics.float64 import is_constant, jax_float64, torch_operations
+from jaxformer.parity.numerics.jax_operations import on_host
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 CODE = {

@@ -12,7 +12,7 @@ import jaxformer.nn.attention as ours
 import torch_ref.nn.attention as theirs
 from jaxformer.config.models import GPTConfig
 from jaxformer.models import abstract
-from jaxformer.nn import in_parts
+from jaxformer.nn import chunked_attention
 from jaxformer.parity.numerics.metrics import check_float64
 from parity_tests.helpers import noise, padding
 
@@ -30,8 +30,8 @@ BIASES = {"none": None, "one a sequence": noise(B, N, T, S, seed=4), "one for al
 @pytest.fixture(params=[0.5, 1, 3], ids=["two heads", "a sequence", "three sequences"])
 def few(request, monkeypatch):
     """That much at a time."""
-    monkeypatch.setattr(in_parts, "MOST_SCORES", N * T * S)
-    monkeypatch.setattr(in_parts, "AT_ONCE", int(request.param * N * T * S))
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", N * T * S)
+    monkeypatch.setattr(chunked_attention, "AT_ONCE", int(request.param * N * T * S))
 
 
 @pytest.mark.usefixtures("few", "float64")
@@ -72,8 +72,8 @@ def test_every_part_drops_other_weights():
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("at_once", [1, 4 * N * T * S])
 def test_a_batch_that_does_not_divide_is_taken_one_by_one(monkeypatch, at_once):
-    monkeypatch.setattr(in_parts, "MOST_SCORES", 1)
-    monkeypatch.setattr(in_parts, "AT_ONCE", at_once)
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", 1)
+    monkeypatch.setattr(chunked_attention, "AT_ONCE", at_once)
     q, k, v = (jnp.asarray(it[:5].astype(np.float64)) for it in (Q, KEYS, VALUES))
     whole = ours.weighted_values(ours.attention_weights(q, k), v)
     check_float64("values", ours.attention(q, k, v), whole)
@@ -99,7 +99,7 @@ def test_scores_are_not_kept_for_the_backward_pass(monkeypatch):
     scores = 4 * 12 * 4 * 512 * 512
     few = bytes_of_a_step(LONG)
     jax.clear_caches()
-    monkeypatch.setattr(in_parts, "MOST_SCORES", 2**40)
+    monkeypatch.setattr(chunked_attention, "MOST_SCORES", 2**40)
     assert few < scores < bytes_of_a_step(LONG) / 2
 
 

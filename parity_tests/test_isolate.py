@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from jaxformer.errors import ConfigError, InputError
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 VALUES = ("weights", "forward")

@@ -9,10 +9,10 @@ import torch
 from jaxformer.convert.rules import Family, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.match.tensors import NO_RULES, identify
 from jaxformer.parity.numerics.metrics import same_bits
+from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.torch_state import TorchState
+from jaxformer.parity.trace.recorder import TorchState
 from parity_tests.helpers import D, H, N, T, noise
 
 NAMES = ("q", "k", "v")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from flax import linen, nnx
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign

@@ -13,12 +13,12 @@ from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
 from jaxformer.data.tasks import Pairs
 from jaxformer.errors import ConfigError
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import EXACT, Noise, check_float32, check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.runtime.xla_options import exact
-from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import chunked_loss, losses
 from jaxformer.training.pairs import pair_loss
 from torch_ref.models import build

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.parity.attribute import low_precision
+from jaxformer.parity.attribute.low_precision import divergence
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge import low_precision
-from jaxformer.parity.judge.low_precision import divergence
 from jaxformer.parity.numerics.metrics import rounding_ratio
 from jaxformer.parity.numerics.products import Product, jax_product, product, torch_product
 

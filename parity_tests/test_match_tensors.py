@@ -8,13 +8,13 @@ import pytest
 
 from jaxformer.convert.rules import Family, Part, Rule, to_torch
 from jaxformer.errors import ConversionError
-from jaxformer.parity.judge.checks import CHECKS, needs_of
-from jaxformer.parity.judge.comparison import Comparison
-from jaxformer.parity.judge.weights import weights
-from jaxformer.parity.match.tensors import NO_RULES, identify
-from jaxformer.parity.record.reference import apply
-from jaxformer.parity.record.torch_state import TorchState
+from jaxformer.parity.attribute.checks import CHECKS, needs_of
+from jaxformer.parity.attribute.comparison import Comparison
+from jaxformer.parity.attribute.weights import weights
+from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.report.data import Stage
+from jaxformer.parity.trace.recorder import TorchState
+from jaxformer.parity.trace.reference import apply
 from parity_tests.helpers import D, F, V, noise
 
 Tree = dict[str, Any]

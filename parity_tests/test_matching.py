@@ -11,22 +11,22 @@ import pytest
 import torch
 
 import torch_ref.models
-from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.layouts import find_layout, fingerprint
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Axes, Family, Part, Rule, to_jax, to_torch
 from jaxformer.errors import ConversionError
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.compare import compare
-from jaxformer.parity.match.candidates import Assignment, as_family, on_host, torch_names
-from jaxformer.parity.match.tensors import identify
 from jaxformer.parity.numerics.metrics import same_bits
+from jaxformer.parity.pairing.candidates import Assignment, as_family, on_host, torch_names
+from jaxformer.parity.pairing.modules import parameter_pairs
+from jaxformer.parity.pairing.tensors import identify
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.torch_state import TorchState
-from jaxformer.parity.run.pair_modules import parameter_pairs
+from jaxformer.parity.trace.recorder import TorchState
 from jaxformer.pytree import map_named, named_weights
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, F, H, N, T, V, block_config, gpt_config, noise, seq2seq_config
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 

@@ -11,10 +11,10 @@ import torch
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.metrics import check_bfloat16
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import losses
 from jaxformer.training.mixed_precision import in_bfloat16
 from jaxformer.training.step import whole_gradient

@@ -16,8 +16,8 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import jaxformer as jf
-from jaxformer.convert.families import MODEL_TYPES
 from jaxformer.convert.model_type import Field, Only, normal_form
+from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.convert.rules import gradients_to_torch
 from jaxformer.parity.numerics.float64 import to_float64, torch_float64
 from jaxformer.parity.numerics.metrics import check_float64, check_gradients

@@ -5,17 +5,16 @@ from dataclasses import replace
 import jax
 import pytest
 
+from jaxformer.evaluation.cases import CASES, CONFIGS
+from jaxformer.evaluation.inject import Mutant, instead, patch
+from jaxformer.evaluation.mutants import MUTANTS
+from jaxformer.evaluation.outcome import Outcome, choice, first_failure, passed, table_row, verdict
+from jaxformer.evaluation.run import false_alarm, try_mutant
 from jaxformer.nn import feedforward, norms
 from jaxformer.parity.diagnose.diagnosis import sentence
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.selfcheck.cases import CASES, CONFIGS
-from jaxformer.selfcheck.expected import choice
-from jaxformer.selfcheck.inject import Mutant, instead, patch
-from jaxformer.selfcheck.mutants import MUTANTS
-from jaxformer.selfcheck.outcome import Outcome, first_failure, passed, table_row, verdict
-from jaxformer.selfcheck.run import false_alarm, try_mutant
 from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.optimizers

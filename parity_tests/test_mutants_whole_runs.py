@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxformer.selfcheck.cases import DECODINGS, TRAININGS
-from jaxformer.selfcheck.mutants import MUTANTS
-from jaxformer.selfcheck.outcome import table_row, verdict
-from jaxformer.selfcheck.run import false_alarm, try_mutant
+from jaxformer.evaluation.cases import DECODINGS, TRAININGS
+from jaxformer.evaluation.mutants import MUTANTS
+from jaxformer.evaluation.outcome import table_row, verdict
+from jaxformer.evaluation.run import false_alarm, try_mutant
 from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.optimizers

@@ -7,9 +7,9 @@ import torch
 import jaxformer.nn.norms as ours
 import torch_ref.nn.norms as theirs
 from jaxformer.errors import ParityError
+from jaxformer.evaluation.mutants.parts import fast_variance, mean
 from jaxformer.parity.numerics.metrics import FACTOR, check_float32, check_float64
 from jaxformer.runtime.xla_options import exact
-from jaxformer.selfcheck.mutants.parts import fast_variance, mean
 from parity_tests.helpers import B, D, T, check_function, noise
 
 EPSILON = 1e-5

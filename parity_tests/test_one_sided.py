@@ -11,9 +11,9 @@ import torch
 from flax import nnx
 
 from jaxformer.convert.rules import Family, Rule
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
-from jaxformer.parity.match.one_sided import OneSided
+from jaxformer.parity.pairing.placement import OneSided
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
 from jaxformer.parity.training.spec import TrainingSpec

@@ -13,13 +13,13 @@ from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_jax, to_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import UNIT_ROUNDOFF, difference
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.step_comparison import ONE_STEP
 from jaxformer.pytree import named_leaves
-from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training.optimizers import bias_correction, chosen, is_matrix, make_optimizer, scale_by_adam
 from jaxformer.training.step import train_state
 from torch_ref.models import GPT as TORCH_GPT

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from jaxformer import tap
+from jaxformer.parity.attribute.rounding import measures
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.own_rounding import measures
 from jaxformer.parity.probe.parameters import excite
 
 pytestmark = pytest.mark.foreign

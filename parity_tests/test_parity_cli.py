@@ -17,7 +17,7 @@ import optax
 import torch
 from jaxformer.models import abstract, GPT
 from jaxformer.parity.training.spec import TrainingSpec
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import gpt_config
 from torch_ref.models import GPT as Twin

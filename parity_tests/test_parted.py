@@ -9,9 +9,9 @@ from jaxformer.convert.axes import Part
 from jaxformer.convert.layouts import inside
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
-from jaxformer.parity.match.tensors import NO_RULES, identify
+from jaxformer.parity.pairing.tensors import NO_RULES, identify
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.torch_state import TorchState
+from jaxformer.parity.trace.recorder import TorchState
 from parity_tests.helpers import B, D, H, N, T, noise
 from parity_tests.test_joined import there_and_back
 

@@ -16,7 +16,7 @@ from jaxformer.convert.patterns import read_pattern
 from jaxformer.convert.rules import Part, gradients_to_torch, places, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
-from jaxformer.parity.judge.weights import describe_difference
+from jaxformer.parity.attribute.weights import describe_difference
 from jaxformer.parity.numerics.metrics import same_bits
 from jaxformer.parity.probe.parameters import excite
 from parity_tests.helpers import D, F, H, K, N, T, V, gpt_config, noise

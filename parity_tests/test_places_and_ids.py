@@ -7,11 +7,11 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.diagnose.operators.positions import other_ids
 from jaxformer.parity.diagnose.operators.rotary_tables import plain_rates, rotary
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign

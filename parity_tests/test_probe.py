@@ -13,10 +13,8 @@ from flax import nnx
 
 from jaxformer.errors import JaxformerError
 from jaxformer.models import abstract
-from jaxformer.parity.probe.inputs import probe, probe_config
+from jaxformer.parity.probe.inputs import never_passed, probe, probe_audio, probe_config, probe_image
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.probe.reach import never_passed
-from jaxformer.parity.probe.signals import probe_audio, probe_image
 from jaxformer.pytree import named_leaves
 from parity_tests.helpers import gpt_config
 

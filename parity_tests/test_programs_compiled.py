@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.numerics import float64
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 

@@ -8,9 +8,9 @@ import torch
 
 import jaxformer.nn.relative_bias as ours
 import torch_ref.nn.relative_bias as theirs
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import N, block_config
 
 DISTANCES = np.arange(-1100, 1101)

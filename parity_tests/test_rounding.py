@@ -11,18 +11,17 @@ import torch
 
 import torch_ref.models
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.nn import attention, feedforward
 from jaxformer.parity import compare as comparison
-from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.reference import Rounding
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.archive import load, save
+from jaxformer.parity.trace.call_sites import ArrayKey, Site
+from jaxformer.parity.trace.reference import Rounding
 from jaxformer.pytree import map_named
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import gpt_config, noise, usually
 
 CHECKS = ("forward", "local", "gradients", "activation gradients")

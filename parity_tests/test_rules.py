@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import torch_ref.models as torch_models
-from jaxformer.convert.families import FAMILIES
 from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Axes, Family, Part, Rule, gradients_to_torch, to_jax, to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.models import abstract
 from jaxformer.parity.numerics.metrics import same_bits
+from jaxformer.parity.pairing.modules import pair_modules, parameter_pairs
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.pair_modules import pair_modules, parameter_pairs
 from jaxformer.pytree import named_leaves
 from parity_tests.helpers import D, F, H, K, N, V, block_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates

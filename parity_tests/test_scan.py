@@ -9,10 +9,10 @@ import pytest
 import torch
 from flax import linen, nnx
 
-from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import usually
 
 LAYERS, WIDTH, OUT = 3, 6, 5

@@ -14,8 +14,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.run import session
-from jaxformer.parity.run.session import ALL, EACH, Budget, Session
+from jaxformer.parity.runs import session
+from jaxformer.parity.runs.session import ALL, EACH, Budget, Session
 from jaxformer.parity.validate import checked_seconds
 from parity_tests.helpers import noise
 

@@ -12,7 +12,7 @@ import torch
 from flax import linen, nnx
 
 from jaxformer.parity.compare import check, compare, dump
-from jaxformer.parity.record.outputs import apart, pairs_of, side_by_side
+from jaxformer.parity.trace.outputs import apart, pairs_of, side_by_side
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign

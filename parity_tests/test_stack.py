@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import named_leaves
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import B, D, L, S, T, bias_per_head, block_config, causal, checks, noise, padding, run_check, twins
 from torch_ref.nn.stack import Stack as TorchStack
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import noise, usually
 
 pytestmark = pytest.mark.foreign

@@ -10,7 +10,7 @@ from jaxformer.convert.rules import Family, Join, Part, Rule, gradients_to_torch
 from jaxformer.errors import ConversionError
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.run.gradients_of_weights import gradients_to_jax
+from jaxformer.parity.runs.gradients_of_weights import gradients_to_jax
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign

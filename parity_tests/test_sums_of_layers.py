@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import compare
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import noise
 
 pytestmark = pytest.mark.foreign

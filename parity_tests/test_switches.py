@@ -16,15 +16,14 @@ from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.decoding import generate, generate_beam
 from jaxformer.errors import InputError
+from jaxformer.evaluation.ladder import adversarial_inputs, call_jax, call_torch, load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.cache import empty_cache
 from jaxformer.nn.stack import Stack
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
-from jaxformer.parity.run.candidate import Candidate
-from jaxformer.selfcheck.call_models import adversarial_inputs, call_jax, call_torch
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.runs.load_weights import Candidate
 from parity_tests.helpers import (
     B,
     D,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 
@@ -123,7 +123,7 @@ def test_a_stream_that_goes_on_to_all_norms_is_told_at_the_first(stream, says):
 
 
 def test_a_search_that_is_cut_says_so(theirs, monkeypatch):
-    monkeypatch.setattr("jaxformer.parity.run.session.EACH", 0)
+    monkeypatch.setattr("jaxformer.parity.runs.session.EACH", 0)
     weights = {name: jnp.asarray(array) for name, array in theirs.state_dict().items()}
     bug = {"one act": lambda x: jnp.sin(3 * x)}
     report = compare(theirs, weights, (X,), call_jax=lambda w, ids: stream(w, ids, bug), checks=("local",), tier="A")

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey
-from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.replays import replay_of
-from jaxformer.parity.diagnose.slices import those_that_may_be_why
-from jaxformer.parity.record.reference import run_torch
+from jaxformer.parity.diagnose.slices import suspects_of
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey
+from jaxformer.parity.trace.reference import run_torch
 from parity_tests.helpers import noise
 
 
@@ -46,9 +46,11 @@ def test_what_the_equal_numbers_depend_on_is_not_why():
     jax = reference.output.copy()
     jax[1:] += 1.0
     replay.compared = {place: jax}
-    assert [each.name for each in those_that_may_be_why(replay, replay.operations)] == ["getitem", "exp"]
+    assert [
+        each.name for each in suspects_of(replay.array, replay.compared.get(replay.place), replay.wanted, replay.operations)
+    ] == ["getitem", "exp"]
     replay.compared = {place: jax + 1.0}
-    assert those_that_may_be_why(replay, replay.operations) == []
+    assert suspects_of(replay.array, replay.compared.get(replay.place), replay.wanted, replay.operations) == []
 
 
 def test_settings_that_code_sets_by_itself_are_as_they_were_in_the_next_run():

@@ -7,19 +7,19 @@ import torch
 import transformers
 from flax import nnx
 
-from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Family, attention_rules
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.nn import attention
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.masks import causal_mask, combine, padding_mask
-from jaxformer.parity.capture.jax_hooks import tap
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.report.report import Report
-from jaxformer.selfcheck.ladder import load_torch
+from jaxformer.parity.trace.jax_hooks import tap
 from parity_tests.helpers import B, D, F, N, S, T, V, block_config, encoder_config, gpt_config, noise
 from parity_tests.ports import StackOfStates, TwoStacksOfStates
 

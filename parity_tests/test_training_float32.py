@@ -8,8 +8,8 @@ import pytest
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ParityError
-from jaxformer.parity.training.float32 import MOST_STEPS, check_training32
-from jaxformer.selfcheck.training_cases import TrainingCase, check_twins32, twins
+from jaxformer.evaluation.training_cases import TrainingCase, check_twins32, twins
+from jaxformer.parity.training.compare import MOST_STEPS, check_training32
 from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.optimizers

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from jaxformer.parity.compare import check, compare, record_torch
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.parity.record.archive import load, save
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.archive import load, save
 from parity_tests.helpers import usually
 
 pytestmark = pytest.mark.foreign

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerFast
 
 import torch_ref.models
+from jaxformer.checkpoints.translator import SHORTEST, Translator
 from jaxformer.config.settings import BeamConfig, ScheduleConfig
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.rules import to_torch
@@ -19,6 +20,7 @@ from jaxformer.data.parallel import Parallel, Splits
 from jaxformer.data.tasks import Pairs
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.decoding.prepare import bucket
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract, build
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.numerics.metrics import check_float64
@@ -26,13 +28,11 @@ from jaxformer.parity.probe.parameters import excite
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.recipes.translate import PRESETS, Translate, make_buckets
-from jaxformer.selfcheck.ladder import load_torch
 from jaxformer.training import pairs
 from jaxformer.training.losses import mean
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.step import make_shaped_train_steps, train_state, train_step
-from jaxformer.training.translator import SHORTEST, Translator
 from tests.tiny import GERMAN
 from torch_ref.decoding.translation import translate, translate_beam
 from torch_ref.training import losses as torch_losses

@@ -15,12 +15,12 @@ from jaxformer.decoding import translate, translate_beam
 from jaxformer.decoding.beam import BeamShape, make_beam
 from jaxformer.decoding.prepare import moved_right
 from jaxformer.decoding.translation import _translate_beam
+from jaxformer.evaluation.ladder import load_torch
 from jaxformer.models import abstract
 from jaxformer.nn.masks import padding_mask
 from jaxformer.parity.numerics.float64 import to_float64
 from jaxformer.parity.probe.inputs import probe
 from jaxformer.parity.probe.parameters import excite
-from jaxformer.selfcheck.ladder import load_torch
 from parity_tests.helpers import usually
 from torch_ref.decoding.translation import translate as torch_translate
 from torch_ref.decoding.translation import translate_beam as torch_translate_beam

@@ -11,10 +11,10 @@ import torch
 from jax.extend.core import Primitive
 from jax.lax import empty
 
-from jaxformer.parity.capture.jax_hooks import tap
 from jaxformer.parity.compare import check, compare, dump
 from jaxformer.parity.numerics import unset_arrays
 from jaxformer.parity.probe.parameters import excite
+from jaxformer.parity.trace.jax_hooks import tap
 
 pytestmark = pytest.mark.foreign
 

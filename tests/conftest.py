@@ -48,7 +48,7 @@ def multi30k() -> str:
 @pytest.fixture
 def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """refusal(main, arguments): the one line on stderr of a command that has to end with code 2."""
-    from jaxformer.flags import run
+    from jaxformer.cli.flags import run
 
     def refused(main: Callable[[list[str]], int | None], arguments: list[str], code: int = 2) -> str:
         monkeypatch.setattr("sys.argv", ["command", *arguments])

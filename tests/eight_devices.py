@@ -19,19 +19,19 @@ from jax.sharding import PartitionSpec
 
 import jaxformer as jf
 from benchmarks.sharding import GPT_CONFIG, PAIR_CONFIG, apart, trained
-from jaxformer.collectives import in_order
 from jaxformer.config.mesh import MeshConfig
-from jaxformer.distributed.compare import judge
-from jaxformer.distributed.mutants import MUTANTS
-from jaxformer.distributed.try_mutants import case, try_mutant
 from jaxformer.errors import JaxformerError
-from jaxformer.nn import in_parts
+from jaxformer.evaluation.sharded.compare import judge
+from jaxformer.evaluation.sharded.mutants import MUTANTS
+from jaxformer.evaluation.sharded.try_mutants import case, try_mutant
+from jaxformer.nn import chunked_attention
 from jaxformer.nn.embeddings import Embedding
+from jaxformer.parallel.mesh import make_mesh, on_mesh
+from jaxformer.parallel.placement import init, put, put_batch
 from jaxformer.recipes.qa import train_all
-from jaxformer.sharding.mesh import make_mesh, on_mesh
-from jaxformer.sharding.placement import init, put, put_batch
+from jaxformer.runs.checkpoint import digest, load_state, save_state
+from jaxformer.runtime.environment import in_order
 from jaxformer.training import chunked_loss
-from jaxformer.training.checkpoint import digest, load_state, save_state
 from jaxformer.training.size import held_bytes
 from jaxformer.training.step import train_state, train_step
 
@@ -47,7 +47,7 @@ def training() -> dict:
     """Two steps with dropout in float64, on the mesh with attention in parts and the loss in chunks. The vocabulary is not
     divided, so that fsdp cuts the embedding along D; parts of attention draw other scores to drop."""
     config = replace(small(GPT_CONFIG, n_kv_heads=2, attention_dropout=0.0), vocab_size=33)
-    sizes = patch.multiple(in_parts, MOST_SCORES=64, AT_ONCE=2048), patch.object(chunked_loss, "MOST_LOGITS", 4096)
+    sizes = patch.multiple(chunked_attention, MOST_SCORES=64, AT_ONCE=2048), patch.object(chunked_loss, "MOST_LOGITS", 4096)
     with jax.enable_x64(True):
         alone = trained(config, None, 2, "float64")
         with sizes[0], sizes[1]:

@@ -13,8 +13,8 @@ from benchmarks.clean import Clean
 from benchmarks.field_kinds import KINDS
 from jaxformer.bench.results import read_results
 from jaxformer.bench.tables import markdown, short_markdown
-from jaxformer.convert.families import FAMILIES
-from jaxformer.selfcheck.mutants import MUTANTS
+from jaxformer.convert.registry import FAMILIES
+from jaxformer.evaluation.mutants import MUTANTS
 from tests.tricky import TRICKY
 
 ROOT = Path(__file__).parent.parent

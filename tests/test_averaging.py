@@ -8,8 +8,8 @@ import pytest
 from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract
 from jaxformer.pytree import named_leaves
-from jaxformer.training.averaging import average_weights, best_step, keep_weights, kept_steps
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs.averaging import average_weights, best_step, keep_weights, kept_steps
+from jaxformer.runs.folder import RunFolder
 from tests.tiny import tiny_config
 
 MODEL = abstract(tiny_config())

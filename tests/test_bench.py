@@ -7,19 +7,28 @@ from typing import ClassVar
 
 import pytest
 
-from jaxformer.bench import machine, measure, run
-from jaxformer.bench.costs import cost_of
+from jaxformer.bench import limits, measure, run
 from jaxformer.bench.first_text import SIDES as FIRST_TEXTS
-from jaxformer.bench.items import ITEMS, Item, chosen_items, chosen_peers, key_of
-from jaxformer.bench.machine import Peak
+from jaxformer.bench.items import (
+    COLD,
+    ITEMS,
+    JAXFORMER,
+    PEERS,
+    SIDES,
+    Item,
+    chosen_items,
+    chosen_peers,
+    key_of,
+    lacking,
+    make_side,
+)
+from jaxformer.bench.limits import Peak, cost_of
 from jaxformer.bench.measure import Plan, check_same, measure_item
-from jaxformer.bench.peers import COLD, JAXFORMER, PEERS, lacking
 from jaxformer.bench.prepare import prepare
 from jaxformer.bench.problems import load_problem
 from jaxformer.bench.processes import WorkerError
 from jaxformer.bench.results import Result, SideResult, add_results, read_results
 from jaxformer.bench.run import Outputs, bench
-from jaxformer.bench.sides import SIDES, make_side
 from jaxformer.bench.tables import markdown, short_markdown, summary
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import ParityError
@@ -153,7 +162,7 @@ def faked(monkeypatch):
     monkeypatch.setattr(measure, "InWorker", lambda item, peer, *_: Fake(peer, **{"check": [2.0], **told.get(peer, {})}))
     monkeypatch.setattr(measure, "ask_once", lambda *_, **__: {"flops": 1e9, "bytes": 1e6})
     monkeypatch.setattr(run, "ask_once", lambda *_: {"flops": 1e11, "bandwidth": 1e10})
-    monkeypatch.setattr(machine, "load", lambda: 0.0)
+    monkeypatch.setattr(limits, "load", lambda: 0.0)
     return told
 
 
@@ -243,8 +252,8 @@ def test_ctrl_c_shows_and_keeps_what_is_finished(faked, capsys, tmp_path):
 
 @pytest.mark.parametrize(("before", "said"), [(0.2, False), (1.9, True)])
 def test_a_loaded_machine_is_told(faked, monkeypatch, capsys, before, said):
-    monkeypatch.setattr(machine, "load", lambda: before)
-    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr(limits, "load", lambda: before)
+    monkeypatch.setattr(limits, "cores", lambda: 2)
     bench([ITEM], PLAN, Outputs(json=None, chart=None))
     told = capsys.readouterr().out
     assert ("the machine is loaded: 1.9 processes on 2 cores before the start" in told) == said

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-import jaxformer.data.buckets
-from jaxformer.data.buckets import Buckets
+import jaxformer.data.batches
+from jaxformer.data.batches import Buckets
 from jaxformer.errors import InputError, JaxformerError
 
 PAD = 0
@@ -95,7 +95,7 @@ def test_parts_keep_to_the_budget(parts):
 
 
 def test_widely_spread_lengths_are_rounded_more_coarsely_first(monkeypatch):
-    monkeypatch.setattr(jaxformer.data.buckets, "MOST_CELLS", 4)
+    monkeypatch.setattr(jaxformer.data.batches, "MOST_CELLS", 4)
     buckets = made(np.random.default_rng(3).integers(3, 250, (2, 500)), budget=4096, shapes=16)
     assert len(buckets.buckets) <= 4
     assert visited(buckets.epoch()) == Counter(range(1, 501))

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from jaxformer.convert.safetensors_io import load_weights, save_weights
+from jaxformer.convert.safetensors import load_weights, save_weights
 from jaxformer.errors import CheckpointError
 from jaxformer.models import abstract, build
-from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import digest, load_state, save_state
-from jaxformer.training.runs import RUN, kept_states
+from jaxformer.runs import checkpoint
+from jaxformer.runs.checkpoint import digest, load_state, save_state
+from jaxformer.runs.folder import RUN, kept_states
 from tests.room import room_for
 from tests.tiny import tiny_config
 

@@ -20,12 +20,12 @@ import safetensors.numpy
 import jaxformer.recipes.qa as qa
 import jaxformer.recipes.shakespeare as shakespeare
 from jaxformer import __version__
-from jaxformer.checksums import sealed
 from jaxformer.cli.commands import COMMANDS
+from jaxformer.cli.flags import flag_names, run
 from jaxformer.cli.generate import Generate
 from jaxformer.cli.main import dispatch
-from jaxformer.compilation_cache import FOLDER
-from jaxformer.flags import flag_names, run
+from jaxformer.io.checksums import sealed
+from jaxformer.runtime.compilation_cache import FOLDER
 from tests.tiny import flags, quick_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -401,7 +401,7 @@ def test_qa_answers_from_every_seed(capsys):
 
 
 AGAIN = """
-from jaxformer.flags import run
+from jaxformer.cli.flags import run
 def main(_):
     for which in "aaba":
         exec(f"import warnings; warnings.warn('line {which} is damaged')", {})

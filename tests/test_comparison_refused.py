@@ -10,11 +10,11 @@ import pytest
 import torch
 from flax import linen, nnx
 
-from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import JaxformerError
+from jaxformer.parity.attribute.checks import CHECK_NAMES
 from jaxformer.parity.compare import compare
-from jaxformer.parity.judge.checks import CHECK_NAMES
 
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)
 RULES = Family("mine", {}, (Rule("kernel", "weight", "transposed"), Rule("bias", "bias")))

@@ -19,13 +19,13 @@ from jax import lax
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
+from jaxformer.cli.flags import run
 from jaxformer.cli.main import dispatch
 from jaxformer.convert.rules import Family, Rule, to_jax
 from jaxformer.errors import InputError
-from jaxformer.flags import run
-from jaxformer.parity.capture.call_records import arrays_in, replaced
 from jaxformer.parity.compare import compare
 from jaxformer.parity.report.report import Report
+from jaxformer.parity.trace.call_records import arrays_in, replaced
 
 pytestmark = pytest.mark.usefixtures("untyped")
 X = np.random.default_rng(0).standard_normal((3, 5, 6)).astype(np.float32)

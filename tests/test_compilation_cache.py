@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxformer.cli.commands import COMMANDS
-from jaxformer.compilation_cache import FOLDER, LEAST_SECONDS, LOCK, remove_unfinished
+from jaxformer.runtime.compilation_cache import FOLDER, LEAST_SECONDS, LOCK, remove_unfinished
 
 COMPILES = [
     name
@@ -101,7 +101,7 @@ def test_every_command_that_compiles_has_the_flag(name, capsys, monkeypatch):
 
 
 def test_importing_the_library_switches_nothing_on(tmp_path):
-    code = "import jax, jaxformer.training.trained, jaxformer.recipes.qa; jax.jit(lambda x: x + 1)(1.0)"
+    code = "import jax, jaxformer.checkpoints.trained, jaxformer.recipes.qa; jax.jit(lambda x: x + 1)(1.0)"
     environment = {name: value for name, value in os.environ.items() if name not in (FOLDER, LEAST_SECONDS)}
     subprocess.run([sys.executable, "-c", code], env=environment | {"XDG_CACHE_HOME": str(tmp_path)}, check=True, timeout=120)
     assert not list(tmp_path.iterdir())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import jaxformer as jf
-from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.errors import JaxformerError
 
 CONFIG = jf.GPTConfig(vocab_size=5, context=3, d_model=4, n_layers=1, n_heads=2, d_ff=3)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.config.settings import IGNORE_INDEX
+from jaxformer.data.batches import cover, draw_windows, split
 from jaxformer.data.corpora import CORPORA, FOLDER, read_corpus, read_text
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.errors import InputError
 
 

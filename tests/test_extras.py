@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from jaxformer.extras import EXTRAS
+from jaxformer.runtime.packages import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -104,7 +104,7 @@ def test_what_is_missing_is_named_with_the_extra_that_has_it(tmp_path):
 
 def test_one_that_is_too_old_is_named():
     code = "import types; sys.modules['orbax.checkpoint'] = types.ModuleType('orbax.checkpoint')  # an older one, without v1\n"
-    code += "from jaxformer.training.checkpoint import orbax\ntry: orbax()\nexcept ImportError as error: print(error)"
+    code += "from jaxformer.runs.checkpoint import orbax\ntry: orbax()\nexcept ImportError as error: print(error)"
     assert run(code, ROOT).startswith("orbax-checkpoint does not fit (")
 
 

@@ -10,11 +10,11 @@ import optax
 import pytest
 import torch
 
+from jaxformer.cli.flags import parse
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.models import EncoderDecoderConfig, GPTConfig
 from jaxformer.errors import ConfigError
-from jaxformer.flags import parse
 from jaxformer.models import abstract, build
 from jaxformer.pytree import named_leaves
 from tests.tiny import quick_key, tiny_config

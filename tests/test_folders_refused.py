@@ -15,7 +15,7 @@ import safetensors.numpy
 import torch
 
 import jaxformer as jf
-from jaxformer.convert.families import MODEL_TYPES
+from jaxformer.convert.registry import MODEL_TYPES
 from jaxformer.errors import CheckpointError, ConfigError, ConversionError, InputError, JaxformerError, type_of
 
 CONFIG = jf.GPTConfig(

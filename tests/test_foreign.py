@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from jaxformer.checkpoints.certificate import certificate_of
+from jaxformer.cli.flags import run
 from jaxformer.cli.parity import dump, explain
 from jaxformer.cli.parity.names import no_exit
 from jaxformer.errors import CheckpointError, InputError, JaxformerError
-from jaxformer.flags import run
-from jaxformer.folders.certificate import certificate_of
 from jaxformer.recipes.prepare import recipe_of
 from jaxformer.recipes.shakespeare import PRESETS, Shakespeare
-from jaxformer.streams import restore_streams
-from jaxformer.training.environment import differences
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs.environment import differences
+from jaxformer.runs.folder import RunFolder
+from jaxformer.runtime.stdio import restore_streams
 
 
 @pytest.mark.parametrize("say", [print, lambda text: Console().print(text)], ids=["print", "rich"])

@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import ctypes, resource, sys
-from jaxformer.freed_memory import keep_freed_memory
+from jaxformer.runtime.memory import keep_freed_memory
 
 if sys.argv[1] == "kept":
     keep_freed_memory()

@@ -16,14 +16,14 @@ from rich.console import Console
 import torch_ref.training.step as twin
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import NonFiniteError
+from jaxformer.runs.checkpoint import digest, load_state, save_state
+from jaxformer.runs.folder import RunFolder
 from jaxformer.training import step as step_module
-from jaxformer.training.checkpoint import digest, load_state, save_state
+from jaxformer.training.diagnostics import marks, remedy, said_of_divergence, sound_until
 from jaxformer.training.health import MEMORY, healthy
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import make_shaped_train_steps, make_train_steps, train_state, train_step
-from jaxformer.training.trouble import marks, remedy, said_of_divergence, sound_until
 
 OPTIMIZER = make_optimizer(OptimizerConfig(name="adam", learning_rate=0.1), ScheduleConfig())
 KEY = jax.random.key(0)

@@ -6,17 +6,17 @@ from typing import cast
 
 import pytest
 
+from jaxformer.checkpoints.certificate import read_certificate
+from jaxformer.checkpoints.opened import Opened
+from jaxformer.checkpoints.texts import read_ids
+from jaxformer.checkpoints.written import write_tokenizer
 from jaxformer.cli.parity import explain
 from jaxformer.convert.state_files import weight_map
 from jaxformer.data import corpora
-from jaxformer.distributed.predict import read_config
 from jaxformer.errors import CheckpointError
-from jaxformer.folders.certificate import read_certificate
-from jaxformer.folders.opened import Opened
-from jaxformer.folders.texts import read_ids
-from jaxformer.folders.written import write_tokenizer
-from jaxformer.parity.record import archive
-from jaxformer.training.runs import RunFolder
+from jaxformer.evaluation.sharded.predict import read_config
+from jaxformer.parity.trace import archive
+from jaxformer.runs.folder import RunFolder
 
 SIZE = 2**40
 READERS = {

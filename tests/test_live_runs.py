@@ -11,10 +11,10 @@ import pytest
 from jaxformer.cli import runs as command
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import CheckpointError
-from jaxformer.training import checkpoint
-from jaxformer.training.checkpoint import save_state, verdict
-from jaxformer.training.lock import only_writer
-from jaxformer.training.runs import RUN, RunFolder, kept_states
+from jaxformer.runs import checkpoint
+from jaxformer.runs.checkpoint import save_state, verdict
+from jaxformer.runs.folder import RUN, RunFolder, kept_states
+from jaxformer.runs.lock import only_writer
 
 STATE = {"w": np.zeros(3, np.float32)}
 
@@ -47,7 +47,7 @@ def test_a_checkpoint_that_a_live_run_removes_is_not_damaged(run, monkeypatch, c
             shutil.rmtree(folder / "1")
         return "damaged: it leaves" if step == 1 else verdict(folder, step)
 
-    monkeypatch.setattr("jaxformer.training.checkpoint.verdict", leaving)
+    monkeypatch.setattr("jaxformer.runs.checkpoint.verdict", leaving)
     monkeypatch.setattr(command, "LEAVING", 0.0)
     assert dispatch(["runs", str(run.path)]) == 0
     said = capsys.readouterr().out

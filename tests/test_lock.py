@@ -17,15 +17,15 @@ import pytest
 
 from jaxformer.errors import CheckpointError, InputError
 from jaxformer.recipes import reverse
-from jaxformer.training import lock
-from jaxformer.training.checkpoint import save_state
-from jaxformer.training.lock import LOCK, only_writer
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs import lock
+from jaxformer.runs.checkpoint import save_state
+from jaxformer.runs.folder import RunFolder
+from jaxformer.runs.lock import LOCK, only_writer
 
 HOLD = """
 import sys
 from pathlib import Path
-from jaxformer.training.lock import only_writer
+from jaxformer.runs.lock import only_writer
 with only_writer(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

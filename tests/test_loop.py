@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from jaxformer.errors import CheckpointError, NonFiniteError
-from jaxformer.training.lock import only_writer
+from jaxformer.runs.folder import RunFolder
+from jaxformer.runs.lock import only_writer
+from jaxformer.runs.metrics import clock
 from jaxformer.training.loop import Plan, StoppedError, fit
-from jaxformer.training.pace import clock
-from jaxformer.training.runs import RunFolder
 from jaxformer.training.step import TrainState
 
 PLAN = Plan(
@@ -167,7 +167,7 @@ def test_a_disk_that_gets_full_says_when_the_run_goes_on(run, monkeypatch):
     def full(folder, size: int) -> None:
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: it takes {size} bytes, and 1 are free")
 
-    monkeypatch.setattr("jaxformer.training.checkpoint.check_room", full)
+    monkeypatch.setattr("jaxformer.runs.checkpoint.check_room", full)
     said = r"/0 cannot be written: No space left on device: it takes \d+ bytes, and 1 are free; --resume goes on once there is"
     with pytest.raises(CheckpointError, match=said):
         loop(run)

@@ -13,15 +13,15 @@ import pytest
 
 import jaxformer as jf
 import jaxformer.recipes.shakespeare as shakespeare
-from jaxformer.checksums import checksum, sealed
-from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.convert.safetensors import load_weights
 from jaxformer.errors import CheckpointError, InputError, JaxformerError, ParityError
-from jaxformer.training import manifest
-from jaxformer.training.averaging import keep_weights, kept_steps
-from jaxformer.training.checkpoint import digest
-from jaxformer.training.manifest import Manifest
-from jaxformer.training.metrics import checked_line
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.io.checksums import checksum, sealed
+from jaxformer.runs import manifest
+from jaxformer.runs.averaging import keep_weights, kept_steps
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RUN, RunFolder
+from jaxformer.runs.manifest import Manifest
+from jaxformer.runs.metrics import checked_line
 from tests.tiny import flags, quick_recipe, tiny_config
 
 FLIPS = 30
@@ -106,7 +106,7 @@ def unchecked(path: Path, run: str, least: int) -> list:
 def test_without_the_manifest_and_the_checks_they_are(whole, copy, monkeypatch):
     """The control: of the same flips many pass."""
     monkeypatch.setattr(Manifest, "check", lambda *_: None)
-    monkeypatch.setattr("jaxformer.training.runs.read_lines", unchecked)
+    monkeypatch.setattr("jaxformer.runs.folder.read_lines", unchecked)
     assert len(silent_flips(whole, copy)) > FLIPS // 3
 
 
@@ -257,7 +257,7 @@ def test_killed_at_every_instant_of_a_save(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", killed)
-            patch.setattr("jaxformer.whole_files.remove", lambda path: None)
+            patch.setattr("jaxformer.io.atomic.remove", lambda path: None)
             try:
                 keep_weights(RunFolder(copy), 2, model, newest=2)
                 keep_weights(RunFolder(copy), 3, model, newest=2)

@@ -14,7 +14,7 @@ import jaxformer as jf
 from jaxformer.cli.main import dispatch
 from jaxformer.data.corpora import read_corpus, read_text
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.memory import check_fits, free_bytes
+from jaxformer.runtime.memory import check_fits, free_bytes
 from tests.tiny import tiny_config
 
 TOO_BIG = {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import CheckpointError
-from jaxformer.training.checkpoint import save_state, verdict
-from jaxformer.training.room import DESCRIPTORS
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.io.disk_space import DESCRIPTORS
+from jaxformer.runs.checkpoint import save_state, verdict
+from jaxformer.runs.folder import RUN, RunFolder
 
 STATE = {"w": np.zeros(3, np.float32)}
 SAYS = rf"it takes up to {DESCRIPTORS} open files, and this process may open \d; allow more: ulimit -n 256"

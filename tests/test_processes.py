@@ -15,22 +15,21 @@ import pytest
 
 from jaxformer.cli.main import dispatch
 from jaxformer.errors import InputError
-from jaxformer.processes import group as groups
-from jaxformer.processes import launch as launcher
-from jaxformer.processes.join import seat_in_cluster, seat_of
-from jaxformer.processes.link import Met, Seat, difference, free_port, meet
-from jaxformer.processes.relay import relayed
-from jaxformer.processes.watch import Limits, Watch
+from jaxformer.parallel import group as groups
+from jaxformer.parallel import launch as launcher
+from jaxformer.parallel.join import relayed, seat_in_cluster, seat_of
+from jaxformer.parallel.link import Met, Seat, difference, free_port, meet
+from jaxformer.parallel.watch import Limits, Watch
 from parity_tests.helpers import usually
 
 TOY = """
 import sys, time
-from jaxformer.signals import listen
+from jaxformer.runtime.shutdown import listen
 listen()
-from jaxformer.processes.group import exchange, from_first, timed
-from jaxformer.processes.link import Seat
-from jaxformer.processes.together import together
-from jaxformer.processes.watch import Limits, Watch
+from jaxformer.parallel.group import exchange, from_first, timed
+from jaxformer.parallel.link import Seat
+from jaxformer.parallel.join import together
+from jaxformer.parallel.watch import Limits, Watch
 number, count, port, does = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 limits = Limits(beat=0.05, silence=1.0, usual=1.0, patience=5.0)
 with together(Seat(number, count, "127.0.0.1", port), {"is": "alike"}, wait=10, limits=limits):
@@ -300,9 +299,9 @@ def test_the_launcher_blames_a_signal_or_else_the_first(ends, blamed, monkeypatc
 STRANGERS = """
 import subprocess, sys
 from contextlib import contextmanager
-from jaxformer.signals import listen
+from jaxformer.runtime.shutdown import listen
 listen()
-from jaxformer.processes import launch
+from jaxformer.parallel import launch
 @contextmanager
 def two(*_):
     code = "import os, time; os.write(1, bytes([49, 10])); time.sleep(60)"

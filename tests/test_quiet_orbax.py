@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxformer.quiet_orbax import LOGGERS, end_of_fault, is_not_orbax
+from jaxformer.runs.orbax_errors import LOGGERS, end_of_fault, is_not_orbax
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from jaxformer.config.blocks import RematPolicy
 from jaxformer.config.models import GPTConfig
 from jaxformer.errors import ConfigError
 from jaxformer.models import GPT
-from jaxformer.parity.capture.rematerialised import nothing_rematerialised
+from jaxformer.parity.trace.transformations import nothing_rematerialised
 from tests.tiny import quick_key
 
 PLAIN = GPTConfig(vocab_size=16, context=32, d_model=16, n_layers=4, n_heads=4, d_ff=64, layers="rolled", residual_dropout=0.1)

@@ -13,7 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import Module, Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.report.terminal import show
+from jaxformer.parity.report.text import show
 from tests.reports import EPSILON, REPORTS, backward, different, equal, failed, infinite, trained
 
 

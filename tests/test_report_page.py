@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from jaxformer.parity.report.chart_axes import LogAxis
+from jaxformer.parity.report.charts import LogAxis
 from jaxformer.parity.report.html_elements import Markup, tag
 from tests.reports import EPSILON, REPORTS, different, equal, infinite, trained
 

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.checkpoints.trained import load_trained
 from jaxformer.cli import main as cli
-from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.convert.safetensors import load_weights
 from jaxformer.errors import InputError
 from jaxformer.recipes import reverse
-from jaxformer.training.checkpoint import digest
-from jaxformer.training.runs import RunFolder
-from jaxformer.training.trained import load_trained
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RunFolder
 
 SMALL = {
     "--preset": "copy",

@@ -21,15 +21,15 @@ import pytest
 import jaxformer as jf
 import jaxformer.recipes.reverse as reverse
 import jaxformer.recipes.shakespeare as shakespeare
+from jaxformer.checkpoints.trained import load_trained
 from jaxformer.cli import info, runs
 from jaxformer.errors import CheckpointError, InputError, NonFiniteError
 from jaxformer.recipes.prepare import check_vocabulary, from_dict, read_recipe
-from jaxformer.training import environment, plots
-from jaxformer.training.averaging import write_weights
-from jaxformer.training.checkpoint import digest
+from jaxformer.runs import environment, plots
+from jaxformer.runs.averaging import write_weights
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import NOT_BEGUN, RunFolder, free_folder, kept_states
 from jaxformer.training.loop import StoppedError
-from jaxformer.training.runs import NOT_BEGUN, RunFolder, free_folder, kept_states
-from jaxformer.training.trained import load_trained
 from tests.tiny import flags, quick_key, quick_recipe, tiny_config
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

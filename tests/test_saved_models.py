@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from jaxformer.checkpoints.opened import load
+from jaxformer.checkpoints.written import save
 from jaxformer.config.fixed_table import FixedTable
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig
-from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.convert.safetensors import save_weights
 from jaxformer.errors import CheckpointError, InputError
-from jaxformer.folders.opened import load
-from jaxformer.folders.written import save
 from jaxformer.models import abstract, build
 from jaxformer.nn.linear import Linear
 from jaxformer.pytree import map_named, named_leaves
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs.folder import RunFolder
 from tests.room import room_for
 from tests.tiny import quick_key
 

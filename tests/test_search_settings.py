@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxformer.checkpoints.texts import read_ids
 from jaxformer.cli.generate import Generate
 from jaxformer.cli.translate import Translate
-from jaxformer.folders.texts import read_ids
 
 GPT, PAIRS = {"model_type": "gpt2"}, {"model_type": "marian", "is_encoder_decoder": True}
 GPT_2 = {"_from_model_config": True, "bos_token_id": 50256, "eos_token_id": 50256, "transformers_version": "4.26.0.dev0"}

@@ -19,16 +19,15 @@ from jaxformer.cli.main import dispatch
 from jaxformer.config.mesh import MeshConfig, check_batch, check_model
 from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig
 from jaxformer.config.presets import PRESETS
-from jaxformer.distributed.causes import STALE, explain, other_order
-from jaxformer.distributed.compare import Case, different_alone, worst
-from jaxformer.distributed.other_gradients import decided_by_rounding, traces, untraced
-from jaxformer.distributed.predict import flops_of
-from jaxformer.distributed.recorded_step import Recorded
-from jaxformer.distributed.step_inputs import wide_state
 from jaxformer.errors import ConfigError
+from jaxformer.evaluation.sharded.causes import STALE, explain, other_order
+from jaxformer.evaluation.sharded.compare import Case, different_alone, worst
+from jaxformer.evaluation.sharded.predict import flops_of
+from jaxformer.evaluation.sharded.recorded_step import Recorded, decided_by_rounding, traces, untraced
+from jaxformer.evaluation.sharded.step_inputs import wide_state
 from jaxformer.models import abstract
+from jaxformer.parallel.rules import AXES_OF, letters_of, spec_of
 from jaxformer.pytree import named_leaves
-from jaxformer.sharding.rules import AXES_OF, letters_of, spec_of
 from tests.eight_devices import TOYS, TRIED
 from tests.tiny import tiny_config
 

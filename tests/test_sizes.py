@@ -23,7 +23,7 @@ RECORDED = "everything that was recorded, which is used in one place"
 TOO_LONG = {
     "jaxformer/decoding/beam.py:beam_search": STEP_BY_STEP,
     "jaxformer/parity/compare.py:compare": "its docstring describes every argument",
-    "jaxformer/parity/judge/module_table.py:table": "a row of the report, field by field",
+    "jaxformer/parity/attribute/module_table.py:table": "a row of the report, field by field",
 }
 TOO_MANY_ARGUMENTS = {
     "jaxformer/parity/training/trainers.py:JaxTrainer.__init__": "the model, its weights, and how it is trained",
@@ -47,7 +47,7 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/models/encoder_decoder.py:EncoderDecoder.hidden_states": ATTENTION,
     "jaxformer/nn/attention.py:attention": ATTENTION,
     "jaxformer/nn/attention.py:MultiHeadAttention.extend": ATTENTION,
-    "jaxformer/nn/in_parts.py:attend_in_parts": "what attention reads, and how",
+    "jaxformer/nn/chunked_attention.py:attend_in_chunks": "what attention reads, and how",
     "jaxformer/nn/blocks.py:Block.__call__": ATTENTION,
     "jaxformer/nn/blocks.py:Block.extend": ATTENTION,
     "jaxformer/nn/blocks.py:Block.weights": ATTENTION,
@@ -56,10 +56,10 @@ TOO_MANY_ARGUMENTS = {
     "jaxformer/nn/stack.py:Stack._shared": ATTENTION,
     "jaxformer/nn/stack.py:Stack.hidden_states": ATTENTION,
     "jaxformer/nn/stack.py:Stack.weights": ATTENTION,
-    "jaxformer/parity/capture/layer_loops.py:_scan.scan": "those of jax.lax.scan",
-    "jaxformer/parity/capture/torch_softmax.py:fused_scores": TORCHS,
-    "jaxformer/data/buckets.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",
-    "jaxformer/distributed/compare.py:compare_sharded": COMPARISON,
+    "jaxformer/parity/trace/layer_loops.py:_scan.scan": "those of jax.lax.scan",
+    "jaxformer/parity/trace/torch_hooks.py:fused_scores": TORCHS,
+    "jaxformer/data/batches.py:Buckets.__init__": "the pairs, and each limit of a batch by its own name",
+    "jaxformer/evaluation/sharded/compare.py:compare_sharded": COMPARISON,
     "jaxformer/parity/compare.py:compare": COMPARISON,
     "jaxformer/parity/compare.py:dump": COMPARISON,
     "jaxformer/parity/compare.py:check": COMPARISON,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torch_ref.models
-from jaxformer.convert.families import FAMILIES
+from jaxformer.convert.registry import FAMILIES
 from jaxformer.convert.state_dict import from_torch, to_torch
 from jaxformer.errors import ConfigError, ConversionError, InputError
 from jaxformer.models import abstract

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.data.windows import cover, draw_windows
+from jaxformer.data.batches import cover, draw_windows
 from jaxformer.models import build
 from jaxformer.pytree import named_leaves
-from jaxformer.training.checkpoint import digest
+from jaxformer.runs.checkpoint import digest
 from jaxformer.training.losses import cross_entropy, mean
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.step import make_evaluate, make_train_steps, step_keys, train_state, train_step

@@ -10,18 +10,18 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.checkpoints.translator import Translator, load_translator
 from jaxformer.cli import runs
 from jaxformer.cli.main import dispatch
-from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.convert.safetensors import load_weights
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
 from jaxformer.models import abstract
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes import translate
-from jaxformer.training.averaging import average_weights
-from jaxformer.training.checkpoint import digest
-from jaxformer.training.runs import RunFolder
-from jaxformer.training.translator import Translator, load_translator
+from jaxformer.runs.averaging import average_weights
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RunFolder
 from tests.tiny import GERMAN
 
 SMALL = {

@@ -13,31 +13,17 @@ PACKAGES = ("nn", "models", "decoding", "training")
 
 NO_TWIN = {
     "decoding/prepare.py": "torch compiles nothing",
-    "nn/in_parts.py": "torch's fused attention keeps no scores",
+    "nn/chunked_attention.py": "torch's fused attention keeps no scores",
     "nn/dropout.py": "torch.nn.Dropout",
     "nn/linear.py": "torch.nn.Linear",
     "nn/matmul.py": "torch's own gradient of a product is fast already",
     "nn/precision.py": "torch's own functions sum in float32 or wider",
-    "training/averaging.py": "runs are trained on one side",
-    "training/bleu.py": "runs are trained on one side",
-    "training/checkpoint.py": "runs are trained on one side",
     "training/chunked_loss.py": "torch holds all logits",
-    "training/damage.py": "runs are trained on one side",
-    "training/environment.py": "runs are trained on one side",
     "training/health.py": "runs are trained on one side",
-    "training/lock.py": "runs are trained on one side",
-    "training/manifest.py": "runs are trained on one side",
-    "training/metrics.py": "runs are trained on one side",
     "training/mixed_precision.py": "torch.autocast",
-    "training/pace.py": "runs are trained on one side",
-    "training/plots.py": "runs are trained on one side",
-    "training/room.py": "runs are trained on one side",
-    "training/runs.py": "runs are trained on one side",
     "training/size.py": "runs are trained on one side",
     "training/torch_run.py": "torch has its own load_state_dict",
-    "training/trained.py": "the weights file is the twin's already",
-    "training/translator.py": "runs are trained on one side",
-    "training/trouble.py": "runs are trained on one side",
+    "training/diagnostics.py": "runs are trained on one side",
 }
 """Files that the twin has not -> the reason."""
 

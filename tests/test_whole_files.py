@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.whole_files import new_folder, written_whole
+from jaxformer.io.atomic import new_folder, written_whole
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.items import COLD, JAXFORMER
 from jaxformer.bench.problems import GPT2, load_problem
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer.bench.problems import START, WEIGHTS, Writing
 from jaxformer.config.settings import BeamConfig
-from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.convert.safetensors import load_weights
 from jaxformer.decoding import generate, translate_beam
 from jaxformer.models import abstract
 

@@ -6,10 +6,9 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from jaxformer.bench.machine import cores
+from jaxformer.bench.limits import cores
 from jaxformer.bench.problems import START, WEIGHTS, Writing
-from jaxformer.bench.torch_gpt import GPT
-from jaxformer.bench.torch_threads import use_faster_count
+from jaxformer.bench.torch_gpt import GPT, use_faster_count
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import BeamConfig
 from jaxformer.validation.inputs import check_config

@@ -1,10 +1,43 @@
-"""What is measured, by name. Imports neither jax nor torch."""
+"""Items of a measurement by name, their peers, and the class of each side, imported in the process that runs it.
 
+Imports neither jax nor torch."""
+
+import importlib.util
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.problems import Problem, load_problem
 from jaxformer.errors import InputError
 from jaxformer.validation.fields import check_choice
+
+
+class Peer(NamedTuple):
+    """One side of a comparison."""
+
+    summary: str
+    needs: tuple[str, ...] = ()
+    """Packages that have to be installed."""
+
+
+JAXFORMER = "jaxformer"
+COLD = "jaxformer-cold"
+PEERS = {
+    JAXFORMER: Peer("as its recipes and its decoding run; in `bench start` with a warm compilation cache"),
+    COLD: Peer("the same with an empty compilation cache: the first start"),
+    "twin": Peer("our PyTorch twin, eager, as it is", ("torch",)),
+    "torch": Peer("PyTorch at its best, eager: scaled_dot_product_attention and a fused optimizer", ("torch",)),
+    "torch-compile": Peer("the same behind torch.compile", ("torch",)),
+    "transformers": Peer("GPT2LMHeadModel of transformers, `generate` with its cache", ("torch", "transformers")),
+    "flax-nnx": Peer("Flax the ordinary way: nnx layers, nnx.jit, nnx.Optimizer, a Python loop", ("flax",)),
+}
+"""torch runs with one thread and with all; the faster count is measured."""
+
+
+def lacking(name: str) -> str | None:
+    """The first package that a peer needs and that is not installed."""
+    return next((package for package in PEERS[name].needs if importlib.util.find_spec(package) is None), None)
+
 
 Group = Literal["train", "generate", "start"]
 
@@ -151,3 +184,48 @@ def chosen_peers(group: Group, names: tuple[str, ...]) -> tuple[str, ...]:
     if names == (JAXFORMER,):
         raise InputError(f"peers = {JAXFORMER} leaves nothing to compare with; add one of {', '.join(known[1:])}")
     return tuple(name for name in known if name == JAXFORMER or not names or name in names)
+
+
+class Side(Protocol):
+    """One side of a comparison, with its model loaded."""
+
+    def check(self) -> list[float] | list[int]:
+        """What has to be equal on all sides before anything is timed: a loss, or the ids that are written."""
+        ...
+
+    def warm_up(self) -> None:
+        """Whatever comes once."""
+        ...
+
+    def run(self) -> None:
+        """One round, done when it returns."""
+        ...
+
+    def figures(self) -> dict[str, Any]:
+        """What else is worth noting, after the last round."""
+        ...
+
+
+SIDES = {
+    "train": {
+        JAXFORMER: "train_jax:Jaxformer",
+        "flax-nnx": "train_jax:FlaxNNX",
+        "twin": "train_torch:Twin",
+        "torch": "train_torch:Best",
+        "torch-compile": "train_torch:Compiled",
+    },
+    "generate": {
+        JAXFORMER: "generate_jax:Jaxformer",
+        "twin": "generate_torch:Twin",
+        "torch": "generate_torch:Best",
+        "transformers": "generate_torch:Transformers",
+    },
+}
+"""Group -> peer -> module of this package and class."""
+
+
+def make_side(group: Group, peer: str, folder: Path, count: int) -> Side:
+    """A side, made from the problem in the folder."""
+    module, name = SIDES[group][peer].split(":")
+    problem: Problem = load_problem(folder)
+    return getattr(import_module(f"jaxformer.bench.{module}"), name)(folder, problem, count)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxformer.bench import machine
-from jaxformer.bench.items import Item, key_of
-from jaxformer.bench.machine import Peak
-from jaxformer.bench.peers import JAXFORMER, lacking
+from jaxformer.bench import limits
+from jaxformer.bench.items import JAXFORMER, Item, key_of, lacking
+from jaxformer.bench.limits import Peak
 from jaxformer.bench.processes import WorkerError, ask_once
 from jaxformer.bench.results import Result, SideResult
 from jaxformer.bench.runners import InWorker, Runner, WholeProcess
@@ -64,7 +63,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
     ParityError if a side does not do the same as jaxformer. A side that is not installed, or fails, is skipped.
     """
     rounds, stopped, cost = Rounds(), False, {}
-    before = machine.load()
+    before = limits.load()
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
         try:
@@ -81,7 +80,7 @@ def measure_item(item: Item, plan: Plan, peak: Peak) -> tuple[Result | None, boo
         peer: SideResult([second / item.repeats for second in seconds[: rounds.whole()]], rounds.figures.get(peer, {}))
         for peer, seconds in rounds.seconds.items()
     }
-    described = {**machine.described(), "load before": before, "load after": machine.load()}
+    described = {**limits.described(), "load before": before, "load after": limits.load()}
     done = Result(
         item.group, item.name, item.summary, item.unit, cost["flops"], cost["bytes"], peak, described, sides, rounds.skipped
     )

@@ -15,9 +15,9 @@ from jaxformer.bench.problems import GPT2, WEIGHTS, Problem, Training, Writing, 
 from jaxformer.config.models import GPTConfig, ModelConfig
 from jaxformer.config.presets import preset
 from jaxformer.config.settings import ScheduleConfig
-from jaxformer.convert.families import find_family
+from jaxformer.convert.registry import find_family
 from jaxformer.convert.rules import to_torch
-from jaxformer.convert.safetensors_io import save_weights
+from jaxformer.convert.safetensors import save_weights
 from jaxformer.models import abstract, build
 from jaxformer.parity.probe.parameters import excite
 from jaxformer.pytree import map_named
@@ -69,7 +69,7 @@ def gpt2(folder: Path, settings: dict[str, Any]) -> Training:
 
 def on_text(folder: Path, model: GPTConfig, recipe: Any, ids: np.ndarray, window: int | None = None) -> Training:
     """Windows of a text."""
-    from jaxformer.data.windows import cover, draw_windows, split
+    from jaxformer.data.batches import cover, draw_windows, split
 
     training, validation = split(ids, window := window or model.context)
     save_weights(folder / WEIGHTS, drawn(model))

@@ -6,9 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jaxformer.bench.items import key_of
-from jaxformer.bench.machine import Peak
-from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.items import COLD, JAXFORMER, key_of
+from jaxformer.bench.limits import Peak
 from jaxformer.errors import InputError
 
 FORMAT = 1

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxformer.bench import machine
-from jaxformer.bench.chart import draw
+from jaxformer.bench import limits
 from jaxformer.bench.items import Item, key_of
-from jaxformer.bench.machine import Peak
+from jaxformer.bench.limits import Peak
 from jaxformer.bench.measure import Plan, measure_item
 from jaxformer.bench.processes import ask_once
 from jaxformer.bench.results import Result, add_results, read_results
-from jaxformer.bench.tables import peaks, show, summary
+from jaxformer.bench.tables import draw, peaks, show, summary
 from jaxformer.errors import InputError
 
 WIDTH = 100
@@ -58,7 +57,7 @@ def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
     tell_load(console, "before the start", IDLE)
     try:
         peak = Peak(**ask_once("peak"))
-        console.print(f"{machine.described()['cores']} cores of {machine.processor()}: {peaks(peak.flops, peak.bandwidth)}")
+        console.print(f"{limits.described()['cores']} cores of {limits.processor()}: {peaks(peak.flops, peak.bandwidth)}")
         for item in items:
             result, stopped = measure_item(item, plan, peak)
             if result is not None:
@@ -78,6 +77,6 @@ def bench(items: Sequence[Item], plan: Plan, outputs: Outputs) -> None:
 
 def tell_load(console: Console, when: str, idle: float) -> None:
     """Say so where other work runs beside the measurement; at the end its own is in the load."""
-    load, cores = machine.load(), machine.cores()
+    load, cores = limits.load(), limits.cores()
     if load is not None and load > idle * cores:
         console.print(f"the machine is loaded: {load:.1f} processes on {cores} cores {when}; times are longer, and ratios vary")

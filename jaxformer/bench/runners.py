@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxformer.bench.items import Item
-from jaxformer.bench.peers import COLD, JAXFORMER
+from jaxformer.bench.items import COLD, JAXFORMER, Item
 from jaxformer.bench.processes import KIBIBYTES, Worker, WorkerError
 
 DATA = "multi30k-de-en"

@@ -1,11 +1,14 @@
 """A GPT in plain PyTorch of nanoGPT's shape, with fused attention and, to write, a cache. Its weights have the twin's names."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from jaxformer.bench.limits import cores
 from jaxformer.config.models import GPTConfig
 
 ACTIVATIONS = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
@@ -95,3 +98,17 @@ class GPT(nn.Module):
             tokens = self(tokens, cache, place, last=True).argmax(-1)
             found.append(tokens)
         return torch.cat(found, 1)
+
+
+def use_faster_count(work: Callable[[], object]) -> int:
+    """Time some work with one thread and with all, the second time of two each; the faster count is kept and returned."""
+    seconds = {}
+    for threads in sorted({1, cores()}):
+        torch.set_num_threads(threads)
+        work()
+        start = time.perf_counter()
+        work()
+        seconds[threads] = time.perf_counter() - start
+    faster = min(seconds, key=lambda threads: seconds[threads])
+    torch.set_num_threads(faster)
+    return faster

@@ -15,11 +15,11 @@ from flax import nnx
 from jaxformer.bench.problems import WEIGHTS, Arrays, Training
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.settings import OptimizerConfig
-from jaxformer.convert.safetensors_io import load_weights
+from jaxformer.convert.safetensors import load_weights
+from jaxformer.data.batches import draw_windows
 from jaxformer.data.tasks import TASKS, Pairs
-from jaxformer.data.windows import draw_windows
-from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import abstract
+from jaxformer.runtime.memory import keep_freed_memory
 from jaxformer.runtime.xla_options import jit
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 
-from jaxformer.bench.machine import cores
+from jaxformer.bench.limits import cores
 from jaxformer.bench.problems import Training, load_problem
 from jaxformer.bench.train_torch import Twin, tensors
 from jaxformer.config.settings import BeamConfig

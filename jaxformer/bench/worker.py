@@ -36,15 +36,15 @@ def main() -> None:
 
 def peak(answer: Answer) -> None:
     """The machine's."""
-    from jaxformer.bench.machine import measure_peak
+    from jaxformer.bench.limits import measure_peak
 
     answer(vars(measure_peak()))
 
 
 def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> None:
     """The problem of an item, and what it costs."""
-    from jaxformer.bench.costs import cost_of
     from jaxformer.bench.items import find_item
+    from jaxformer.bench.limits import cost_of
     from jaxformer.bench.prepare import prepare
 
     answer(cost_of(prepare(find_item(item), Path(folder), options))._asdict())
@@ -52,8 +52,8 @@ def prepare(answer: Answer, item: str, folder: str, options: dict[str, Any]) -> 
 
 def side(answer: Answer, group: Any, peer: str, folder: str, count: int, validate: bool) -> None:
     """One side of an item."""
+    from jaxformer.bench.items import make_side
     from jaxformer.bench.problems import load_problem
-    from jaxformer.bench.sides import make_side
 
     made: Any = make_side(group, peer, Path(folder), count)
     answer({"check": made.check()})

@@ -1,4 +1,4 @@
-"""Every command by name, and the help that lists them. The command's own file is imported when it is called."""
+"""Every command by name, and the help that lists them. A command's module is imported when it is called."""
 
 import difflib
 from importlib import import_module
@@ -10,15 +10,16 @@ from jaxformer.errors import InputError
 class Command(NamedTuple):
     """What the list says about a command, and where it is."""
 
-    module: str
-    """`main(arguments)` of this module runs it and returns the exit code; None means 0."""
+    entry: str
+    """A module, whose `main(arguments)` runs the command and returns the exit code (None means 0), or `module:function`."""
     summary: str
     example: str
     """Arguments after the command's name."""
 
     def run(self, arguments: list[str]) -> int | None:
-        """Import the module and call it."""
-        return import_module(self.module).main(arguments)
+        """Import the module and call the function."""
+        module, _, function = self.entry.partition(":")
+        return getattr(import_module(module), function or "main")(arguments)
 
 
 GROUPS = {
@@ -86,17 +87,17 @@ COMMANDS = {
         "--processes 2 --devices 4 -- train shakespeare --mesh data=8",
     ),
     "bench train": Command(
-        "jaxformer.cli.bench.train",
+        "jaxformer.bench.commands:train",
         "training steps",
         "--items W2 W3 --json bench.json --chart bench.png",
     ),
     "bench generate": Command(
-        "jaxformer.cli.bench.generate",
+        "jaxformer.bench.commands:generate",
         "tokens written by a GPT, and sentences by a beam search",
         "--items gpt2 --peers transformers",
     ),
     "bench start": Command(
-        "jaxformer.cli.bench.start",
+        "jaxformer.bench.commands:start",
         "whole processes, from their start to their end",
         "--items gpt2",
     ),

@@ -6,8 +6,8 @@ from typing import Literal
 
 import tyro
 
-from jaxformer.compilation_cache import CacheFlag, use_cache
-from jaxformer.flags import parse
+from jaxformer.cli.flags import parse
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ def main(arguments: list[str]) -> int:
     """Convert, print the table of tensors and the verdicts, and return the exit code."""
     flags = parse(Convert, arguments, prog="jaxformer convert")
     use_cache(flags.cache)
-    from jaxformer.folders.conversion import convert
-    from jaxformer.folders.describe import tensor_table
+    from jaxformer.checkpoints.conversion import convert
+    from jaxformer.checkpoints.describe import tensor_table
 
     wanted = {"family": flags.family, "dtype": flags.dtype, "verifiable": flags.verify}
     done = convert(flags.source, flags.out, flags.to, **wanted)
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     print(done.said)
     if not flags.verify or (checkpoint := done.source.checkpoint) is None:
         return 0
-    from jaxformer.folders.certificate import certificate_of, certify
+    from jaxformer.checkpoints.certificate import certificate_of, certify
 
     report = certify(checkpoint, done.model, done.files, certificate := certificate_of(flags.out))
     for stage in report.stages:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from jaxformer.collectives import in_order
-from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.cli.flags import parse
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import SamplingConfig
 from jaxformer.errors import InputError, shown
-from jaxformer.flags import parse
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
+from jaxformer.runtime.environment import in_order
 from jaxformer.validation.fields import check_size
 
 if TYPE_CHECKING:
+    from jaxformer.checkpoints.opened import Opened
     from jaxformer.data.tasks import Task
     from jaxformer.data.tokenizers import Tokenizer
-    from jaxformer.folders.opened import Opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Generate(CacheFlag):
     @property
     def chosen(self) -> dict[str, None]:
         """The settings of a folder that its user decides: nothing is drawn at a temperature of 0."""
-        from jaxformer.folders.search_settings import DRAWING
+        from jaxformer.checkpoints.texts import DRAWING
 
         return dict.fromkeys(["do_sample", *self.given, *(DRAWING if self.temperature == 0 else ())])
 
@@ -83,9 +83,9 @@ def main(arguments: list[str]) -> None:
     """Print the prompt and what follows it, or the target."""
     flags = parse(Generate, arguments, prog="jaxformer generate")
     use_cache(flags.cache)
-    from jaxformer.folders.opened import open_path
-    from jaxformer.sharding.mesh import on_mesh
-    from jaxformer.sharding.placement import put
+    from jaxformer.checkpoints.opened import open_path
+    from jaxformer.parallel.mesh import on_mesh
+    from jaxformer.parallel.placement import put
 
     mesh = None if flags.mesh is None else MeshConfig.read(flags.mesh)
     if mesh is not None:
@@ -114,8 +114,8 @@ def write_text(flags: Generate, found: "Opened") -> str:
     import jax
     import numpy as np
 
+    from jaxformer.checkpoints.texts import read_ids, read_tokenizer, translator_of
     from jaxformer.decoding import generate
-    from jaxformer.folders.texts import read_ids, read_tokenizer, translator_of
     from jaxformer.models import GPT, EncoderDecoder
 
     if not isinstance(found.model, GPT | EncoderDecoder):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.config.mesh import MeshConfig, check_batch
 from jaxformer.errors import InputError
-from jaxformer.flags import parse
 from jaxformer.validation.fields import check_number, check_size
 
 MOST_DEVICES = 4096
@@ -42,8 +42,8 @@ def main(arguments: list[str]) -> None:
         return
     if flags.batch is not None:
         raise InputError("--batch is of a training on a mesh; give --mesh too, as data=1 for one device")
-    from jaxformer.distributed.predict import folder_at
-    from jaxformer.folders.describe import describe_folder, lines, tensor_table
+    from jaxformer.checkpoints.describe import describe_folder, lines, tensor_table
+    from jaxformer.evaluation.sharded.predict import folder_at
 
     folder = folder_at(flags.path)
     found = describe_folder(folder)
@@ -82,10 +82,10 @@ def predict(flags: Info) -> None:
             f"mesh = {mesh} has {mesh.devices} devices, and with --batch a step is compiled for at most {MOST_DEVICES:,}; "
             "give a smaller mesh, or leave --batch out"
         )
-    from jaxformer.sharding.mesh import simulate
+    from jaxformer.parallel.mesh import simulate
 
     simulate(1 if flags.batch is None else mesh.devices)
-    from jaxformer.distributed.predict import lines_of, read_config
+    from jaxformer.evaluation.sharded.predict import lines_of, read_config
 
     config = read_config(flags.path)
     for word, said in lines_of(config, mesh, flags.batch, flags.parts, flags.device_flops, flags.link):

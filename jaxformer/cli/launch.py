@@ -4,9 +4,9 @@ import sys
 from dataclasses import dataclass
 
 from jaxformer.cli.commands import find
+from jaxformer.cli.flags import parse
 from jaxformer.cli.main import HELP, dispatch
 from jaxformer.errors import InputError
-from jaxformer.flags import parse
 from jaxformer.validation.fields import check_size
 
 
@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> int | None:
     if {*HELP} & {*command}:
         return dispatch(command)
     if launch.processes is not None and launch.process is None:
-        from jaxformer.processes.launch import launch as start
+        from jaxformer.parallel.launch import launch as start
 
         given = {"devices": launch.devices, "wait": launch.wait, "patience": launch.patience}
         return start(launch.processes, [f"--{name}={value}" for name, value in given.items() if value is not None], command)
-    from jaxformer.processes.join import Found, joined, seat_in_cluster, seat_of
-    from jaxformer.processes.watch import Limits
+    from jaxformer.parallel.join import Found, joined, seat_in_cluster, seat_of
+    from jaxformer.parallel.watch import Limits
 
     if launch.coordinator is None or launch.process is None or launch.processes is None:
         found = seat_in_cluster(launch.wait)

@@ -30,13 +30,13 @@ def dispatch(arguments: list[str]) -> int | None:
 def main(*command: str) -> None:
     """The console script; `command` stands before the arguments."""
     catch_interrupt()
-    from jaxformer.signals import listen
-    from jaxformer.streams import open_closed_streams
+    from jaxformer.runtime.shutdown import listen
+    from jaxformer.runtime.stdio import open_closed_streams
 
     open_closed_streams()
     listen()
     os.environ["MPLBACKEND"] = "agg"  # pictures are files; one of Jupyter's may be named, and not be there
-    from jaxformer.flags import run
+    from jaxformer.cli.flags import run
 
     run(lambda arguments: checked([*command, *arguments]))
 
@@ -58,8 +58,8 @@ def checked(arguments: list[str]) -> int | None:
     """The same, where XLA_FLAGS are some that XLA takes."""
     if not {*HELP, VERSION} & {*arguments}:
         from jaxformer.cli.supervised import SUPERVISED, supervised
-        from jaxformer.jax_environment import check_xla_flags
         from jaxformer.runtime.crashes import NOTES
+        from jaxformer.runtime.environment import check_xla_flags
 
         check_xla_flags()
         if arguments[:2] in SUPERVISED and NOTES not in os.environ:

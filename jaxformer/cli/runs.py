@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.errors import UNREADABLE, CheckpointError, InputError, JaxformerError, printable
-from jaxformer.flags import parse
-from jaxformer.jax_environment import check_jax
-from jaxformer.training.metrics import Line
-from jaxformer.training.runs import CONFIG, NO_SETTINGS, NOT_BEGUN, WEIGHTS, RunFolder, kept_states
+from jaxformer.runs.folder import CONFIG, NO_SETTINGS, NOT_BEGUN, WEIGHTS, RunFolder, kept_states
+from jaxformer.runs.metrics import Line
+from jaxformer.runtime.environment import check_jax
 
 LEAVING = 0.2
 """Seconds in which a checkpoint that a live run removes is gone; one that is not, and is not whole, is damaged."""
@@ -56,9 +56,9 @@ def may_be_run(path: Path) -> bool:
 
 def judged(path: Path) -> tuple[str, list[Line]]:
     """What is said of a run's or a model's files, and a run's metrics."""
-    from jaxformer.folders.opened import check_saved  # imports jax
-    from jaxformer.training.checkpoint import lost_lines
-    from jaxformer.training.trained import check_tokenizer
+    from jaxformer.checkpoints.opened import check_saved  # imports jax
+    from jaxformer.checkpoints.trained import check_tokenizer
+    from jaxformer.runs.checkpoint import lost_lines
 
     run, lines = RunFolder(path), []
     if run.is_locked_alone:
@@ -93,7 +93,7 @@ def judged(path: Path) -> tuple[str, list[Line]]:
 def checkpoints(run: RunFolder, lines: Sequence[Line]) -> Iterator[tuple[int, str, int, str]]:
     """Each kept state: its step, the validation loss measured last before it, its bytes, and the verdict. Whether it is of the
     run, nobody can say where the settings are lost."""
-    from jaxformer.training.checkpoint import verdict
+    from jaxformer.runs.checkpoint import verdict
 
     for step in () if run.has_lost_settings else kept_states(run.checkpoints):
         before = [line for line in lines if line["step"] <= step]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from jaxformer.runtime.child import Outcome, lifeline, name_of
 from jaxformer.runtime.crashes import has_ended, twice
-from jaxformer.signals import cleaned_up
+from jaxformer.runtime.shutdown import cleaned_up
 
 SUPERVISED = (["parity", "compare"], ["parity", "check"])
 START = """
@@ -33,9 +33,9 @@ def supervised(arguments: Sequence[str]) -> int:
     outcome, crash = twice(lambda environment: to_its_end(arguments, environment))
     if not crash:
         return outcome.value
+    from jaxformer.cli.flags import parse
     from jaxformer.cli.parity.check import Check
     from jaxformer.cli.parity.compare import Compare
-    from jaxformer.flags import parse
     from jaxformer.parity.isolate import ended
 
     kind = Compare if arguments[1] == "compare" else Check

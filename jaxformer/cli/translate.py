@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from jaxformer.collectives import in_order
-from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.cli.flags import parse
 from jaxformer.config.mesh import MeshConfig, check_model
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.corpora import UNPACKED
 from jaxformer.errors import InputError, shown
-from jaxformer.flags import parse
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
+from jaxformer.runtime.environment import in_order
 from jaxformer.validation.fields import check_size
 
 if TYPE_CHECKING:
-    from jaxformer.training.translator import Translator
+    from jaxformer.checkpoints.translator import Translator
 
 LINES = 512
 """Lines that are read before the first of them are translated: sources of similar lengths go into one batch."""
@@ -76,10 +76,10 @@ def main(arguments: list[str]) -> None:
     flags = parse(Translate, arguments, prog="jaxformer translate")
     use_cache(flags.cache)
     beam = BeamConfig(width=flags.beam, n_best=flags.n_best, length_penalty=flags.length_penalty, early_stopping=True)
-    from jaxformer.folders.texts import open_translator
-    from jaxformer.sharding.mesh import on_mesh
-    from jaxformer.sharding.placement import put
-    from jaxformer.training.plots import can_plot
+    from jaxformer.checkpoints.texts import open_translator
+    from jaxformer.parallel.mesh import on_mesh
+    from jaxformer.parallel.placement import put
+    from jaxformer.runs.plots import can_plot
 
     if flags.attention is not None and not can_plot():
         raise InputError("--attention needs matplotlib; pip install 'jaxformer[viz]'")
@@ -94,8 +94,8 @@ def main(arguments: list[str]) -> None:
 
 def show(flags: Translate, translator: "Translator", beam: BeamConfig) -> None:
     """Print the translation of each source."""
-    from jaxformer.training.plots import plot_alignment
-    from jaxformer.training.translator import one_line
+    from jaxformer.checkpoints.translator import one_line
+    from jaxformer.runs.plots import plot_alignment
 
     typed = not flags.texts and flags.file is None and sys.stdin is not None and sys.stdin.isatty()
     for texts in chunks(sources(flags), 1 if typed else LINES):

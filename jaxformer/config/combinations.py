@@ -1,13 +1,10 @@
-"""Which settings of a block do not go together: each is refused by name. No jax is imported here."""
+"""Refusals of settings of a BlockConfig that do not go together, each by name. No jax is imported here."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 from jaxformer.errors import ConfigError
 from jaxformer.validation.fields import check_number, check_size
-
-if TYPE_CHECKING:
-    from jaxformer.config.blocks import BlockConfig
 
 ROTATED = ("half", "interleaved")
 READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -31,7 +28,7 @@ READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 FEWEST_BUCKETS = 4
 
 
-def check_combinations(config: "BlockConfig") -> None:
+def check_combinations(config: Any) -> None:
     """ConfigError for a setting that another one leaves unread, or makes impossible."""
     _check_read(config)
     _check_norms_and_residuals(config)
@@ -45,7 +42,7 @@ def check_combinations(config: "BlockConfig") -> None:
         check_size("relative_distance", config.relative_distance, least=config.relative_buckets // 2 + 1)
 
 
-def _check_read(config: "BlockConfig") -> None:
+def _check_read(config: Any) -> None:
     """Nothing is set that nothing reads."""
     defaults = {field.name: field.default for field in fields(config)}
     for name, (other, values) in READ_WITH.items():
@@ -57,7 +54,7 @@ def _check_read(config: "BlockConfig") -> None:
             )
 
 
-def _check_norms_and_residuals(config: "BlockConfig") -> None:
+def _check_norms_and_residuals(config: Any) -> None:
     if config.norm_unit_offset and config.norm == "none" and not config.qk_norm:
         raise ConfigError("norm_unit_offset = True needs a norm; set norm = 'rms', or norm_unit_offset = False")
     if config.parallel_residual and config.norm_position != "pre":
@@ -66,7 +63,7 @@ def _check_norms_and_residuals(config: "BlockConfig") -> None:
         raise ConfigError("parallel_residual = True needs a feed-forward layer, and d_ff = 0; set parallel_residual = False")
 
 
-def _check_heads(config: "BlockConfig") -> None:
+def _check_heads(config: Any) -> None:
     if not config.output_projection and config.output_bias:
         raise ConfigError("output_bias = True needs output_projection = True; set output_bias = False")
     if not config.output_projection and config.n_heads * config.head_width != config.d_model:
@@ -85,7 +82,7 @@ def _check_heads(config: "BlockConfig") -> None:
         )
 
 
-def _check_windows(config: "BlockConfig") -> None:
+def _check_windows(config: Any) -> None:
     pattern = config.layer_pattern
     if config.window is not None:
         check_size("window", config.window)
@@ -103,7 +100,7 @@ def _check_windows(config: "BlockConfig") -> None:
             raise ConfigError(f"{name} = {getattr(config, name)!r:.60} needs a window; give window = 4096, or leave it out")
 
 
-def _check_scaling(config: "BlockConfig") -> None:
+def _check_scaling(config: Any) -> None:
     """A scaling of rotary positions has all of its numbers, in order."""
     for name in ("rotary_base", "rotary_window_base"):
         if getattr(config, name) is not None or name == "rotary_base":

@@ -10,6 +10,7 @@ Spread = Literal["all", "others", "others_but_padding"]
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Decay = Literal["matrices", "all"]
 EarlyStopping = bool | Literal["never"]
+Precision = Literal["float32", "bf16"]
 ScheduleName = Literal["constant", "step", "noam", "inverse_root", "cosine"]
 
 LEFT_OUT: dict[Spread, int] = {"all": 0, "others": 1, "others_but_padding": 2}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -217,23 +217,6 @@ def packed_rules(jax: str, torch: str, rows: str = "(K (G + 1 + 1) H)") -> tuple
         for own, part in parts.items()
         for leaf, name, layout in leaves
     )
-
-
-def within(family: "Family | str", start: str, beside: Mapping[str, str]) -> Family:
-    """The family of a torch model that has another as a module: its torch names begin with `start`. Of the `torch.nn.Linear`,
-    `LayerNorm` or `Embedding` modules `beside` it, the JAX names begin with a key, and the torch names with its value.
-
-    within("torch_transformer", "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
-    """
-    from jaxformer.convert.families import find_family  # the files of families import this one
-
-    family = find_family(family)
-    check_kind("start", start, str, "what the torch names begin with, as 'transformer.'")
-    check_kind("beside", beside, Mapping, "a dict: what JAX names begin with -> what torch's do")
-    stacks = {"": start} | {ours: start + theirs for ours, theirs in family.stacks.items()} | dict(beside)
-    tied = {start + alias: start + held for alias, held in family.tied.items()}
-    name = f"{family.name} within {start.rstrip('.')}"
-    return replace(family, name=name, stacks=stacks, tied=tied, rules=(*family.rules, *module_rules("", "")))
 
 
 def _below(module: str, name: str) -> str:

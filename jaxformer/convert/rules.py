@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert.axes import WHOLE, Axes, Join, Layout, Part
-from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules, within
+from jaxformer.convert.family import Family, Rule, attention_rules, module_rules, packed_rules, projection_rules
 from jaxformer.convert.host import host, to_device
 from jaxformer.convert.mismatch import LISTED, Misfit, bare, listed, mismatch, off_shape, off_type
 from jaxformer.convert.patterns import Sizes
@@ -62,7 +62,6 @@ __all__ = [
     "to_jax",
     "to_torch",
     "weights_of",
-    "within",
 ]
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxformer.convert import rules
-from jaxformer.convert.families import FAMILIES, find_family
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.family import Family
+from jaxformer.convert.registry import FAMILIES, find_family
 from jaxformer.errors import ConversionError, InputError, type_of
-from jaxformer.extras import extra_package
+from jaxformer.runtime.packages import extra_package
 
 
 def from_torch(source: Any, model: PyTree, family: Family | str | None = None) -> PyTree:

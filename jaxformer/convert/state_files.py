@@ -15,12 +15,12 @@ import safetensors
 
 from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
-from jaxformer.convert.safetensors_io import map_tensors, save_tensors
+from jaxformer.convert.safetensors import map_tensors, save_tensors
 from jaxformer.convert.state_dict import to_tensor
 from jaxformer.errors import CheckpointError, InputError, first_line, type_of, why_unwritten
-from jaxformer.extras import extra_package
+from jaxformer.io.atomic import refuse_existing, written_whole
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_file, parsed, read_small
-from jaxformer.whole_files import refuse_existing, written_whole
 
 SAFETENSORS, PICKLES = (".safetensors",), (".bin", ".pt", ".pth")
 """Endings of files that hold a state."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxformer.data.corpora import read_text
 from jaxformer.errors import InputError, JaxformerError, first_line, printable
-from jaxformer.extras import extra_package
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import MOST_BYTES, check_path
 
 with extra_package():

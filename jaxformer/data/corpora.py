@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.errors import InputError
-from jaxformer.extras import extra_package
-from jaxformer.memory import check_fits, free_bytes
+from jaxformer.runtime.memory import check_fits, free_bytes
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_file, check_kind, check_path, read_small
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int32
 
 from jaxformer.errors import InputError
-from jaxformer.extras import extra_package
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_size
 
 with extra_package():

@@ -20,10 +20,10 @@ from jaxtyping import Int, Int32
 from jaxformer.data.backends import AGAIN, NO_FILE, check_backend, foreign, read_backend, read_bounded
 from jaxformer.data.token_batch import Batch, pad_rows, truncate
 from jaxformer.errors import InputError
-from jaxformer.extras import extra_package
+from jaxformer.io.atomic import written_whole
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_flag, check_kind, check_path, check_size
 from jaxformer.validation.inputs import check_several, check_text
-from jaxformer.whole_files import written_whole
 
 with extra_package():
     import tokenizers

@@ -14,7 +14,7 @@ from jaxformer.decoding.prepare import NEVER, check_broken, check_length, real
 from jaxformer.decoding.rules import Ends, Rules, constrain, end_tokens, make_rules
 from jaxformer.errors import InputError
 from jaxformer.nn.precision import wide
-from jaxformer.sharding.placement import on_host
+from jaxformer.parallel.placement import on_host
 from jaxformer.validation.fields import check_kind
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.errors import InputError, NonFiniteError
+from jaxformer.validation.arrays import Tokens
 from jaxformer.validation.fields import check_size, whole
-from jaxformer.validation.ids import Tokens
 
 SMALLEST_BUCKET = 16
 MOST_TOKENS = 2**20

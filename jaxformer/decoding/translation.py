@@ -26,11 +26,10 @@ from jaxformer.models import EncoderDecoder, Model
 from jaxformer.nn.cache import KVCache, empty_cache
 from jaxformer.nn.masks import padding_mask
 from jaxformer.nn.stack import take_layers_apart
-from jaxformer.processes.group import run_together
+from jaxformer.parallel.group import run_together
+from jaxformer.parallel.placement import cut_cache, on_host
 from jaxformer.runtime.xla_options import jit
-from jaxformer.sharding.placement import cut_cache, on_host
-from jaxformer.validation.arrays import check_values
-from jaxformer.validation.ids import Tokens, as_array
+from jaxformer.validation.arrays import Tokens, as_array, check_values
 from jaxformer.validation.inputs import check_tokens
 
 

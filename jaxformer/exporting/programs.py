@@ -20,11 +20,11 @@ from jaxformer.decoding.generate import read
 from jaxformer.decoding.prepare import NEVER, check_id, check_length
 from jaxformer.decoding.rules import Ends
 from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
+from jaxformer.io.atomic import refuse_existing, written_whole
 from jaxformer.models import GPT, Encoder, EncoderDecoder, Model
 from jaxformer.nn.masks import padding_mask
 from jaxformer.validation.arrays import check_values
 from jaxformer.validation.fields import check_choice, check_kind, check_path
-from jaxformer.whole_files import refuse_existing, written_whole
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 """That a program can be made for, on any machine."""

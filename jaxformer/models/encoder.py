@@ -12,7 +12,7 @@ from jaxformer.nn.embeddings import InputEmbedding
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.ids import Tokens, as_array, check_ids
+from jaxformer.validation.arrays import Tokens, as_array, check_ids
 from jaxformer.validation.inputs import check_config, check_mask, check_positions, check_token_types
 
 

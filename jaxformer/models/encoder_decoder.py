@@ -16,9 +16,9 @@ from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.ids import Tokens, check_ids, check_room
+from jaxformer.validation.arrays import Tokens, check_ids, check_room
 from jaxformer.validation.inputs import (
-    Attended,
+    MaskAndBias,
     check_config,
     check_memory,
     check_rows,
@@ -216,8 +216,8 @@ class EncoderDecoder(nnx.Module):
         target: Tokens,
         cache: KVCache | None,
         memory: Memory,
-        own: Attended,
-        cross: Attended,
+        own: MaskAndBias,
+        cross: MaskAndBias,
         key: PRNGKeyArray | None,
     ) -> tuple[Array, Array | None]:
         """The embedded target, and who may attend to whom in it."""

@@ -13,7 +13,7 @@ from jaxformer.nn.head import Head
 from jaxformer.nn.masks import causal_mask, combine
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.stack import Stack
-from jaxformer.validation.ids import Tokens, as_array, check_ids, check_room
+from jaxformer.validation.arrays import Tokens, as_array, check_ids, check_room
 from jaxformer.validation.inputs import check_config, check_mask, check_positions
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxformer.config.blocks import BlockConfig
 from jaxformer.errors import ConfigError
 from jaxformer.nn.cache import KeysValues, LayerCache, fold_heads, unfold_heads
+from jaxformer.nn.chunked_attention import attend_in_chunks
 from jaxformer.nn.dropout import dropout
-from jaxformer.nn.in_parts import attend_in_parts
 from jaxformer.nn.linear import Linear
 from jaxformer.nn.masks import combine, window_mask
 from jaxformer.nn.norms import ScaledNorm
@@ -54,7 +54,7 @@ class Scoring(NamedTuple):
     sinks: Sinks | None = None
 
 
-SCALED = Scoring()
+USUAL_SCORING = Scoring()
 """Nothing but the usual scale."""
 
 
@@ -63,7 +63,7 @@ def attention_weights(
     k: Float[Array, "B S K H"],
     mask: Bool[Array, "_ _ _ _"] | None = None,
     bias: Float[Array, "_ _ _ _"] | None = None,
-    scoring: Scoring = SCALED,
+    scoring: Scoring = USUAL_SCORING,
 ) -> Float[Array, "B N T S"]:
     """softmax(q k^T / sqrt(H) + bias) in float32 or wider; consecutive groups of N / K heads share one key head.
 
@@ -105,14 +105,14 @@ def attention(
     bias: Float[Array, "_ _ _ _"] | None = None,
     dropout_rate: float = 0.0,
     rng: PRNGKeyArray | None = None,
-    scoring: Scoring = SCALED,
+    scoring: Scoring = USUAL_SCORING,
 ) -> Float[Array, "B T N H"]:
     """What each query gathers from the values; with an rng, attention weights are dropped out."""
 
     def attend(q, k, v, mask, bias, rng):
         return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring), dropout_rate, rng), v)
 
-    return attend_in_parts(attend, q, k, v, mask, bias, rng)
+    return attend_in_chunks(attend, q, k, v, mask, bias, rng)
 
 
 def split_heads(x: Float[Array, "B T NH"], heads: int) -> Float[Array, "B T N H"]:
@@ -144,7 +144,7 @@ IN_ORDER = Place()
 """Tokens that follow each other, in a layer like all others."""
 
 
-class Attended(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What attention reads."""
 
     q: Float[Array, "B T N H"]
@@ -242,7 +242,7 @@ class MultiHeadAttention(nnx.Module):
 
     def _attended(
         self, x: Array, cache: LayerCache | None, memory: Memory | None, mask: Array | None, place: Place
-    ) -> tuple[Attended, LayerCache | None]:
+    ) -> tuple[AttentionInputs, LayerCache | None]:
         """Queries and keys in their places, with the cached ones; the mask has the window in it."""
         check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
@@ -258,7 +258,7 @@ class MultiHeadAttention(nnx.Module):
         if self.window is not None:
             near = window_mask(q.shape[1], k.shape[1], self.window, start)
             mask = combine(mask, near | jnp.logical_not(windowed) if self.patterned else near)
-        return Attended(q, k, v, mask), cache
+        return AttentionInputs(q, k, v, mask), cache
 
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)

@@ -14,7 +14,7 @@ from jaxformer.nn.linear import Linear
 from jaxformer.nn.matmul import matmul
 from jaxformer.nn.norms import make_norm
 from jaxformer.nn.positions import position_table
-from jaxformer.sharding.placement import look_up
+from jaxformer.parallel.placement import look_up
 from jaxformer.validation.arrays import check_not_torch, check_values
 
 

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxformer.validation.arrays import check_not_torch
-from jaxformer.validation.ids import as_array
+from jaxformer.validation.arrays import as_array, check_not_torch
 from jaxformer.validation.inputs import check_valid
 
 Mask = Bool[Array, "#B #N #T #S"]

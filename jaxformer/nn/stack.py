@@ -10,14 +10,14 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from jaxformer.config.blocks import BlockConfig
-from jaxformer.keep_mask import split
 from jaxformer.nn.attention import Memory, MultiHeadAttention, Place, Source
 from jaxformer.nn.blocks import AttentionWeights, Block
 from jaxformer.nn.cache import KeysValues, KVCache, LayerCache
 from jaxformer.nn.precision import wide_dtype
 from jaxformer.nn.relative_bias import RelativeBias
+from jaxformer.parallel.placement import along_rows
 from jaxformer.pytree import is_stacked, map_named
-from jaxformer.sharding.placement import along_rows
+from jaxformer.runtime.random import split
 from jaxformer.validation.arrays import check_not_torch
 from jaxformer.validation.inputs import check_attended, check_cache
 

@@ -10,35 +10,33 @@ import numpy as np
 
 from jaxformer.convert.rules import Family
 from jaxformer.errors import JaxformerError, ParityError, message_of
-from jaxformer.parity.capture.call_sites import CALL
-from jaxformer.parity.capture.callbacks import untold
-from jaxformer.parity.capture.pytree_modules import open_modules
-from jaxformer.parity.capture.random_draws import torch_draws
-from jaxformer.parity.capture.source_lines import line_of
-from jaxformer.parity.generation import compare_generation
+from jaxformer.io.atomic import refuse_existing
+from jaxformer.parity.attribute.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
+from jaxformer.parity.attribute.comparison import Comparison, Result, environment
+from jaxformer.parity.decoding.generation import compare_generation
 from jaxformer.parity.isolate import first_crash, isolated
-from jaxformer.parity.judge.checks import CHECK_NAMES, chosen_checks, needs_of, run_checks
-from jaxformer.parity.judge.comparison import Comparison, Result, environment
 from jaxformer.parity.numerics.float32_tables import Tables
 from jaxformer.parity.numerics.metrics import TOLERANCES, error, over
-from jaxformer.parity.probe.reach import never_passed
-from jaxformer.parity.record.archive import load, save
-from jaxformer.parity.record.coverage import sensitivity
-from jaxformer.parity.record.outputs import Call, Outputs, shapes_in_jax, shapes_of
-from jaxformer.parity.record.reference import Reference, Source, Tier, apply, run_torch
-from jaxformer.parity.record.rounding_error import measure_rounding
-from jaxformer.parity.record.torch_state import TorchState, torch_state
-from jaxformer.parity.record.training_mode import InTraining
+from jaxformer.parity.probe.inputs import never_passed
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
-from jaxformer.parity.run.candidate import Candidate
-from jaxformer.parity.run.session import SECONDS
-from jaxformer.parity.run.threads import one_if_small
+from jaxformer.parity.runs.load_weights import Candidate
+from jaxformer.parity.runs.session import SECONDS
+from jaxformer.parity.trace.archive import load, save
+from jaxformer.parity.trace.call_sites import CALL
+from jaxformer.parity.trace.coverage import sensitivity
+from jaxformer.parity.trace.host_draws import torch_draws
+from jaxformer.parity.trace.outputs import Call, Outputs, shapes_in_jax, shapes_of
+from jaxformer.parity.trace.pytree_modules import open_modules
+from jaxformer.parity.trace.recorder import TorchState, one_if_small, torch_state
+from jaxformer.parity.trace.reference import Reference, Source, Tier, apply, run_torch
+from jaxformer.parity.trace.rounding_error import measure_rounding
+from jaxformer.parity.trace.source_lines import line_of, untold
+from jaxformer.parity.trace.training_mode import InTraining
 from jaxformer.parity.training.compare import compare_training
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.parity.validate import Mode, check_later, checked_jax, checked_seconds, checked_torch, evaluating
 from jaxformer.validation.fields import check_choice, check_path
-from jaxformer.whole_files import refuse_existing
 
 
 def compare(

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from jaxformer.errors import InputError, ParityError, first_line
-from jaxformer.extras import extra_package
 from jaxformer.parity.report.data import Stage
 from jaxformer.parity.report.report import Report
 from jaxformer.runtime.child import Child
 from jaxformer.runtime.crashes import CRASHED, twice
+from jaxformer.runtime.packages import extra_package
 
 
 def isolated(compare: Callable[..., Report], *given: Any, **options: Any) -> Report:

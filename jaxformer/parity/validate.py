@@ -8,17 +8,17 @@ import jax
 import numpy as np
 from flax import linen
 
-from jaxformer.convert.families import find_family
+from jaxformer.convert.registry import find_family
 from jaxformer.convert.rules import Family
 from jaxformer.errors import InputError, ParityError, type_of
-from jaxformer.extras import extra_package
-from jaxformer.parity.match.buffers import typed_constants
 from jaxformer.parity.numerics.metrics import host
+from jaxformer.parity.pairing.buffers import typed_constants
 from jaxformer.parity.probe.parameters import is_torch
-from jaxformer.parity.record.reference import Call, apply
-from jaxformer.parity.run.load_weights import has_shapes_alone
+from jaxformer.parity.runs.load_weights import has_shapes_alone
+from jaxformer.parity.trace.reference import Call, apply
 from jaxformer.parity.training.spec import TrainingSpec
 from jaxformer.pytree import named_leaves, named_weights
+from jaxformer.runtime.packages import extra_package
 from jaxformer.validation.fields import check_function, check_kind, check_number
 
 Mode = Literal["eval", "train"]

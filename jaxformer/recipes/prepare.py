@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
+from jaxformer.cli.flags import parse, peek
 from jaxformer.config.configuration import from_dict, plain
 from jaxformer.config.settings import OptimizerConfig
 from jaxformer.errors import CheckpointError, ConfigError, InputError
-from jaxformer.flags import parse, peek
-from jaxformer.processes.group import check_alike, from_first, is_first
-from jaxformer.streams import standard_output
-from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.runs import NOT_BEGUN, RUN, RunFolder, kept_states, refuse_inside_a_run
+from jaxformer.parallel.group import check_alike, from_first, is_first
+from jaxformer.runs.folder import NOT_BEGUN, RUN, RunFolder, kept_states, refuse_inside_a_run
+from jaxformer.runs.metrics import Goal, is_last
+from jaxformer.runtime.stdio import standard_output
 from jaxformer.validation.fields import check_choice
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def start_run(
     step, or has met its goal, is refused, unless its evaluation or its weights are missing, or what comes after the training
     is `unfinished`.
     """
-    from jaxformer.training.averaging import forget_lost_weights, write_weights
-    from jaxformer.training.checkpoint import load_state, orbax
-    from jaxformer.training.environment import environment
+    from jaxformer.runs.averaging import forget_lost_weights, write_weights
+    from jaxformer.runs.checkpoint import load_state, orbax
+    from jaxformer.runs.environment import environment
 
     orbax()  # missing, it would be missed at the first checkpoint
     described = {"recipe": asdict(recipe), **facts}
@@ -146,9 +146,9 @@ def _check_goes_on(recipe: Any, folder: RunFolder, step: int, *, goal: Goal | No
 
 def _begin_again(folder: RunFolder, recipe: Any, step: int) -> None:
     """Forget what the run will do again, say what is not as before, and write down what the recipe changes."""
-    from jaxformer.training.averaging import forget_weights_after
-    from jaxformer.training.checkpoint import lost_lines
-    from jaxformer.training.environment import differences, environment
+    from jaxformer.runs.averaging import forget_weights_after
+    from jaxformer.runs.checkpoint import lost_lines
+    from jaxformer.runs.environment import differences, environment
 
     if said := lost_lines(folder, step):
         warnings.warn(said, stacklevel=3)

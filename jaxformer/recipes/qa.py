@@ -7,18 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxformer.compilation_cache import CacheFlag, use_cache
+from jaxformer.cli.flags import parse
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.presets import QA
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.errors import ConfigError
-from jaxformer.flags import parse
-from jaxformer.memory import check_fits
 from jaxformer.models import GPT, abstract
+from jaxformer.parallel.mesh import on_mesh, traced_for
+from jaxformer.parallel.placement import on_host, put_batch
 from jaxformer.pytree import n_bytes
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
+from jaxformer.runtime.memory import check_fits
 from jaxformer.runtime.xla_options import jit
-from jaxformer.sharding.mesh import on_mesh, traced_for
-from jaxformer.sharding.placement import on_host, put_batch
 from jaxformer.training.losses import cross_entropy
 from jaxformer.training.optimizers import make_optimizer
 from jaxformer.training.size import free_on_device, memories

@@ -11,31 +11,31 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from jaxformer.compilation_cache import use_cache
 from jaxformer.config.mesh import check_batch, check_model
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import COPY, REVERSE
-from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
 from jaxformer.data.tasks import EOS, PAD, SOS, TASKS, Pairs
 from jaxformer.decoding import translate
 from jaxformer.errors import InputError, quoted
 from jaxformer.models import EncoderDecoder
-from jaxformer.processes.group import from_first, run_together
+from jaxformer.parallel.group import from_first, run_together
+from jaxformer.parallel.mesh import devices_in_use, on_mesh
+from jaxformer.parallel.placement import on_host
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
+from jaxformer.recipes.recipe import Recipe
+from jaxformer.runs.averaging import write_weights
+from jaxformer.runs.folder import RunFolder, free_folder
+from jaxformer.runs.lock import only_writer
+from jaxformer.runs.metrics import clock
+from jaxformer.runs.plots import can_plot, plot_attention, plot_losses
+from jaxformer.runtime.compilation_cache import use_cache
 from jaxformer.runtime.xla_options import jit
-from jaxformer.sharding.mesh import devices_in_use, on_mesh
-from jaxformer.sharding.placement import on_host
-from jaxformer.training.averaging import write_weights
-from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.pace import clock
 from jaxformer.training.pairs import pair_loss, pair_sums
-from jaxformer.training.plots import can_plot, plot_attention, plot_losses
-from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import make_train_steps
 from jaxformer.validation.fields import check_choice, check_number, check_size

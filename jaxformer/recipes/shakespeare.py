@@ -11,33 +11,33 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from jaxformer.compilation_cache import use_cache
 from jaxformer.config.mesh import check_batch, check_model
 from jaxformer.config.models import GPTConfig
 from jaxformer.config.presets import CPU, GPU, TINY
-from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
+from jaxformer.data.batches import cover, draw_windows, split
 from jaxformer.data.corpora import UNPACKED, located, read_corpus
 from jaxformer.data.tokenizers import Tokenizer
-from jaxformer.data.windows import cover, draw_windows, split
 from jaxformer.decoding import generate
 from jaxformer.decoding.prepare import MOST_TOKENS
 from jaxformer.errors import quoted, shown
 from jaxformer.models import GPT
-from jaxformer.processes.group import from_first
+from jaxformer.parallel.group import from_first
+from jaxformer.parallel.mesh import devices_in_use, on_mesh
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
-from jaxformer.sharding.mesh import devices_in_use, on_mesh
-from jaxformer.training.averaging import write_weights
-from jaxformer.training.checkpoint import digest
+from jaxformer.recipes.recipe import Recipe
+from jaxformer.runs.averaging import write_weights
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RunFolder, free_folder
+from jaxformer.runs.lock import only_writer
+from jaxformer.runs.metrics import clock
+from jaxformer.runs.plots import plot_losses
+from jaxformer.runtime.compilation_cache import use_cache
 from jaxformer.training.chunked_loss import read_out_cross_entropy
-from jaxformer.training.lock import only_writer
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.pace import clock
-from jaxformer.training.plots import plot_losses
-from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import make_evaluate, make_train_steps
 from jaxformer.validation.fields import check_size

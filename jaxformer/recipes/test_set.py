@@ -1,17 +1,18 @@
 """Translations of the test set: BLEU, and a table of all of them."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
+from jaxformer.checkpoints.translator import Translator
 from jaxformer.config.settings import BeamConfig
 from jaxformer.data.parallel import Parallel
-from jaxformer.processes.group import is_first
-from jaxformer.training.bleu import can_score, score
-from jaxformer.training.runs import RunFolder
-from jaxformer.training.translator import Translator
-from jaxformer.whole_files import written_whole
+from jaxformer.io.atomic import written_whole
+from jaxformer.parallel.group import is_first
+from jaxformer.runs.folder import RunFolder
 
 BEAM = BeamConfig(width=5, early_stopping=True)
 """The test set is translated greedily and by this beam search."""
@@ -45,3 +46,26 @@ def write_table(folder: RunFolder, columns: Mapping[str, Sequence[str]]) -> None
 def table_of(folder: Path) -> Path:
     """The file with the translations of the test set: the last one that a run writes."""
     return folder / "translations.tsv"
+
+
+class Score(NamedTuple):
+    """BLEU of a corpus, and how it was measured."""
+
+    bleu: float
+    """From 0 to 100."""
+    signature: str
+    """sacrebleu's own, by which scores are comparable."""
+
+
+def can_score() -> bool:
+    """Whether there is a sacrebleu."""
+    return find_spec("sacrebleu") is not None
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """sacrebleu's default: cased, raw text, one reference each."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU()
+    found = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(found.score, str(metric.get_signature()))

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from jaxformer.checkpoints.trained import load_tokenizer
 from jaxformer.data.parallel import Parallel
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError
-from jaxformer.training.runs import RunFolder
-from jaxformer.training.trained import load_tokenizer
+from jaxformer.runs.folder import RunFolder
 
 
 def tokenizer_of(recipe: Any, out: Path, pairs: Parallel, *, is_given: bool) -> Tokenizer:

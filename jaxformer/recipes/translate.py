@@ -14,49 +14,41 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from jaxformer.compilation_cache import use_cache
+from jaxformer.checkpoints.translator import Translator
+from jaxformer.cli.flags import peek
 from jaxformer.config.mesh import check_model
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.config.presets import BASE, TRANSLATION
-from jaxformer.config.recipe import Recipe
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.convert.safetensors_io import load_weights
-from jaxformer.data.buckets import Buckets
+from jaxformer.convert.safetensors import load_weights
+from jaxformer.data.batches import Buckets
 from jaxformer.data.corpora import UNPACKED, located
 from jaxformer.data.parallel import Parallel, Splits, encode_pairs, read_splits
 from jaxformer.data.tokenizers import Tokenizer
 from jaxformer.errors import InputError, quoted
-from jaxformer.flags import peek
-from jaxformer.freed_memory import keep_freed_memory
 from jaxformer.models import EncoderDecoder
-from jaxformer.processes.group import from_first, is_first, run_together
+from jaxformer.parallel.group import from_first, is_first, run_together
+from jaxformer.parallel.mesh import devices_in_use, on_mesh
+from jaxformer.parallel.placement import put, put_batch
 from jaxformer.pytree import count_parameters
 from jaxformer.recipes.prepare import check_vocabulary, plain_console, read_recipe, saved_files, start_run
-from jaxformer.recipes.test_set import table_of, translate_test_set
+from jaxformer.recipes.recipe import Recipe
+from jaxformer.recipes.test_set import can_score, table_of, translate_test_set
 from jaxformer.recipes.tokenizer import tokenizer_of
-from jaxformer.sharding.mesh import devices_in_use, on_mesh
-from jaxformer.sharding.placement import put, put_batch
-from jaxformer.training.averaging import (
-    average_weights,
-    best_step,
-    keep_weights,
-    kept_steps,
-    weights_of,
-    write_weights,
-)
-from jaxformer.training.bleu import can_score
-from jaxformer.training.checkpoint import digest
-from jaxformer.training.lock import only_writer
+from jaxformer.runs.averaging import average_weights, best_step, keep_weights, kept_steps, weights_of, write_weights
+from jaxformer.runs.checkpoint import digest
+from jaxformer.runs.folder import RunFolder, free_folder
+from jaxformer.runs.lock import only_writer
+from jaxformer.runs.metrics import clock
+from jaxformer.runs.plots import plot_losses
+from jaxformer.runtime.compilation_cache import use_cache
+from jaxformer.runtime.memory import keep_freed_memory
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.mixed_precision import PRECISIONS
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.pace import clock
 from jaxformer.training.pairs import measure_pairs, pair_loss
-from jaxformer.training.plots import plot_losses
-from jaxformer.training.runs import RunFolder, free_folder
 from jaxformer.training.size import begin_training
 from jaxformer.training.step import make_shaped_train_steps
-from jaxformer.training.translator import Translator
 from jaxformer.validation.fields import check_number, check_size
 
 EVALUATION_SHAPES = 4

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 START = "import sys; sys.path[:] = {path!r}; from jaxformer.runtime.child import serve; serve({reading}, {writing})"
 LENGTH_BYTES = 8
@@ -152,3 +154,22 @@ def _pickled(error: Exception) -> bytes:
         pickle.loads(answer := pickle.dumps(error))
         return answer
     return pickle.dumps(None)
+
+
+def exported(f: Callable[..., Any], *given: Any) -> tuple[bytes, Sequence[np.ndarray]]:
+    """f, traced for `given`, as bytes, and the arrays in `given`, which `run_exported` takes."""
+    import jax
+    import jax.export
+
+    leaves, tree = jax.tree.flatten(given)
+    program = jax.export.export(jax.jit(lambda *leaves: f(*jax.tree.unflatten(tree, leaves))))(*leaves)
+    return bytes(program.serialize()), [np.asarray(leaf) for leaf in leaves]
+
+
+def run_exported(program: bytes, arrays: Sequence[np.ndarray], options: Mapping[str, Any]) -> np.ndarray:
+    """What the program gives, compiled with these options."""
+    import jax
+    import jax.export
+
+    call = jax.export.deserialize(bytearray(program)).call
+    return np.asarray(jax.jit(call, compiler_options=dict(options) or None)(*arrays))

@@ -17,19 +17,16 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from jaxformer.errors import CheckpointError, JaxformerError, NonFiniteError, quoted, with_room
-from jaxformer.flags import refusal
-from jaxformer.processes.group import count, exchange, from_first, is_first, timed
+from jaxformer.parallel.group import count, exchange, from_first, is_first, timed
+from jaxformer.parallel.mesh import current
 from jaxformer.pytree import named_leaves
-from jaxformer.sharding.mesh import current
-from jaxformer.signals import Held, held
-from jaxformer.training.checkpoint import save_state
-from jaxformer.training.health import MOST_IN_A_ROW
-from jaxformer.training.lock import check_held
-from jaxformer.training.metrics import Goal, is_last
-from jaxformer.training.pace import Pace, clock
-from jaxformer.training.runs import RunFolder, kept_states
-from jaxformer.training.step import TrainState
-from jaxformer.training.trouble import (
+from jaxformer.runs.checkpoint import save_state
+from jaxformer.runs.folder import RunFolder, kept_states
+from jaxformer.runs.lock import check_held
+from jaxformer.runs.metrics import Goal, Pace, clock, is_last
+from jaxformer.runtime.refusals import refusal
+from jaxformer.runtime.shutdown import Held, held
+from jaxformer.training.diagnostics import (
     Examine,
     all_finite,
     check_finite,
@@ -39,6 +36,8 @@ from jaxformer.training.trouble import (
     said_of_divergence,
     said_of_skips,
 )
+from jaxformer.training.health import MOST_IN_A_ROW
+from jaxformer.training.step import TrainState
 
 CHECKPOINT = "the checkpoint of step"
 PATIENCE = 30.0

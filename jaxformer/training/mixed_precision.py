@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxformer.config.recipe import Precision
+from jaxformer.config.settings import Precision
 from jaxformer.pytree import map_named
 from jaxformer.training.step import Loss
 

@@ -11,11 +11,11 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from jaxformer.config.models import EncoderDecoderConfig, ModelConfig
-from jaxformer.memory import check_fits, free_bytes
 from jaxformer.models import abstract, build
+from jaxformer.parallel.mesh import current
+from jaxformer.parallel.placement import init, shardings
 from jaxformer.pytree import n_bytes
-from jaxformer.sharding.mesh import current
-from jaxformer.sharding.placement import init, shardings
+from jaxformer.runtime.memory import check_fits, free_bytes
 from jaxformer.training.step import TrainState, train_state
 
 

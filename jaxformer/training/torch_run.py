@@ -21,10 +21,10 @@ import optax
 from jaxtyping import PyTree
 
 from jaxformer.config.settings import OptimizerConfig, OptimizerName, ScheduleConfig
-from jaxformer.convert.families import find_family
 from jaxformer.convert.families.twin import TWIN
 from jaxformer.convert.host import host
 from jaxformer.convert.mismatch import listed
+from jaxformer.convert.registry import find_family
 from jaxformer.convert.rules import Family, places, tensors_to_torch, tied_names, to_jax
 from jaxformer.convert.state_dict import from_torch, to_tensor, to_torch
 from jaxformer.errors import InputError, type_of

@@ -173,11 +173,11 @@ def check_source_mask(mask: Any, memory: tuple[int, ...], n_heads: int) -> None:
     check_mask(mask, (memory[0], n_heads, 1, memory[1]), name="source mask")
 
 
-Attended = tuple[Any, Any]
+MaskAndBias = tuple[Any, Any]
 """A mask and a bias, each of which may be None."""
 
 
-def check_attended(heads: int, x: Any, cache: Any, own: Attended, memory: Any, cross: Attended) -> None:
+def check_attended(heads: int, x: Any, cache: Any, own: MaskAndBias, memory: Any, cross: MaskAndBias) -> None:
     """Who may attend to whom in a block: of x `B T D` on itself or on a cache, and on the memory, if there is one."""
     batch, queries = x.shape[:2]
     check_scored((batch, heads, queries, queries if cache is None else cache.capacity), *own)

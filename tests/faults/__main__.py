@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxformer.quiet_orbax import tell_unraisable
+from jaxformer.runs.orbax_errors import tell_unraisable
 from tests.faults import files, generated, groups, kills, processes
 from tests.faults.disks import full_disks
 

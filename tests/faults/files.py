@@ -26,9 +26,9 @@ import jaxformer as jf
 from jaxformer.convert.state_files import open_state
 from jaxformer.data.corpora import UNPACKED, read_text
 from jaxformer.errors import JaxformerError
-from jaxformer.training.averaging import keep_weights
-from jaxformer.training.checkpoint import digest, load_state, save_state
-from jaxformer.training.runs import RUN, RunFolder
+from jaxformer.runs.averaging import keep_weights
+from jaxformer.runs.checkpoint import digest, load_state, save_state
+from jaxformer.runs.folder import RUN, RunFolder
 from tests.tiny import tiny_config
 from tests.tokenizer_bombs import BOMBS, write_changed
 

@@ -18,17 +18,17 @@ Start = Callable[[Path, int], subprocess.Popen[str]]
 TOY = """
 import sys
 from pathlib import Path
-from jaxformer.signals import listen
+from jaxformer.runtime.shutdown import listen
 listen()
 import jax, jax.numpy as jnp
 from rich.console import Console
-from jaxformer.flags import run
+from jaxformer.cli.flags import run
 from jaxformer.config.settings import OptimizerConfig, ScheduleConfig
-from jaxformer.training import checkpoint
-from jaxformer.training.lock import only_writer
+from jaxformer.runs import checkpoint
+from jaxformer.runs.lock import only_writer
 from jaxformer.training.loop import Plan, fit
 from jaxformer.training.optimizers import make_optimizer
-from jaxformer.training.runs import RunFolder, kept_states
+from jaxformer.runs.folder import RunFolder, kept_states
 from jaxformer.training.step import make_train_steps, train_state
 
 def main(arguments):

@@ -11,8 +11,8 @@ import torch
 
 from jaxformer.config.models import GPTConfig
 from jaxformer.convert import state_files
-from jaxformer.training import checkpoint
-from jaxformer.training.manifest import Manifest
+from jaxformer.runs import checkpoint
+from jaxformer.runs.manifest import Manifest
 from tests.faults import files, generated, kills, processes
 from tests.faults.disks import full_disks
 from tests.faults.processes import TOY, Start, forked_toy, toy
@@ -41,7 +41,7 @@ def test_cuts(tmp_path):
 @ORBAX_IS_LOUD
 @pytest.mark.slow
 def test_a_cut_that_nobody_is_warned_of_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxformer.training.metrics.warnings", SimpleNamespace(warn=lambda *_, **__: None))
+    monkeypatch.setattr("jaxformer.runs.metrics.warnings", SimpleNamespace(warn=lambda *_, **__: None))
     assert files.cuts(36, tmp_path)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from jaxformer import signals
-from jaxformer.training.checkpoint import load_state
+from jaxformer.runs.checkpoint import load_state
+from jaxformer.runtime import shutdown
 from jaxformer.training.step import TrainState
 
 EVALUATING = """
@@ -23,9 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 import jax, jax.numpy as jnp
 from rich.console import Console
-from jaxformer.signals import listen
+from jaxformer.runtime.shutdown import listen
 from jaxformer.training.loop import Plan, fit
-from jaxformer.training.runs import RunFolder
+from jaxformer.runs.folder import RunFolder
 from jaxformer.training.step import TrainState
 listen()
 def evaluate(model):
@@ -39,9 +39,9 @@ fit(state, plan, RunFolder.create(Path(sys.argv[1]), {}), lambda state, n: (take
 WRITING = """
 import sys, time
 from pathlib import Path
-from jaxformer.signals import listen
-from jaxformer.training.lock import only_writer
-from jaxformer.whole_files import written_whole
+from jaxformer.runtime.shutdown import listen
+from jaxformer.runs.lock import only_writer
+from jaxformer.io.atomic import written_whole
 listen()
 with only_writer(Path(sys.argv[1])), written_whole(Path(sys.argv[1]) / "file") as unfinished:
     unfinished.write_text("half")
@@ -51,8 +51,8 @@ with only_writer(Path(sys.argv[1])), written_whole(Path(sys.argv[1]) / "file") a
 PLAIN = WRITING.replace("listen()\n", "")
 FINISHING = """
 import os, signal, time
-from jaxformer.flags import run
-from jaxformer.signals import cleaned_up, listen
+from jaxformer.cli.flags import run
+from jaxformer.runtime.shutdown import cleaned_up, listen
 def main(arguments):
     with cleaned_up(lambda: time.sleep(0.3)):
         os.kill(os.getpid(), signal.SIGINT)
@@ -99,7 +99,7 @@ def test_nothing_half_written_is_left(tmp_path, number, code):
     process = begun(WRITING, tmp_path / "run")
     process.send_signal(number)
     _, said = process.communicate(timeout=5)
-    assert (process.returncode, said) == (code, f"stopped by {signals.SIGNALS[number]}\n")
+    assert (process.returncode, said) == (code, f"stopped by {shutdown.SIGNALS[number]}\n")
     assert not (tmp_path / "run").exists()
 
 
@@ -175,8 +175,8 @@ def test_from_the_first_line_on(tmp_path, text_file):
 @pytest.mark.parametrize(
     ("command", "imported"),
     [
-        ("jaxformer", "jaxformer.signals"),
-        ("jaxformer", "jaxformer.flags"),
+        ("jaxformer", "jaxformer.runtime.shutdown"),
+        ("jaxformer", "jaxformer.cli.flags"),
         ("train.reverse", "dataclasses"),
         ("train.reverse", "tyro"),
     ],
@@ -207,7 +207,7 @@ def test_an_interrupt_while_the_command_comes_to_its_end():
 def test_an_early_interrupt_that_the_process_was_started_to_ignore():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process = start(INTERRUPTED, "jaxformer", "jaxformer.flags")
+        process = start(INTERRUPTED, "jaxformer", "jaxformer.cli.flags")
     finally:
         signal.signal(signal.SIGINT, before)
     assert process.communicate(timeout=20)[1] == ""
@@ -224,9 +224,9 @@ def test_held_work_does_not_go_on_while_it_is_rescued(monkeypatch):
         done.append("rescued")
         raise RuntimeError  # else the process would end
 
-    monkeypatch.setattr(signals, "PATIENCE", 0)
-    with signals.held(rescue) as work:
-        threading.Thread(target=signals._rescue, args=(work, 15), daemon=True).start()
+    monkeypatch.setattr(shutdown, "PATIENCE", 0)
+    with shutdown.held(rescue) as work:
+        threading.Thread(target=shutdown._rescue, args=(work, 15), daemon=True).start()
         assert begun.wait(5)
     assert done
 
@@ -237,11 +237,11 @@ def test_a_terminal_that_goes_away_sends_several_and_ends_no_work_at_once(monkey
 
     reading, writing = os.pipe()
     os.write(writing, bytes([signal.SIGHUP, signal.SIGHUP, signal.SIGTERM]))
-    for name, value in {"_held": [signals.Held(str)], "_received": [], "_rescue": lambda *_: None, "end": end}.items():
-        monkeypatch.setattr(signals, name, value)
+    for name, value in {"_held": [shutdown.Held(str)], "_received": [], "_rescue": lambda *_: None, "end": end}.items():
+        monkeypatch.setattr(shutdown, name, value)
     os.close(writing)
     with os.fdopen(reading), pytest.raises(SystemExit) as ended:
-        signals._watch(reading)
+        shutdown._watch(reading)
     assert ended.value.args == (143, "ended at once by SIGTERM")
     assert capfd.readouterr().err == "SIGHUP: the run ends after this step, saved if it can be; once more ends it at once\n"
 

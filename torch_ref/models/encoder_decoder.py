@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from jaxformer.config.models import EncoderDecoderConfig
 from jaxformer.validation.inputs import (
-    Attended,
+    MaskAndBias,
     check_config,
     check_memory,
     check_room,
@@ -191,7 +191,7 @@ class EncoderDecoder(nn.Module):
         return self.source_embed(source, torch.arange(n_tokens)[None], token=shared)
 
     def _embed_target(
-        self, target: Tensor, cache: KVCache | None, memory: Memory, own: Attended, cross: Attended
+        self, target: Tensor, cache: KVCache | None, memory: Memory, own: MaskAndBias, cross: MaskAndBias
     ) -> tuple[Tensor, Tensor | None]:
         """The embedded target, and who may attend to whom in it."""
         config = self.config

@@ -49,12 +49,12 @@ class Scoring(NamedTuple):
     sinks: Sinks | None = None
 
 
-SCALED = Scoring()
+USUAL_SCORING = Scoring()
 """Nothing but the usual scale."""
 
 
 def attention_weights(
-    q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scoring: Scoring = SCALED
+    q: Tensor, k: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, scoring: Scoring = USUAL_SCORING
 ) -> Tensor:
     """softmax(q k^T / sqrt(H) + bias), `B N T S`; consecutive groups of N / K heads share one key head.
 
@@ -85,7 +85,7 @@ def attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     dropout: nn.Module = KEEP_ALL,
-    scoring: Scoring = SCALED,
+    scoring: Scoring = USUAL_SCORING,
 ) -> Tensor:
     """What each query gathers from the values, `B T N H`; in training mode, `dropout` drops attention weights."""
     return weighted_values(dropout(attention_weights(q, k, mask, bias, scoring)), v)
@@ -120,7 +120,7 @@ IN_ORDER = Place()
 """Tokens that follow each other, in a layer like all others."""
 
 
-class Attended(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What attention reads."""
 
     q: Tensor
@@ -215,7 +215,7 @@ class MultiHeadAttention(nn.Module):
 
     def _attended(
         self, x: Tensor, cache: LayerCache | None, memory: Memory | None, mask: Tensor | None, place: Place
-    ) -> tuple[Attended, LayerCache | None]:
+    ) -> tuple[AttentionInputs, LayerCache | None]:
         """Queries and keys in their places, with the cached ones; the mask has the window in it."""
         check_place(self.patterned, place.windowed, self.rotary is not None or self.window is not None, memory)
         q, k, v = self.project(x, memory)
@@ -230,7 +230,7 @@ class MultiHeadAttention(nn.Module):
             k, v, cache = cache.append(k, v)
         if self.window is not None and windowed:
             mask = combine(mask, window_mask(q.shape[1], k.shape[1], self.window, start))
-        return Attended(q, k, v, mask), cache
+        return AttentionInputs(q, k, v, mask), cache
 
     def _scoring(self) -> Scoring:
         return Scoring(self.scale, self.softcap, self.sinks)

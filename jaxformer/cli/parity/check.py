@@ -5,11 +5,11 @@ from pathlib import Path
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import JaxName, JudgeFlags, ReportFlags
-from jaxformer.compilation_cache import use_cache
-from jaxformer.flags import parse
-from jaxformer.jax_environment import check_jax
+from jaxformer.runtime.compilation_cache import use_cache
+from jaxformer.runtime.environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     use_cache(flags.cache)
     check_jax()
     from jaxformer.parity.compare import check
-    from jaxformer.parity.record.archive import load
+    from jaxformer.parity.trace.archive import load
 
     reference = load(flags.folder)
     model, call_jax = model_and_call(flags.jax)

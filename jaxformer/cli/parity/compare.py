@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jaxformer.cli.flags import parse
 from jaxformer.cli.parity.names import load, model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, JaxName, JudgeFlags, ReportFlags, TorchName
-from jaxformer.compilation_cache import use_cache
-from jaxformer.flags import parse
-from jaxformer.jax_environment import check_jax
+from jaxformer.runtime.compilation_cache import use_cache
+from jaxformer.runtime.environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.cli.parity.names import model_and_call, no_exit
 from jaxformer.cli.parity.shared_flags import InputFlags, Tier, TorchName
-from jaxformer.flags import parse
-from jaxformer.streams import restore_streams
+from jaxformer.runtime.stdio import restore_streams
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.cli.parity.shared_flags import ReportFlags
 from jaxformer.errors import InputError
-from jaxformer.flags import parse
 from jaxformer.validation.fields import read_small
 
 

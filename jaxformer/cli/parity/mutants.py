@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from jaxformer.compilation_cache import CacheFlag, use_cache
-from jaxformer.flags import parse
-from jaxformer.jax_environment import check_jax
+from jaxformer.cli.flags import parse
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
+from jaxformer.runtime.environment import check_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,6 @@ def main(arguments: list[str]) -> int:
     """Run every mutant."""
     use_cache(parse(Mutants, arguments, prog="jaxformer parity mutants").cache)
     check_jax()
-    from jaxformer.selfcheck import run
+    from jaxformer.evaluation import run
 
     return run.main()

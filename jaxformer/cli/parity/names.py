@@ -54,7 +54,7 @@ def blamed(name: str) -> Iterator[None]:
     except JaxformerError:
         raise
     except Exception as error:
-        from jaxformer.parity.capture.source_lines import line_of
+        from jaxformer.parity.trace.source_lines import line_of
 
         at = f" (at {place})" if (place := line_of(error)) else ""
         raise InputError(f"{name} fails: {type(error).__name__}: {message_of(error).strip().split(chr(10))[0]}{at}") from error
@@ -62,7 +62,7 @@ def blamed(name: str) -> Iterator[None]:
 
 def model_and_call(name: str) -> tuple[Any, Callable[..., Any]]:
     """The model that the function returns, and how it is called on the inputs."""
-    from jaxformer.parity.record.reference import apply
+    from jaxformer.parity.trace.reference import apply
 
     found = call(name)
     if found is None:

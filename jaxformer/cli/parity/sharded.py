@@ -6,12 +6,12 @@ from typing import Any
 
 import tyro
 
+from jaxformer.cli.flags import parse
 from jaxformer.cli.parity.shared_flags import ReportFlags
-from jaxformer.compilation_cache import CacheFlag, use_cache
 from jaxformer.config.mesh import MeshConfig
 from jaxformer.config.presets import PRESETS
 from jaxformer.errors import InputError
-from jaxformer.flags import parse
+from jaxformer.runtime.compilation_cache import CacheFlag, use_cache
 
 MOST_DEVICES = 64
 """Of one process. With a thousand simulated ones, XLA gives up waiting for them."""
@@ -34,11 +34,11 @@ def main(arguments: list[str]) -> int:
     """Compare, print the report, and return its exit code."""
     flags = parse(Sharded, arguments, prog="jaxformer parity sharded")
     use_cache(flags.cache)
-    from jaxformer.sharding.mesh import simulate
+    from jaxformer.parallel.mesh import simulate
 
     if flags.mutants:
-        from jaxformer.distributed.try_mutants import DEVICES
-        from jaxformer.distributed.try_mutants import main as try_mutants
+        from jaxformer.evaluation.sharded.try_mutants import DEVICES
+        from jaxformer.evaluation.sharded.try_mutants import main as try_mutants
 
         simulate(DEVICES)
         return try_mutants()
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if mesh.devices > MOST_DEVICES:
         raise InputError(f"mesh = {mesh} has {mesh.devices} devices; give one of at most {MOST_DEVICES}, to run the step on")
     simulate(mesh.devices)
-    from jaxformer.distributed.compare import compare_sharded
+    from jaxformer.evaluation.sharded.compare import compare_sharded
 
     return flags.show(compare_sharded(found(flags.model), mesh))
 
@@ -57,6 +57,6 @@ def found(name: str) -> Any:
         return PRESETS[name]
     if not Path(name).is_dir() or not name:
         raise InputError(f"model = {name!r} is no folder and no preset; give a run's folder, or one of {', '.join(PRESETS)}")
-    from jaxformer.folders.opened import load
+    from jaxformer.checkpoints.opened import load
 
     return load(Path(name))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jaxformer.cli.parity.names import call, load
-from jaxformer.compilation_cache import CacheFlag
 from jaxformer.errors import InputError
-from jaxformer.flags import is_verbose
-from jaxformer.streams import restore_streams
+from jaxformer.runtime.compilation_cache import CacheFlag
+from jaxformer.runtime.refusals import is_verbose
+from jaxformer.runtime.stdio import restore_streams
 from jaxformer.validation.fields import check_size
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ReportFlags:
 
     def show(self, report: "Report") -> int:
         """Save the report and print it, the verdict last; with -v, the traceback of what failed first. The exit code."""
-        from jaxformer.parity.report.terminal import show
+        from jaxformer.parity.report.text import show
 
         restore_streams()
         for path, write in ((self.json, report.to_json), (self.markdown, report.to_markdown), (self.html, report.to_html)):

@@ -6,24 +6,104 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.torch_hooks import watch_torch
+from jaxformer.parity.diagnose.constants import ORDINALS
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
-from jaxformer.parity.diagnose.mutation import Proposal
-from jaxformer.parity.diagnose.operators.gradients import stops, usual
-from jaxformer.parity.diagnose.trace import Listing, Rewrite
+from jaxformer.parity.diagnose.functions import is_real
+from jaxformer.parity.diagnose.mutation import Change, Proposal
+from jaxformer.parity.diagnose.nudges import of_reals
+from jaxformer.parity.diagnose.operators.arguments import with_operand
+from jaxformer.parity.diagnose.trace import Listing, Op, Rewrite
 from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import distance, host
-from jaxformer.parity.record.partial_gradients import Cut
-from jaxformer.parity.record.reference import Reference, tensors_of
-from jaxformer.parity.record.torch_state import thawed
-from jaxformer.parity.run.session import Session
+from jaxformer.parity.runs.session import Session
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.trace.partial_gradients import Cut
+from jaxformer.parity.trace.recorder import thawed
+from jaxformer.parity.trace.reference import Reference, tensors_of
+from jaxformer.parity.trace.torch_hooks import watch_torch
+
+STATISTICS_STOPPED = Change("gradients.statistics_stopped", "stops the gradient of its {which:and} (`stop_gradient`)")
+RELEASED = Change("gradients.released", "does not stop its gradient: `jax.lax.stop_gradient` is missing")
+STOPPED = Change("gradients.stopped", "stops its gradient (`stop_gradient`)")
+OPERAND_STOPPED = Change("gradients.operand_stopped", "stops the gradient of its {operand} operand (`stop_gradient`)")
+ROW_TRAINED = Change("gradients.row_trained", "trains row {row}, which torch's padding_idx leaves as it is")
+MASKED_SCORES = "the gradient of masked scores, which is seen where every key is masked"
+MASK_STOPPED = Change("gradients.mask_stopped", f"stops {MASKED_SCORES}")
+MASK_SENT = Change("gradients.mask_sent", f"does not stop {MASKED_SCORES}")
+NORMS = {
+    "batch_norm": ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
+    "layer_norm": ("x", "normalized_shape", "weight", "bias", "eps"),
+}
+"""Norms that are one operation, and their arguments."""
+STATISTICS = (("mean", "variance"), ("variance",), ("mean",))
+
+
+def stops(op: Op) -> Iterator[Proposal]:
+    """Stops of the gradient of one operation, and of its operands."""
+    for which in STATISTICS if op.name in NORMS else ():
+        yield op.instead(STATISTICS_STOPPED, partial(normed, which), which=which)
+    if op.name in ("detach", "get_data"):
+        yield op.instead(RELEASED, lambda f, a, k, n: a[0])
+    elif is_real(op):
+        yield op.instead(STOPPED, lambda f, a, k, n: f(*a, **k).detach())
+        floats = [i for i, x in enumerate(op.args[:3]) if of_reals(x)]
+        for i in floats if len(floats) > 1 else ():
+            yield op.instead(OPERAND_STOPPED, partial(with_operand, i, torch.detach), operand=ORDINALS[i])
+
+
+def usual(op: Op) -> Iterator[Proposal]:
+    """What many ports do otherwise: rows of a table that torch does not train, and masked scores, which count where every key
+    is masked."""
+    row = op.kwargs.get("padding_idx")
+    if op.name == "embedding" and row is not None:
+        yield op.instead(ROW_TRAINED, lambda f, a, k, n: f(*a, **{**k, "padding_idx": None}), row=row)
+    if op.name in ("add", "iadd", "radd") and any(of_reals(x) and bool((x <= MASKED).any()) for x in op.args):
+        yield op.instead(MASK_STOPPED, masked_stopped)
+    if op.name in ("masked_fill", "where") and any(goes_on(x, op.output) for x in op.args):
+        yield op.instead(MASK_SENT, masked_sent)
+
+
+def masked_stopped(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A mask that is added, as if it were filled in."""
+    y = function(*args, **kwargs)
+    hidden = torch.stack([(x <= MASKED).expand_as(y) for x in args[:2] if isinstance(x, torch.Tensor)]).any(0)
+    return torch.where(hidden, y.detach(), y)
+
+
+def masked_sent(function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A mask that is filled in, as if it were added."""
+    y = function(*args, **kwargs)
+    x = next(x for x in args if goes_on(x, y))
+    return x + (y - x).detach()
+
+
+def goes_on(x: Any, y: Any) -> bool:
+    """True if an array has a gradient, of the shape of what is made of it."""
+    return of_reals(x) and of_reals(y) and x.shape == y.shape
+
+
+def normed(which: tuple[str, ...], function: Any, args: Any, kwargs: Any, n: int) -> Any:
+    """A norm with the gradient of some of its statistics stopped; ValueError for running statistics, which have none."""
+    given: dict[str, Any] = dict(zip(NORMS[function.__name__], args, strict=False)) | kwargs
+    x, weight, bias = given["x"], given.get("weight"), given.get("bias")
+    if function.__name__ == "layer_norm":
+        axes, shape = [*range(-len(given["normalized_shape"]), 0)], given["normalized_shape"]
+    elif given.get("training"):
+        axes, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
+    else:
+        raise ValueError("running statistics have no gradient")
+    mean, variance = x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)
+    mean, variance = (each.detach() if name in which else each for name, each in (("mean", mean), ("variance", variance)))
+    y = (x - mean) / (variance + given.get("eps", 1e-5)).sqrt()
+    return (y if weight is None else y * weight.reshape(shape)) + (0 if bias is None else bias.reshape(shape))
+
 
 NEAR, CLEAR = 1e-9, 100
 """relL2 of gradients that count as the same, and how many times less than the difference it is."""
@@ -38,7 +118,7 @@ class Backward:
     owner: Site
     place: ArrayKey | tuple[str, ...]
     """Whose gradient it is: of its own input, of what a call inside of it gives, or of its weights, by their names."""
-    borders: set[ArrayKey]
+    boundaries: set[ArrayKey]
     """Where jax and torch have the same arrays; no gradient goes through them."""
     jax: np.ndarray
     """What jax sends back, of several weights one behind the other, as torch has their axes; and torch."""
@@ -54,11 +134,11 @@ class Backward:
         """torch's, with its code altered inside of the call."""
         model, reference = self.model, self.reference
         assert reference.source is not None
-        given = {place for place in self.borders if place.part == "inputs" and place.site != self.owner}
+        given = {place for place in self.boundaries if place.part == "inputs" and place.site != self.owner}
         passing = {place for place in given if is_stopped(reference, place)}
         makers = {self.owner, *(place.site for place in passing)}
         made = {ArrayKey(site, "output", i) for site in makers for i in range(len(reference.calls[site].output))}
-        observer = _Inside(Cut(reference.calls, given | made, self.borders - passing), self.owner, altered)
+        observer = _Inside(Cut(reference.calls, given | made, self.boundaries - passing), self.owner, altered)
         with torch.enable_grad(), torch_float64(), watch_torch(model, observer), observer.stack:
             observer.enter(CALL, ())
             observer.leave(CALL, reference.source.call(model, *tensors_of(reference.inputs, torch.float64)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.replay import Arguments
-
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional arguments, and those by name."""
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 NAMES = {f"conv{n}d": CONVOLUTION for n in (1, 2, 3)} | {f"conv_transpose{n}d": TRANSPOSED for n in (1, 2, 3)}

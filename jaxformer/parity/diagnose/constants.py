@@ -1,4 +1,4 @@
-"""Numbers that code computes: fractions of whole numbers, and roots of them."""
+"""Numbers that code computes: fractions of whole numbers, and roots of them; ordinals."""
 
 import math
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ BASES = (2, 10, 100, 1000, 10000, 100000, 500000, 1000000)
 """Of logarithms that are known by them."""
 ROUNDED = 2.0**-23
 """A factor this near to 1 comes of a constant that one side rounds to float32."""
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
 def roots(x: float) -> Iterator[tuple[float, str]]:

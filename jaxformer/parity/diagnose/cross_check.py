@@ -4,14 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.capture.call_sites import ArrayKey
-from jaxformer.parity.capture.module_paths import below
 from jaxformer.parity.diagnose.mutation import Proposal
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off
 from jaxformer.parity.diagnose.trace import Rewrite
 from jaxformer.parity.numerics.float_masks import one_number
 from jaxformer.parity.numerics.metrics import EXPLAINED
+from jaxformer.parity.trace.call_sites import ArrayKey, below
 
 
 class Elsewhere(NamedTuple):

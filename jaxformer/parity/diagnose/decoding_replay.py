@@ -7,11 +7,11 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from jaxformer.parity.capture.torch_softmax import fused_scores
 from jaxformer.parity.diagnose.calls import bound
 from jaxformer.parity.diagnose.decoding_faults import Fault, Seen
 from jaxformer.parity.diagnose.trace import OPENED, opened
 from jaxformer.parity.numerics.float_masks import MASKED
+from jaxformer.parity.trace.torch_hooks import fused_scores
 
 COSINES = (torch.cos, torch.Tensor.cos, torch.sin, torch.Tensor.sin)
 PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)

@@ -12,7 +12,7 @@ from jaxformer.parity.diagnose.decoding_faults import FAULTS, OF_PROMPT, RARE, F
 from jaxformer.parity.diagnose.decoding_replay import Decoding
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import error, host
-from jaxformer.parity.run.session import Budget, Session
+from jaxformer.parity.runs.session import Budget, Session
 
 TOLERANCE = 1e-12
 """relL2 of a row's logits."""

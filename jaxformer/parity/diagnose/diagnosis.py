@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from jaxformer.parity.capture.call_sites import ArrayKey, Site
 from jaxformer.parity.diagnose.mutation import Change, Mutation
 from jaxformer.parity.report.data import Cause, Target
+from jaxformer.parity.trace.call_sites import ArrayKey, Site
 
 EMPTY_ROWS = "only in rows where every key is masked"
 KNOWN = Change("known.sentence", "{says}", torch="")

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import is_attention, scores_of
-from jaxformer.parity.capture.call_records import Trace
-from jaxformer.parity.capture.call_sites import ATTENTION, CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import ancestors, below, last, parent
-from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.replays import replay_of
 from jaxformer.parity.numerics.float_masks import allowed, kind_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, as_float64, distance
-from jaxformer.parity.run.gradients_of_weights import of_own_weights
-from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.session import Session
-from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.runs.gradients_of_weights import of_own_weights
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.session import Session
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_records import Trace, is_attention, scores_of
+from jaxformer.parity.trace.call_sites import ATTENTION, CALL, ArrayKey, Site, ancestors, below, last, parent
 
 if TYPE_CHECKING:  # torch is imported where it is needed
     from jaxformer.parity.diagnose.backward import Backward
+    from jaxformer.parity.diagnose.replay import Replay
 
 Parameters = Mapping[str, np.ndarray]
 BIASES = ("b", "b_2", "beta", "offset", "shift")
@@ -71,7 +69,7 @@ class Difference:
     """Whether jax's weights were made of torch's scores."""
     session: Session = field(default_factory=Session)
     """What explained other modules of the same run."""
-    replays: Callable[[], Iterator[Replay]] = lambda: iter(())
+    replays: Callable[[], Iterator["Replay"]] = lambda: iter(())
     """torch's calls that may have made its array, to be replayed, the likely one first; none where torch is not at hand."""
     backward: "Callable[[], Backward | None]" = lambda: None
     """torch's call that sends it back, if it is a gradient; None where torch is not at hand."""
@@ -112,7 +110,7 @@ def normal_output(traced: Traced, mismatch: Mismatch) -> np.ndarray | None:
     return arrays[mismatch.place.number] if mismatch.place.number < len(arrays) else None
 
 
-def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Iterator[Replay]:
+def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> Iterator["Replay"]:
     """torch's call whose code made an array. A tap shows nothing of what comes in: there it is the call around it; and then
     the nearest whose inputs are seen in jax too, since jax's code before a tap may begin as early."""
     if mismatch.place is None or (traced.draws and traced.draws.differences()):
@@ -123,16 +121,16 @@ def replays_of_mismatch(traced: Traced, mismatch: Mismatch, *, near: bool) -> It
     owners = [owner]
     if mismatch.child is None and mismatch.owner not in seen and owner not in (CALL, Site("", 0)):
         around = [*(Site(path, 0) for path in ancestors(owner.path)), CALL]
-        whole = {CALL, *(place.site for place in traced.borders if place.part == "inputs")}
+        whole = {CALL, *(place.site for place in traced.boundaries if place.part == "inputs")}
         owners = [next(each for each in around if each in those) for those in ({CALL, *traced.reference.calls}, whole)]
     buffers = traced.reference.buffers
     left = {*traced.valid, *traced.unfit}
-    borders = frozenset(t for j, t in traced.pairs.items() if j not in left and t.path not in buffers)
+    boundaries = frozenset(t for j, t in traced.pairs.items() if j not in left and t.path not in buffers)
     several = [*dict.fromkeys(owners)]
     for each in several[:-1] if near else several:
-        replay = replay_of(traced.reference, each, place, borders, mismatch.torch)
+        replay = replay_of(traced.reference, each, place, boundaries, mismatch.torch)
         if replay and not replay.is_called:  # its code is run by another method of the module
-            replay = replay_of(traced.reference, CALL, place, borders, mismatch.torch)
+            replay = replay_of(traced.reference, CALL, place, boundaries, mismatch.torch)
         if replay and is_whole(traced, place) and traced.normal_run.weights is not None:
             replay.jax_gradients = traced.gradients
         if replay:
@@ -163,13 +161,13 @@ def backward_of(traced: Traced, mismatch: Mismatch) -> "Backward | None":
         return None
     from jaxformer.parity.diagnose.backward import Backward, flat
 
-    owner, borders = traced.pairs[mismatch.owner], traced.borders
+    owner, boundaries = traced.pairs[mismatch.owner], traced.boundaries
     if mismatch.place is None:
         ours, theirs = of_own_weights(traced, mismatch.owner)
-        return Backward(traced.reference, owner, tuple(theirs), borders, flat(ours.values()), flat(theirs.values()))
+        return Backward(traced.reference, owner, tuple(theirs), boundaries, flat(ours.values()), flat(theirs.values()))
     site, part, number = mismatch.place
     place = ArrayKey(traced.pairs[site], {"input_gradients": "inputs"}.get(part, "output"), number)
-    return Backward(traced.reference, owner, place, borders, mismatch.jax, mismatch.torch)
+    return Backward(traced.reference, owner, place, boundaries, mismatch.jax, mismatch.torch)
 
 
 def evidence_of(traced: Traced, mismatch: Mismatch) -> Evidence:

@@ -9,21 +9,20 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from jaxformer.errors import message_of
-from jaxformer.parity.capture.call_sites import ArrayKey
-from jaxformer.parity.diagnose.by_arrays.appearance import appearance
 from jaxformer.parity.diagnose.by_arrays.attention import explain_attention, explain_empty_rows
-from jaxformer.parity.diagnose.by_arrays.formulas import HYPOTHESES
-from jaxformer.parity.diagnose.by_arrays.formulas.choices import explain_by
 from jaxformer.parity.diagnose.by_arrays.gradients import explain_gradient
 from jaxformer.parity.diagnose.by_arrays.norms import explain_cancelled, explain_running
 from jaxformer.parity.diagnose.by_arrays.order import explain_axes, explain_ids, explain_order, explain_rows
-from jaxformer.parity.diagnose.by_arrays.values import explain_cast, explain_plainly, explain_sum, is_symptom
+from jaxformer.parity.diagnose.by_arrays.values import appearance, explain_cast, explain_plainly, explain_sum, is_symptom
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
 from jaxformer.parity.diagnose.evidence import SCORES, STATISTIC, WEIGHTS, Difference, difference_of
+from jaxformer.parity.diagnose.formulas import HYPOTHESES
+from jaxformer.parity.diagnose.formulas.choices import explain_by
 from jaxformer.parity.numerics.float_masks import kind_of
-from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.session import Budget, Session
-from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.session import Budget, Session
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_sites import ArrayKey
 
 T = TypeVar("T")
 

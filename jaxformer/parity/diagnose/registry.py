@@ -3,6 +3,7 @@
 An operator that raises is told, and the others go on.
 """
 
+import copy
 import itertools
 import math
 import warnings
@@ -11,15 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from jaxformer.errors import message_of
+from jaxformer.parity.diagnose.functions import is_activation
 from jaxformer.parity.diagnose.mutation import Proposal
 from jaxformer.parity.diagnose.operators import (
     arguments,
     attention,
     axes,
-    children,
     convolutions,
     dropout,
-    everywhere,
     exchange,
     head_norms,
     indices,
@@ -28,30 +28,24 @@ from jaxformer.parity.diagnose.operators import (
     losses,
     mask_rows,
     masks,
-    numbers,
     operations,
-    overflow,
     packing,
     pairs,
     parameters,
     permute,
     placement,
-    pooling,
     recurrences,
     reroute,
-    results,
     rotary,
     routing,
     scales,
     tables,
-    thresholds,
     wiring,
 )
-from jaxformer.parity.diagnose.operators.functions import is_activation
 from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.diagnose.slices import narrowed
+from jaxformer.parity.diagnose.slices import suspects_of
 from jaxformer.parity.diagnose.trace import Op
-from jaxformer.parity.run.session import Session
+from jaxformer.parity.runs.session import Session
 
 Proposals = Iterator[Proposal]
 Kind = tuple[Proposals, int]
@@ -86,7 +80,7 @@ SEVERAL = (
     scales.discretisations,
 )
 """Operators of several operations."""
-OPERANDS = (numbers.proposals, reroute.made_before, pairs.before_sums)
+OPERANDS = (arguments.literals, reroute.made_before, pairs.before_sums)
 """Operators of what operations read, one after another."""
 ORDERS: tuple[OfOp, ...] = (permute.merges_and_splits, permute.pixels, packing.inner_parts, permute.transposed)
 ALONG: tuple[OfOp, ...] = (axes.reductions, axes.rolls, axes.orders, axes.rows_together, axes.other_axes)
@@ -95,7 +89,7 @@ ONE: tuple[OfOp, ...] = (
     operations.replacements,
     operations.poolings,
     arguments.proposals,
-    thresholds.proposals,
+    arguments.thresholds,
     operations.omissions,
     operations.repeats,
     operations.exchanges,
@@ -103,7 +97,7 @@ ONE: tuple[OfOp, ...] = (
     operations.outputs,
 )
 """Operators of one operation, the plain ones first."""
-RESULTS: tuple[OfOp, ...] = (results.roundings, results.additions, results.multiples, results.limits)
+RESULTS: tuple[OfOp, ...] = (scales.roundings, scales.additions, scales.multiples, scales.limits)
 
 
 def kinds(replay: Replay, session: Session, runs: float = math.inf) -> tuple[Kind, ...]:
@@ -140,10 +134,10 @@ class Registry:
             (self.states(), 1),
             *self.named(),
             (self.of(parameters.readings), 1),
-            (self.of(children.proposals, placement.activations), 2),
+            (self.of(layers.children, placement.activations), 2),
             (self.of(placement.all_norms, wiring.arguments), 2),
             (self.of(placement.one_norm), 1),
-            (self.of(everywhere.proposals, parameters.in_groups), 1),
+            (self.of(pairs.everywhere, parameters.in_groups), 1),
             (self.in_operations(), 3),
             (itertools.chain(self.wiring(), self.of(reroute.additions)), 1),
             (self.of(exchange.proposals), 2),
@@ -155,7 +149,7 @@ class Registry:
         """Where there is not."""
         plain = self.kind_by_kind()
         known = itertools.chain(
-            self.of(children.proposals, placement.activations),
+            self.of(layers.children, placement.activations),
             self.wiring(),
             self.of(placement.all_norms, wiring.arguments, exchange.proposals),
         )
@@ -168,7 +162,7 @@ class Registry:
         )
         switches = (each for each in self.states() if not each.free)
         first = (
-            (self.of(everywhere.proposals, parameters.in_groups), 1),
+            (self.of(pairs.everywhere, parameters.in_groups), 1),
             *self.named(),
             (switches, 1),
             (self.of(tables.proposals), 1),
@@ -178,8 +172,11 @@ class Registry:
 
     def that_may_be_why(self) -> Proposals:
         """Where some of jax's numbers are torch's: of the operations on which these do not depend, if they are few."""
-        near = narrowed(self.replay)
-        if len(near.operations) <= FEW * len(self.replay.operations):
+        jax, every = self.replay.compared.get(self.replay.place), self.replay.operations
+        operations = suspects_of(self.replay.array, jax, self.replay.wanted, every)
+        if len(operations) <= FEW * len(every):
+            near = copy.copy(self.replay)
+            near.operations = operations
             there = Registry(near, self.session)
             yield from in_turns(itertools.chain(there.kind_by_kind(), there.numbers()), *there.of_several())
 
@@ -202,12 +199,12 @@ class Registry:
     def states(self) -> Proposals:
         """Of what modules hold, of constants that are rounded, and of whole numbers that are too large."""
         operations = self.replay.operations
-        whole = self.guarded(indices.roundings, operations), self.guarded(overflow.proposals, operations)
+        whole = self.guarded(indices.roundings, operations), self.guarded(indices.overflows, operations)
         return itertools.chain(self.of(parameters.proposals), *whole)
 
     def numbers(self) -> Proposals:
         """In the place of those that operations are given."""
-        return self.by_kind(numbers.operand_numbers)
+        return self.by_kind(arguments.operand_numbers)
 
     def in_operations(self) -> Proposals:
         """Of each operation of its code, kind by kind; of several; and of what one reads."""
@@ -222,7 +219,7 @@ class Registry:
         return [
             self.of(permute.patches),
             *(self.guarded(each, operations) for each in SEVERAL),
-            *(self.of(each) for each in (pairs.proposals, reroute.proposals, pooling.proposals)),
+            *(self.of(each) for each in (pairs.proposals, reroute.proposals, axes.proposals)),
             itertools.chain(*(self.guarded(each, operations) for each in OPERANDS)),
         ]
 
@@ -237,7 +234,7 @@ class Registry:
     def limits(self) -> Proposals:
         """Of what activations give."""
         for op in filter(is_activation, self.replay.operations):
-            yield from self.of_op(op, results.limits)
+            yield from self.of_op(op, scales.limits)
 
     def in_runs(self) -> Proposals:
         """Of each operation of code that is called several times, in one of these calls alone."""

@@ -7,27 +7,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from jaxformer.parity.capture.call_records import arrays_in, copied, replaced
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import below
-from jaxformer.parity.capture.torch_hooks import without_fast_path
-from jaxformer.parity.numerics.crops import AGAIN, Part, part_of
+from jaxformer.parity.diagnose.calls import Arguments
+from jaxformer.parity.diagnose.slices import slice_of, uses_of
+from jaxformer.parity.diagnose.trace import Listing, Op, entries
+from jaxformer.parity.numerics.axis_order import AGAIN, Part, part_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import distance, host
-
-if TYPE_CHECKING:  # torch is imported where it is needed
-    from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.trace.call_records import arrays_in, copied, replaced
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, below
+from jaxformer.parity.trace.torch_hooks import without_fast_path
 
 LARGE, BEGINNING = 20_000, 250
 """Entries of an output that take about as long as an operation does, and operations that take as long as beginning a run."""
 INNER = 0.1
 """What an operation inside of one of torch's functions counts: all of them together are about as long as one."""
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 PLAIN = (bool, int, float, str, tuple, type(None))
 NOWHERE = ArrayKey(Site("", -1), "", 0)
@@ -48,17 +46,17 @@ class Replay:
     owner: Site
     place: ArrayKey
     """Of torch's array that jax's is compared with."""
-    borders: frozenset[Site]
+    boundaries: frozenset[Site]
     """Calls of torch's that jax has too: what they give stays."""
     wanted: np.ndarray
     """torch's array."""
     arguments: Arguments = ((), {})
     given: dict[Site, Any] = field(default_factory=dict)
-    """What the borders gave."""
+    """What the boundaries gave."""
     inputs: dict[Site, Any] = field(default_factory=dict)
-    """The first array that each border was given."""
+    """The first array that each boundary was given."""
     later: dict[Site, Any] = field(default_factory=dict)
-    """What all borders give, those too that come behind the array: altered code may call them before."""
+    """What all boundaries give, those too that come behind the array: mutated code may call them before."""
     found: Any = None
     part: Part = ()
     """Of the array, which jax's is compared with."""
@@ -105,33 +103,27 @@ class Replay:
         return self.model if self.owner == CALL else self.model.get_submodule(self.owner.path)
 
     @cached_property
-    def listed(self) -> "list[Op]":
+    def listed(self) -> list[Op]:
         """Of its code, in their order, until the array is made."""
         return self._listed()
 
     @cached_property
-    def operations(self) -> "list[Op]":
+    def operations(self) -> list[Op]:
         """Those of them that the array depends on."""
-        from jaxformer.parity.diagnose.slices import those_that_matter
-
-        return those_that_matter(self, self.listed)
+        return slice_of(self.array, self.listed)
 
     @cached_property
     def read(self) -> frozenset[tuple[int, str]]:
         """Attributes of modules and configurations that its code reads: whose, by its id, and their names."""
-        from jaxformer.parity.diagnose.slices import those_that_are_read
-
-        return those_that_are_read(self)
+        return uses_of(self.array, self.module)
 
     @cached_property
-    def every_operation(self) -> "list[Op]":
+    def every_operation(self) -> list[Op]:
         """Those behind the array too."""
         with self.to_the_end():
             return self._listed()
 
-    def _listed(self) -> "list[Op]":
-        from jaxformer.parity.diagnose.trace import Listing
-
+    def _listed(self) -> list[Op]:
         listing = Listing()
         self.array(listing)
         return list(listing.operations.values())
@@ -139,14 +131,12 @@ class Replay:
     @cached_property
     def cost(self) -> float:
         """Of one run: its operations, large ones for several."""
-        from jaxformer.parity.diagnose.trace import entries
-
         runs = ((operation.is_inner, run.output) for operation in self.listed for run in operation.runs)
         return BEGINNING + sum((INNER if inner else 1) + entries(output) / LARGE for inner, output in runs)
 
     @contextmanager
     def to_the_end(self) -> Iterator[None]:
-        """Inside, the call does not stop where the array is made, and what borders give is recorded apart."""
+        """Inside, the call does not stop where the array is made, and what boundaries give is recorded apart."""
         before = self.place, self.given, self.inputs
         self.place, self.given, self.inputs = NOWHERE, {}, {}
         try:
@@ -154,28 +144,28 @@ class Replay:
         finally:
             self.place, self.given, self.inputs = before
 
-    def everywhere(self, altered: AbstractContextManager[Any] | None = None) -> dict[ArrayKey, np.ndarray]:
+    def everywhere(self, mutated: AbstractContextManager[Any] | None = None) -> dict[ArrayKey, np.ndarray]:
         """All arrays of the call's own code that jax has too, with torch altered."""
         self.watched = {}
         try:
             with self.to_the_end():
-                self.array(altered)
+                self.array(mutated)
             return {place: host(array) for place, array in self.watched.items()}
         finally:
             self.watched = None
 
-    def array(self, altered: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
+    def array(self, mutated: AbstractContextManager[Any] | None = None) -> np.ndarray | None:
         """The array, with torch altered; None where it is not made."""
         self.found = self.behind = None
         calls: Counter[str] = Counter()
         with running(), ExitStack() as stack:
-            for path in {site.path for site in (*self.borders, self.place.site)} - {self.owner.path, CALL.path}:
+            for path in {site.path for site in (*self.boundaries, self.place.site)} - {self.owner.path, CALL.path}:
                 module = self.model.get_submodule(path)
                 watched = partial(self._child, path, module.forward, calls)
                 stack.enter_context(mock.patch.object(module, "forward", wraps(module.forward)(watched)))
             stack.callback(self._restore)
             try:
-                with altered or nullcontext():
+                with mutated or nullcontext():
                     output = self.run_model() if self.owner == CALL else self._own()
                 self._watch(self.owner, "output", output)
                 if self.place == ArrayKey(self.owner, "output", self.place.number):
@@ -246,7 +236,7 @@ class Replay:
         output = known[site] if site in known else forward(*args, **kwargs)
         if self.place == ArrayKey(site, "output", self.place.number):
             self._reach(arrays_in(output))
-        if not makes and site in self.borders:
+        if not makes and site in self.boundaries:
             self.given.setdefault(site, output)
             self.inputs.setdefault(site, next(iter(arrays_in((args, kwargs))), None))
             output = copied(output)  # what goes on with it may change it in place
@@ -263,7 +253,7 @@ class Replay:
             self.watched |= {place: array.clone() for place, array in places if place in self.compared}
 
     def _reach(self, arrays: list[Any]) -> None:
-        self.found = arrays[self.place.number].clone()  # it may be a buffer that is altered just now
+        self.found = arrays[self.place.number].clone()  # it may be a buffer that is mutated just now
         raise Reached
 
     @cached_property

@@ -1,30 +1,33 @@
 """A call of torch's model, made ready to run again."""
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxformer.parity.capture.call_sites import CALL, ArrayKey, Site
-from jaxformer.parity.capture.module_paths import below
-from jaxformer.parity.diagnose.replay import Replay
-from jaxformer.parity.record.reference import Reference
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, below
+from jaxformer.parity.trace.reference import Reference
+
+if TYPE_CHECKING:  # torch is imported where it is needed
+    from jaxformer.parity.diagnose.replay import Replay
 
 
 def replay_of(
-    reference: Reference, owner: Site, place: ArrayKey, borders: frozenset[Site], wanted: np.ndarray
-) -> Replay | None:
+    reference: Reference, owner: Site, place: ArrayKey, boundaries: frozenset[Site], wanted: np.ndarray
+) -> "Replay | None":
     """None where the reference was loaded from a folder: torch's model is not at hand."""
     if (source := reference.source) is None:
         return None
     import torch
+
+    from jaxformer.parity.diagnose.replay import Replay
 
     model = copy.deepcopy(source.module).double().eval().requires_grad_(False)
     tensors = [torch.tensor(array) for array in reference.inputs]
     tensors = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
     inner = frozenset(
         site
-        for site in borders
+        for site in boundaries
         if site.path and site != CALL and (owner == CALL or below(site.path, owner.path)) and site.path != owner.path
     )
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.parity.capture.call_sites import ArrayKey
 from jaxformer.parity.diagnose.constants import say
 from jaxformer.parity.diagnose.cross_check import cross_check
 from jaxformer.parity.diagnose.diagnosis import Candidate, Diagnosis
@@ -21,7 +20,8 @@ from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import off, solved
 from jaxformer.parity.diagnose.trace import LITTLE, Rewrite
 from jaxformer.parity.numerics.metrics import EXPLAINED
-from jaxformer.parity.run.session import Budget
+from jaxformer.parity.runs.session import Budget
+from jaxformer.parity.trace.call_sites import ArrayKey
 
 FLOAT32, LARGE = 3e-7, 1e4
 """A residual of float32's rounding, as tables have that jax's code computes; and how many times larger the difference is."""

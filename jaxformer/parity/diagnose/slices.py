@@ -1,7 +1,6 @@
 """Which operations an array depends on: no change of another one can give jax's. So a search in much code is one in little."""
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -9,63 +8,56 @@ import numpy as np
 import torch
 
 from jaxformer.parity.diagnose.calls import writes
-from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
 
+Run = Callable[..., np.ndarray | None]
+"""Runs a call again, altered by an edit; the array, or None where it is not made."""
 Attribute = tuple[int, str]
 """The id of what has it, and its name."""
 EQUAL, FEWEST = 1e-12, 0.02
 """How far numbers may be apart that are the same, of the largest one; and the least part of an array that tells something."""
 
 
-def those_that_matter(replay: Replay, operations: list[Op]) -> list[Op]:
+def slice_of(run: Run, operations: list[Op]) -> list[Op]:
     """By halves: what is pushed together and changes nothing is left out. Those are kept that cannot be pushed."""
-    if (array := replay.array()) is None:
+    if (array := run()) is None:
         return operations
     pushed = [each for each in operations if is_pushed(each)]
-    left = {each.place for each in pushed} - {each.place for each in among(replay, pushed, array)}
+    left = {each.place for each in pushed} - {each.place for each in among(run, pushed, array)}
     return [each for each in operations if each.place not in left]
 
 
-def narrowed(replay: Replay) -> Replay:
-    """The same call, with those of its operations that may be why alone."""
-    other = copy.copy(replay)
-    other.operations = those_that_may_be_why(replay, replay.operations)
-    return other
-
-
-def those_that_may_be_why(replay: Replay, operations: list[Op]) -> list[Op]:
+def suspects_of(run: Run, jax: np.ndarray | None, torchs: np.ndarray, operations: list[Op]) -> list[Op]:
     """Where jax has some of torch's numbers, as at the first position, or in the rows without padding: those on which these do
     not depend."""
-    jax, torch = replay.compared.get(replay.place), replay.wanted
-    if jax is None or jax.shape != torch.shape or jax.dtype.kind != "f" or (array := replay.array()) is None:
+    if jax is None or jax.shape != torchs.shape or jax.dtype.kind != "f" or (array := run()) is None:
         return []
-    equal = np.abs(jax - torch) <= EQUAL * np.abs(torch).max()
-    if not FEWEST <= equal.mean() <= 1 - FEWEST or array.shape != torch.shape:
+    equal = np.abs(jax - torchs) <= EQUAL * np.abs(torchs).max()
+    if not FEWEST <= equal.mean() <= 1 - FEWEST or array.shape != torchs.shape:
         return []
 
     def is_left(operation: Op) -> bool:
-        found = replay.array(Rewrite({operation.place: push}))
+        found = run(Rewrite({operation.place: push}))
         return found is not None and found.shape == array.shape and bool((found == array)[equal].all())
 
     return [each for each in operations if is_pushed(each) and is_left(each)]
 
 
-def among(replay: Replay, operations: list[Op], array: np.ndarray, *, surely: bool = False) -> list[Op]:
+def among(run: Run, operations: list[Op], array: np.ndarray, *, surely: bool = False) -> list[Op]:
     """Those of a list; `surely` if there is one."""
-    if not operations or not (surely or changes(replay, operations, array)):
+    if not operations or not (surely or changes(run, operations, array)):
         return []
     if len(operations) == 1:
         return operations
     half = len(operations) // 2
-    first = among(replay, operations[:half], array)
-    return [*first, *among(replay, operations[half:], array, surely=not first)]
+    first = among(run, operations[:half], array)
+    return [*first, *among(run, operations[half:], array, surely=not first)]
 
 
-def changes(replay: Replay, operations: list[Op], array: np.ndarray) -> bool:
+def changes(run: Run, operations: list[Op], array: np.ndarray) -> bool:
     """Whether the array is another one with all of them pushed."""
     try:
-        found = replay.array(Rewrite({each.place: push for each in operations}))
+        found = run(Rewrite({each.place: push for each in operations}))
     except Exception:  # a model refuses in its own ways
         return True
     return found is None or not np.array_equal(found, array)
@@ -95,14 +87,12 @@ def push(function: Any, args: Any, kwargs: Any, number: int) -> torch.Tensor:
     return output + (1 + output.abs().nan_to_num(0, 0, 0).clamp(max=1e3).mean()) * way
 
 
-def those_that_are_read(replay: Replay) -> frozenset[Attribute]:
+def uses_of(run: Run, module: Any) -> frozenset[Attribute]:
     """In one run; of what cannot be watched, all."""
-    modules = [*replay.module.modules()]
-    owners = {
-        id(each): each for each in (*modules, *(getattr(module, "config", None) for module in modules)) if each is not None
-    }
+    modules = [*module.modules()]
+    owners = {id(each): each for each in (*modules, *(getattr(one, "config", None) for one in modules)) if each is not None}
     read = set[Attribute]()
-    replay.array(watched([*owners.values()], read))
+    run(watched([*owners.values()], read))
     return frozenset(read)
 
 

@@ -1,11 +1,15 @@
-"""The order of torch's axes in JAX's arrays: from shapes, and from values where axes have one size."""
+"""The order of torch's axes in JAX's arrays, from shapes and from values, and parts of arrays along an axis."""
 
 import itertools
 import operator
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+from jaxformer.parity.numerics.metrics import distance
 
 Order = tuple[int, ...]
 """torch's axes, in the order of JAX's."""
@@ -44,8 +48,8 @@ def orders_for(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Order, .
 
 
 def split_or_merged(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one of two shapes has the other's axes cut into several: as many numbers, and each border of the one is a border
-    of the other."""
+    """True if one of two shapes has the other's axes cut into several: as many numbers, and its boundaries are
+    among the other's."""
     few, many = (list(itertools.accumulate(shape, operator.mul)) for shape in sorted((one, other), key=len))
     return 1 < len(few) < len(many) and few[-1] == many[-1] and set(few) <= set(many)
 
@@ -146,3 +150,24 @@ def distances(
     size = np.sqrt((real(here(theirs, orders[0]))[1] ** 2).mean())
     with np.errstate(invalid="ignore"):
         return np.array([gap(order) for order in orders])
+
+
+Part = tuple[slice, ...]
+ALL = slice(None)
+AGAIN = 1e-13
+"""relL2 of an array from itself, made again: fused kernels add up in another order."""
+
+
+def parts_as_large(whole: tuple[int, ...], wanted: tuple[int, ...]) -> Iterator[Part]:
+    """The parts of a shape that have the sizes of another one, in any order of axes."""
+    for axis, size in enumerate(whole):
+        less = Counter(wanted) - Counter(whole[:axis] + whole[axis + 1 :])
+        if len(whole) == len(wanted) and less.total() == 1 and 0 < (left := next(iter(less))) < size:
+            for part in (slice(left), slice(size - left, None)):
+                yield (*[ALL] * axis, part)
+
+
+def part_of(whole: np.ndarray, wanted: np.ndarray) -> Part:
+    """Where an array stands in a larger one; all of it where it stands nowhere."""
+    parts = parts_as_large(whole.shape, wanted.shape)
+    return next((part for part in parts if whole[part].shape == wanted.shape and distance(whole[part], wanted) <= AGAIN), ())

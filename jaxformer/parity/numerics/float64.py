@@ -4,8 +4,9 @@ goes on in float64. So rounding is not taken for a bug. Casts to lower precision
 JAX's default integers are int64 then: an int32 counter beside one of them, where JAX refuses two types, becomes int64 too.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -17,11 +18,39 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, primitives
 from jaxtyping import PyTree
 
 from jaxformer.parity.numerics.float32_tables import NO_TABLES, Tables
-from jaxformer.parity.numerics.grouped_products import grouped_product, is_grouped_product
-from jaxformer.parity.numerics.host_operations import on_host
-from jaxformer.parity.numerics.torch_operations import torch_operations
+from jaxformer.parity.numerics.jax_operations import grouped_product, is_grouped_product, on_host
 from jaxformer.parity.numerics.unset_arrays import EMPTY, WIDER, filled
 from jaxformer.pytree import is_weight
+
+Operate = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
+"""operate(operation, args, kwargs): what the operation gives."""
+
+
+def torch_operations(operate: Operate) -> AbstractContextManager[Any]:
+    """Inside, forwards and backwards, each of torch's operations gives what `operate` does, in which they are as ever."""
+    return _mode()(operate)
+
+
+@cache
+def _mode() -> Any:
+    """The class of these contexts."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operating(TorchDispatchMode):
+        def __init__(self, operate: Operate):
+            super().__init__()
+            self.operate = operate
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """torch's compiler, which a compiled model alone needs, takes a second to import."""
+            return False
+
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self.operate(operation, args, kwargs or {})
+
+    return Operating
+
 
 TYPED = (primitives.convert_element_type_p, primitives.iota_p, primitives.dot_general_p, primitives.conv_general_dilated_p)
 """JAX's operations with a parameter for the type of the result."""

@@ -1,11 +1,12 @@
-"""Adversarial inputs: padding, repeated ids, a large mean."""
+"""Adversarial inputs: padding, repeated ids and a large mean; pictures and sounds whose sizes differ along
+each axis; and how long an input has to be to pass a model's windows and tables."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxformer.errors import InputError, type_of
-from jaxformer.parity.probe.reach import limits_of, settings, table_of
 from jaxformer.validation.fields import check_seed, check_size
 
 SHIFT = 50.0
@@ -63,3 +64,91 @@ def probe_config(config: Any, batch: int = 5, seed: int = 0) -> tuple[np.ndarray
     pad = held.get("pad_token_id")
     pad = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
     return probe(vocab, batch, length if table is None else table, seed, pad)
+
+
+CONSTANT = 0.5
+"""The value of a picture without contrast, whose variance is 0: there an epsilon decides."""
+
+
+def probe_image(batch: int = 3, channels: int = 3, height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
+    """Adversarial pictures `B C H W`, float32: `pixels = probe_image()`.
+
+    Height and width differ, so that no axis is taken for the other. The first picture has a mean of 50, the last one is
+    constant. InputError or ConfigError for sizes that do not fit.
+    """
+    check_size("batch", batch, least=3)
+    for name, size in (("channels", channels), ("height", height), ("width", width)):
+        check_size(name, size)
+    check_seed(seed)
+    pictures = np.random.default_rng(seed).standard_normal((batch, channels, height, width))
+    pictures[0] += SHIFT
+    pictures[-1] = CONSTANT
+    return pictures.astype(np.float32)
+
+
+def probe_audio(batch: int = 4, length: int = 1603, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Adversarial sounds `B T`, float32, and which of their samples are real: `waves, valid = probe_audio()`.
+
+    The length is odd, so that a stride leaves samples over. The first sound has a mean of 50, the second is shorter, the last
+    one is silent; padding is 0. InputError or ConfigError for sizes that do not fit.
+    """
+    check_size("batch", batch, least=4)
+    check_size("length", length, least=4)
+    check_seed(seed)
+    waves, valid = np.random.default_rng(seed).standard_normal((batch, length)), np.ones((batch, length), bool)
+    waves[0] += SHIFT
+    valid[1, -(length // 3) :] = False
+    waves[-1] = 0
+    return np.where(valid, waves, 0).astype(np.float32), valid
+
+
+PASSED = ("sliding_window", "window_size", "attention_window", "local_attention", "attention_chunk_size")
+"""Settings that say how many tokens a query sees."""
+ORIGINAL = ("original_max_position_embeddings",)
+"""Behind so many tokens, rotary positions are scaled."""
+DISTANCES = ("relative_attention_max_distance", "max_distance")
+"""From there on, all distances share a bias."""
+ROTARY = ("rope_theta", "rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_dim", "partial_rotary_factor")
+TABLES = ("max_position_embeddings", "n_positions", "max_source_positions")
+"""Settings that say how many positions a learned table has."""
+INSIDE = ("text_config", "rope_scaling", "rope_parameters", "encoder", "decoder", "layers")
+LARGEST = 2**20
+"""A larger number means: no end."""
+
+
+def limits_of(config: Any) -> dict[str, int]:
+    """Setting -> the number of tokens that an input has to exceed for the setting to show."""
+    found = {}
+    for name, value in settings(config):
+        if name in (*PASSED, *ORIGINAL, *DISTANCES) and type(value) is int and 0 < value < LARGEST:
+            found[name] = max(value, found.get(name, 0))
+    return found
+
+
+def table_of(config: Any) -> int | None:
+    """How many positions a model has; None where they are computed."""
+    held = dict(settings(config))
+    if any(held.get(name) for name in ROTARY) or any(name in held for name in DISTANCES):
+        return None
+    return next((held[name] for name in TABLES if type(held.get(name)) is int), None)
+
+
+def settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """Of a configuration, a mapping or an object, and of those inside of it."""
+    held = config if isinstance(config, Mapping) else getattr(config, "__dict__", {})
+    for name, value in held.items():
+        yield str(name), value
+        if name in INSIDE:
+            yield from settings(value)
+
+
+def never_passed(model: Any, inputs: tuple[np.ndarray, ...]) -> list[str]:
+    """'sliding_window = 4096: the longest input has 17 tokens', for each window of a torch model that no input is longer
+    than."""
+    lengths = [array.shape[1] for array in inputs if array.ndim == (2 if array.dtype.kind in "iub" else 3)]
+    found: dict[str, int] = {}
+    for module in model.modules():
+        found |= limits_of(getattr(module, "config", {})) | limits_of({name: vars(module).get(name) for name in PASSED})
+    longest = max(lengths, default=0)
+    tokens = f"the longest input has {longest} tokens"
+    return [f"{name} = {limit}: {tokens}, which is not more" for name, limit in found.items() if 0 < longest <= limit]

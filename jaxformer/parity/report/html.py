@@ -5,10 +5,16 @@ import hashlib
 from importlib import resources
 
 from jaxformer.parity.report.data import Finding, Group, ReportData
-from jaxformer.parity.report.format import count, figure
 from jaxformer.parity.report.html_elements import Markup, code, scrolling, section, tag, together
-from jaxformer.parity.report.html_plots import error_over_depth, error_over_position, gradient_over_depth, heads, training
-from jaxformer.parity.report.html_table import modules_table
+from jaxformer.parity.report.html_parts import (
+    error_over_depth,
+    error_over_position,
+    gradient_over_depth,
+    heads,
+    modules_table,
+    training,
+)
+from jaxformer.parity.report.text import count, figure
 
 SHOWN = 8
 """So many diverging modules are shown at once; the others can be unfolded."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxformer.parity.numerics.metrics import Error
 from jaxformer.parity.report.data import ReportData
-from jaxformer.parity.report.format import figure, worst_step
+from jaxformer.parity.report.text import figure, worst_step
 
 BAR = "\\|"
 """What stands for | inside of a table."""

@@ -1,19 +1,22 @@
-"""torch's buffers that training changes, as running statistics, beside jax's, step after step."""
+"""torch's buffers and parameters that training changes on one side alone, or otherwise, step after step."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flax import nnx
 from jaxtyping import PyTree
 
-from jaxformer.convert.rules import Family
+from jaxformer.convert.rules import Family, weights_of
+from jaxformer.parity.attribute.trained_alone import FREEZES, HAS, LEAVES_OUT
 from jaxformer.parity.diagnose.by_arrays.values import factor_between
-from jaxformer.parity.match.statistics import pair_statistics, path_of
 from jaxformer.parity.numerics.metrics import EXPLAINED, PARAMETER
+from jaxformer.parity.pairing.buffers import pair_statistics, path_of, typed_constants
+from jaxformer.parity.pairing.modules import parameter_pairs
+from jaxformer.parity.pairing.placement import OneSided
 from jaxformer.parity.report.data import Stage
-from jaxformer.parity.report.format import count
-from jaxformer.parity.run.pair_modules import parameter_pairs
+from jaxformer.parity.report.text import count
+from jaxformer.parity.training.trainers import StepSnapshot
 from jaxformer.pytree import named_leaves
 
 Arrays = Mapping[str, np.ndarray]
@@ -74,3 +77,55 @@ class RunningStatistics:
 def array_equal(one: np.ndarray, other: np.ndarray) -> bool:
     """NaN is NaN."""
     return np.array_equal(np.asarray(one, np.float64), np.asarray(other, np.float64), equal_nan=True)
+
+
+DECAYS = "torch freezes {}; jax moves it, though its gradient is 0: leave it out of the weight decay"
+
+
+def held_in_jax(model: PyTree, rules: Family, frozen: Container[str]) -> set[str]:
+    """The JAX arrays that torch freezes, and that are not parameters by their type."""
+    typed = typed_constants(model)
+    layers = {name: leaf.shape[0] if rules.stacked(name) else 1 for name, leaf in weights_of(model, rules).items()}
+    return {name for name, n in layers.items() if name in typed and all(it in frozen for it in rules.torch_names(name, n))}
+
+
+class TrainedAlone:
+    """Takes both sides after each step, and keeps what one side alone has moved."""
+
+    def __init__(self, frozen: Iterable[str], alone: Sequence[OneSided], weights: Mapping[str, np.ndarray]):
+        self.says = dict.fromkeys(sorted(frozen), FREEZES)
+        self.says |= {each.key: LEAVES_OUT if each.side == "torch" else HAS for each in alone}
+        self.before = {**weights, **{each.key: each.value for each in alone}}
+        self.largest: dict[str, float] = {}
+        self.moved: set[str] = set()
+
+    def split(self, theirs: StepSnapshot, ours: StepSnapshot) -> tuple[StepSnapshot, StepSnapshot]:
+        """Notes a step; returns what both sides train, to be compared."""
+        for name, says in self.says.items():
+            side = theirs if says == LEAVES_OUT else ours
+            if name in side.parameters:
+                size = float(np.abs(side.gradients[name]).max(initial=0.0))
+                self.largest[name] = max(self.largest.get(name, 0.0), size)
+                self.moved |= set() if np.array_equal(side.parameters[name], self.before[name]) else {name}
+        names = [name for name in theirs.parameters if name in ours.parameters and name not in self.says]
+        return _only(theirs, names), _only(ours, names)
+
+    def added_to(self, stages: Sequence[Stage], noise: float) -> list[Stage]:
+        """The stages; the first that differs, or else the last, says now what one side alone trains. Gradients below `noise`
+        are not counted: Adam makes steps of them too."""
+        said = []
+        for name, says in self.says.items():
+            flat = name in self.moved and self.largest[name] == 0 and says == FREEZES
+            if name in self.moved and (flat or self.largest[name] > noise):
+                said.append((DECAYS if flat else says).format(name.removeprefix(OneSided.JAX)))
+        if not said:
+            return list(stages)
+        first = next((stage for stage in stages if stage.status != "equal"), stages[-1])
+        more = [first.says] if first.status != "equal" else []
+        found = Stage(first.name, "different", "; ".join([*said, *more]))
+        return [found if stage is first else stage for stage in stages]
+
+
+def _only(snapshot: StepSnapshot, names: Sequence[str]) -> StepSnapshot:
+    gradients, parameters = ({name: arrays[name] for name in names} for arrays in (snapshot.gradients, snapshot.parameters))
+    return snapshot._replace(gradients=gradients, parameters=parameters)

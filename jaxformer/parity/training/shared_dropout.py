@@ -15,10 +15,10 @@ from unittest import mock
 import jax
 import numpy as np
 
-from jaxformer import keep_mask
 from jaxformer.errors import ParityError
-from jaxformer.parity.capture.written_out import written_out
-from jaxformer.parity.numerics.torch_operations import torch_operations
+from jaxformer.parity.numerics.float64 import torch_operations
+from jaxformer.parity.trace.transformations import written_out
+from jaxformer.runtime import random
 
 COINCIDENCE = 1e-12
 """The largest probability of two masks being equal by chance that makes equal masks a mistake."""
@@ -31,7 +31,7 @@ UNSHARED = "torch drops out and JAX does not; is the JAX model in training mode,
 def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array]]]:
     """f that returns (output, keep masks) with the masks it drew in call order, True = kept; pure, so it can be jitted.
 
-    What counts is every draw of `jaxformer.keep_mask` and of `jax.random.bernoulli`, by which flax's Dropout and attention
+    What counts is every draw of `jaxformer.runtime.random` and of `jax.random.bernoulli`, by which flax's Dropout and attention
     draw. Inside, jits and scans are written out, and nothing is rematerialised: a mask could not leave them.
     """
 
@@ -47,7 +47,7 @@ def with_masks(f: Callable[..., Any]) -> Callable[..., tuple[Any, list[jax.Array
             return drawn
 
         with (
-            mock.patch.object(keep_mask, "keep_mask", recorded(keep_mask.keep_mask)),
+            mock.patch.object(random, "dropout_mask", recorded(random.dropout_mask)),
             mock.patch.object(jax.random, "bernoulli", recorded(jax.random.bernoulli)),
             written_out(),
         ):

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import (
+from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
+from jaxformer.parity.diagnose.constants import say
+from jaxformer.parity.diagnose.explainers import attempt
+from jaxformer.parity.diagnose.formulas.optimizer_steps import (
     MULTIPLE,
     Settings,
     course_of,
@@ -15,12 +18,28 @@ from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import (
     explain_step,
     flat,
 )
-from jaxformer.parity.diagnose.explainers import attempt
-from jaxformer.parity.numerics.metrics import LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
+from jaxformer.parity.numerics.metrics import EXPLAINED, LOSS, NULL_GRADIENT, PARAMETER, TOLERANCES, rms
 from jaxformer.parity.report.data import Stage, Step
-from jaxformer.parity.report.format import count
-from jaxformer.parity.training.losses import explain_loss
+from jaxformer.parity.report.text import count
 from jaxformer.parity.training.trainers import StepSnapshot
+
+SAME = 1e-12
+
+
+def explain_loss(theirs: StepSnapshot, ours: StepSnapshot) -> str:
+    """'jax's loss is 0.75 times torch's, and so are its gradients', or '' where the gradients are no multiple."""
+    both = [np.concatenate([side.gradients[name].ravel() for name in theirs.gradients]) for side in (ours, theirs)]
+    factor, residual = factor_between(*both)
+    if not residual <= EXPLAINED or not np.isfinite(ours.loss):
+        return ""
+    number = say(round_number(factor))
+    if abs(ours.loss - factor * theirs.loss) <= SAME * abs(ours.loss):
+        return f"jax's loss is {number} times torch's, and so are its gradients" if abs(factor - 1) > EXPLAINED else ""
+    added = say(round_number(ours.loss - factor * theirs.loss))
+    if abs(factor - 1) <= EXPLAINED:
+        return f"jax's loss is torch's plus {added}, with the same gradients"
+    return f"jax's gradients are {number} times torch's; its loss is that many times torch's, plus {added}"
+
 
 Arrays = Mapping[str, np.ndarray]
 """By torch's names."""

@@ -15,13 +15,13 @@ from jaxtyping import PyTree
 
 from jaxformer.convert.rules import Family, to_torch
 from jaxformer.errors import InputError, ParityError
-from jaxformer.parity.diagnose.by_arrays.formulas.optimizer_steps import Settings, settings_of
-from jaxformer.parity.match.one_sided import OneSided
+from jaxformer.parity.diagnose.formulas.optimizer_steps import Settings, settings_of
 from jaxformer.parity.numerics.float64 import torch_float64
 from jaxformer.parity.numerics.metrics import host
-from jaxformer.parity.record.torch_state import thawed
-from jaxformer.parity.run.load_weights import joined, load_jax, ready
-from jaxformer.parity.run.training_mode import with_state
+from jaxformer.parity.pairing.placement import OneSided
+from jaxformer.parity.runs.load_weights import joined, load_jax, ready
+from jaxformer.parity.runs.training_mode import with_state
+from jaxformer.parity.trace.recorder import thawed
 from jaxformer.parity.training.shared_dropout import feed_masks, with_masks
 from jaxformer.parity.training.spec import Batch, TrainingSpec
 from jaxformer.pytree import map_named, named_leaves

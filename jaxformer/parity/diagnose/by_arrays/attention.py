@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxformer.parity.capture.attention_calls import TINY
 from jaxformer.parity.diagnose.by_arrays.values import factor_between
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import SCORES, Difference
 from jaxformer.parity.diagnose.mutation import Change
 from jaxformer.parity.numerics.float_masks import MASKED
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
-from jaxformer.parity.report.format import count
+from jaxformer.parity.report.text import count
+from jaxformer.parity.trace.call_records import TINY
 
 SCALED = Change("scores.scaled", "jax multiplies torch's scores by {by:.6g}", torch="")
 OTHER_KEYS = Change("scores.keys", "jax attends to {keys}", torch="")

@@ -9,8 +9,8 @@ from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import OLD, Difference, Evidence
 from jaxformer.parity.diagnose.mutation import Change
 from jaxformer.parity.numerics.metrics import EXPLAINED, UNIT_ROUNDOFF, distance
-from jaxformer.parity.run.isolated import Mismatch
-from jaxformer.parity.run.trace import Traced
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.trace import Traced
 
 SAYS = (
     "jax seems to compute the variance as E[x^2] - E[x]^2, which loses digits where the mean is large, "

@@ -1,17 +1,135 @@
-"""Plain differences of two arrays: another type, a factor, a number added, other factors in a sum."""
+"""Plain differences of two arrays: another type, a factor, a sum with other factors; and the appearance of those that nothing
+explains."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.parity.diagnose.by_arrays.sums import summed
-from jaxformer.parity.diagnose.constants import is_plain
+from jaxformer.parity.diagnose.by_arrays.order import order_along
+from jaxformer.parity.diagnose.constants import is_plain, say
 from jaxformer.parity.diagnose.diagnosis import Candidate, plain
 from jaxformer.parity.diagnose.evidence import Difference
 from jaxformer.parity.diagnose.mutation import Change, Mutation
+from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.numerics.metrics import EXPLAINED, distance
+from jaxformer.parity.report.summarize import part_of
+
+Factors = Mapping[str, tuple[complex, complex]]
+"""torch's factor of each term, and jax's."""
+INPUT = "input"
+
+
+def summed(factors: Factors) -> tuple[str, str]:
+    """What torch adds up, and what jax does."""
+    if len(factors) == 1:
+        ((name, (torch, jax)),) = factors.items()
+        return of_one(name, torch, jax)
+    mine, its = (" + ".join(times(name, both[side]) for name, both in factors.items() if both[side]) for side in (0, 1))
+    if not mine or not its:
+        return f"adds {mine or 'nothing of that'}", f"adds {its or 'nothing of that'}"
+    if len(ratios := {jax / torch if torch else None for torch, jax in factors.values()}) == 1 and None not in ratios:
+        return f"adds {mine}", f"adds {number(*ratios)} times that"
+    gone = [name for name, (torch, jax) in factors.items() if torch and not jax]
+    if all(bool(torch) != bool(jax) for torch, jax in factors.values()):
+        if len(gone) == 1 and not gone[0].startswith(INPUT):
+            return f"goes on with {mine}", f"goes on with {its}, and leaves out {gone[0]}"
+        residual = " (the residual)" * any(name.startswith(INPUT) for name in gone)
+        return f"adds {mine}{residual}", f"adds {its} in the place of that"
+    return f"adds {mine}", f"adds {its}"
+
+
+def of_one(name: str, torch: complex, jax: complex) -> tuple[str, str]:
+    """Words for one term: it is missing, subtracted or scaled."""
+    if not torch or not jax:
+        there = f"adds {times(name, torch or jax)}" + " (the residual)" * name.startswith(INPUT)
+        lacks = f"does not add {name}" if not torch else "does not"
+        return (there, lacks) if torch else (lacks, there)
+    if jax == -torch:
+        return f"adds {times(name, torch)}", "subtracts it"
+    if torch == 1:
+        return f"takes {name} as it is", f"multiplies it by {number(jax)}"
+    if jax == 1:
+        return f"multiplies {name} by {number(torch)}", "does not"
+    rounded = ", that rounded to bfloat16" * is_rounded(torch, jax)
+    return f"multiplies {name} by {number(torch)}", f"by {number(jax)}{rounded}"
+
+
+def times(name: str, factor: complex) -> str:
+    """A term with its factor, unless that is 1."""
+    return name if factor == 1 else f"{number(factor)} {name}"
+
+
+def number(factor: complex) -> str:
+    """'4.89897949 = sqrt(24)'"""
+    return say(factor) if isinstance(factor, (int, float)) else f"{factor:.9g}"
+
+
+def is_rounded(torch: complex, jax: complex) -> bool:
+    """True if jax's factor is torch's in bfloat16."""
+    real = isinstance(torch, (int, float)) and isinstance(jax, (int, float))
+    return real and float(np.asarray(torch).astype(jnp.bfloat16)) == jax
+
+
+ALIKE = 1e-9
+"""relL2 of what counts as one array here."""
+FARTHEST = 3
+"""Along an axis."""
+TYPES = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 2.0**-25}
+"""Half the distance of neighbouring numbers, as a part of them."""
+
+
+def appearance(ours: np.ndarray, theirs: np.ndarray) -> str:
+    """'only at positions 7-16 of 17; a factor of its own in each channel'; '' where nothing strikes."""
+    if ours.shape != theirs.shape or not theirs.ndim or {ours.dtype.kind, theirs.dtype.kind} != {"f"}:
+        return ""
+    if (wrong := int((~np.isfinite(ours) & np.isfinite(theirs)).sum())) or not np.isfinite(theirs).all():
+        return f"NaN or infinite in {wrong} of {ours.size} entries" if wrong else ""
+    if not np.any(ours != theirs):
+        return ""
+    found = [*where(ours, theirs)]
+    return "; ".join([*found, *([] if (how := next(kinds(ours, theirs), "")) == "" else [how])])
+
+
+def where(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
+    """Along which axes only a part differs."""
+    off = np.abs(ours - theirs) > ALIKE * np.sqrt(np.square(theirs).mean())
+    for axis in range(theirs.ndim):
+        some = np.asarray(off.any(tuple(other for other in range(theirs.ndim) if other != axis)))
+        if some.any() and not some.all():
+            name = "rows" if axis == 0 else "positions" if axis == 1 and theirs.ndim == 3 else ""
+            part = part_of(some, name)
+            yield f"only {'at' if name == 'positions' else 'in'} {part}" + ("" if name else f" along axis {axis}")
+
+
+def kinds(ours: np.ndarray, theirs: np.ndarray) -> Iterator[str]:
+    """How the one comes of the other, the plain ones first."""
+    for axis in range(theirs.ndim):
+        for steps in (step for n in range(1, min(FARTHEST, theirs.shape[axis] - 1) + 1) for step in (n, -n)):
+            late, early = (
+                np.take(array, range(max(by, 0), array.shape[axis] + min(by, 0)), axis)
+                for array, by in ((ours, steps), (theirs, -steps))
+            )
+            if early.any() and distance(late, early) <= ALIKE:
+                yield f"torch's, {abs(steps)} {'later' if steps > 0 else 'earlier'} along axis {axis}"
+    for axis in range(theirs.ndim):
+        if order := order_along(ours, theirs, axis, ALIKE):
+            yield f"torch's, with axis {axis} {arranged(order)}"
+    for axis in range(theirs.ndim):
+        others = tuple(other for other in range(theirs.ndim) if other != axis)
+        name = "channel" if axis == theirs.ndim - 1 else "row" if axis == 0 else f"place along axis {axis}"
+        square = np.square(theirs).sum(others, keepdims=True)
+        factors = (ours * theirs).sum(others, keepdims=True) / np.where(square > 0, square, 1)
+        if theirs.shape[axis] < theirs.size and distance(factors * theirs, ours) <= ALIKE:
+            yield f"a factor of its own in each {name}"
+        if theirs.shape[axis] < theirs.size and distance(theirs + (ours - theirs).mean(others, keepdims=True), ours) <= ALIKE:
+            yield f"a number of its own added in each {name}"
+    changes = np.abs(ours / theirs - 1)[theirs != 0]
+    for name, half in TYPES.items():
+        if changes.size and changes.max() <= 2 * half and np.median(changes) >= half / 8:
+            yield f"the size of {name}'s rounding"
+
 
 CLEAR = 1e3 * EXPLAINED
 """relL2 of a difference to which a cap or a number added does not fit by itself."""

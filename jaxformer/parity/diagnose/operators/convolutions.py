@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from jaxformer.parity.diagnose.calls import named
+from jaxformer.parity.diagnose.functions import spread
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.operators.functions import spread
 from jaxformer.parity.diagnose.trace import Compute, Op
 
 MODES = ("constant", "reflect", "replicate", "circular")

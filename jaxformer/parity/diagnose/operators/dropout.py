@@ -6,13 +6,12 @@ from functools import partial
 
 import torch
 
-from jaxformer.parity.capture import torch_draws
-from jaxformer.parity.capture.draws import DROPOUT, UNIFORM, Draw, numbers_of
-from jaxformer.parity.capture.torch_draws import altered_draws
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose, together
-from jaxformer.parity.diagnose.operators.numbers import numbers_in, with_literal
+from jaxformer.parity.diagnose.operators.arguments import numbers_in, with_literal
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.trace.draws import DROPOUT, UNIFORM, Draw, mutated_draws, numbers_of
+from jaxformer.parity.trace.draws import Change as DrawChange
 
 PART_KEPT = Change("dropout.part_kept", "keeps {part:g}", "keeps the part {was:g} in {0}")
 DRAWN = Change(
@@ -26,7 +25,7 @@ DRAWN = Change(
 )
 RATE = Change("dropout.rate", "has {rate:g} for that rate", "has {0}")
 MOVED = Change("dropout.moved", "drops what {1} gives instead", "has {0}")
-DRAWS: dict[str, torch_draws.Change] = {
+DRAWS: dict[str, DrawChange] = {
     "left_out": lambda kept, keep: torch.full_like(kept, keep),
     "unscaled": lambda kept, keep: kept * keep,
     "inverted": lambda kept, keep: 1 - kept,
@@ -39,7 +38,7 @@ RATES = tuple(n / 100 for n in range(1, 100))
 def proposals(replay: Replay) -> Iterator[Proposal]:
     """Mutations of the units that the call drops in training mode."""
     noted: list[Draw] = []
-    with altered_draws({}, noted):
+    with mutated_draws({}, noted):
         replay.array()
     if any(draw.kind == UNIFORM for draw in noted):
         yield from parts_kept(replay.operations)
@@ -61,9 +60,9 @@ def target(draw: Draw) -> Target:
     return Target(draw.says)
 
 
-def drawn(draws: list[Draw], change: torch_draws.Change) -> Edit:
+def drawn(draws: list[Draw], change: DrawChange) -> Edit:
     """Inside, these draws have other numbers."""
-    return altered_draws({(draw.path, draw.number): change for draw in draws})
+    return mutated_draws({(draw.path, draw.number): change for draw in draws})
 
 
 def at_rate(draw: Draw, rate: float, kept: torch.Tensor, keep: float) -> torch.Tensor:

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_sites import CALL
-from jaxformer.parity.capture.module_paths import below, join, parent
-from jaxformer.parity.diagnose.edits import held, replaced
+from jaxformer.parity.diagnose.modules import held, path_of, replaced
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.modules import path_of
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.trace.call_sites import CALL, below, join, parent
 
 MOST_CHILDREN = 6
 MOST_TENSORS = 8

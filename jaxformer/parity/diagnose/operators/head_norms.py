@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.capture.module_paths import last, parent
-from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.functions import NORMALIZED
+from jaxformer.parity.diagnose.modules import given_by, its_input, name_of, norms, path_of, replaced, starred
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.functions import NORMALIZED
-from jaxformer.parity.diagnose.operators.modules import given_by, its_input, name_of, norms, path_of
-from jaxformer.parity.diagnose.operators.parameters import starred
 from jaxformer.parity.diagnose.operators.rotary_tables import parts, put
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Listing, Op, Place, Rewrite, same
+from jaxformer.parity.trace.call_sites import last, parent
 
 INPUT = Change("head_norms.input", "behind it", "applies {0} before the rotation")
 MOVED = Change(

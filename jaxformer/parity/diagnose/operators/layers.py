@@ -1,14 +1,18 @@
-"""Mutations of lists of layers: their order and their weights; of lists at the same place of alike modules, all at once."""
+"""Mutations of lists of layers, their order and their weights, and of what a module's children give."""
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import combinations, permutations
 from typing import Any
 
-from jaxformer.parity.diagnose.edits import held, replaced
-from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
-from jaxformer.parity.diagnose.operators.modules import LISTS
-from jaxformer.parity.diagnose.operators.parameters import all_of, starred
+import torch
+
+from jaxformer.parity.diagnose.modules import LISTS, full_path, given_by, held, its_input, name_of, path_of, replaced, starred
+from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
+from jaxformer.parity.diagnose.operators.parameters import all_of
+from jaxformer.parity.diagnose.operators.positions import other_ids, worded
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.trace.call_sites import Site, parent
 
 MOST_LAYERS = 64
 SHARED = Change("layers.shared", "runs all of them with the weights of the {whose}", "runs {0} with weights of their own")
@@ -59,3 +63,75 @@ def orders(n: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
 def are_alike(layers: Any) -> bool:
     """True if all layers have parameters of the same shapes."""
     return len({tuple(x.shape for x in layer.parameters()) for layer in layers}) == 1
+
+
+LEFT_OUT = Change("children.left_out", "leaves it out", "applies {0}", cost=DELETES)
+ROWS = Change("children.rows", worded("looks up rows"), "looks up {0} at its ids")
+EXCHANGED = Change(
+    "children.exchanged", "uses each in the place of the other", "uses what {0} and {1} give", subjects=2, reroutes=True
+)
+REPLACED = Change("children.replaced", "uses what {other} gives in its place", "uses what {0} gives")
+BACKWARDS = Change("children.backwards", "goes from the last to the first", "goes from the first position to the last")
+BEHIND = Change("children.behind", "applies {module} to it too", "gives this array as it is")
+
+
+def children(replay: Replay) -> Iterator[Proposal]:
+    """Mutations of the children that jax does not call, then of those that it calls too."""
+    yield from left_out(replay)
+    tensors, give = given_by(replay), replay.given_outputs
+    names = {site: name_of(replay, site) for site in tensors}
+    for site, x in tensors.items():
+        inputs = replay.inputs.get(site)
+        if inputs is not None and inputs.shape == x.shape:
+            yield propose(LEFT_OUT, names[site], partial(give, {site: inputs}))
+    for site, x in tensors.items():
+        yield from other_rows(replay, site, x)
+    for a, b in combinations(tensors, 2):
+        if tensors[a].shape == tensors[b].shape:
+            yield propose(EXCHANGED, (names[a], names[b]), partial(give, {a: tensors[b], b: tensors[a]}))
+    for a, b in permutations(tensors, 2):
+        if tensors[a].shape == tensors[b].shape:
+            yield propose(REPLACED, names[a], partial(give, {a: tensors[b]}), other=names[b])
+    yield from backwards(replay, tensors)
+    yield from behind(replay)
+
+
+def left_out(replay: Replay) -> Iterator[Proposal]:
+    """Children that jax does not call, left out."""
+    called = {site.path for site in replay.given}
+    for name, module in replay.module.named_children():
+        if full_path(replay, name) not in called:
+            yield propose(LEFT_OUT, name, partial(replaced, module, "forward", its_input))
+
+
+def other_rows(replay: Replay, site: Site, given: torch.Tensor) -> Iterator[Proposal]:
+    """Other rows of a table in which a child looks them up."""
+    table, ids = getattr(replay.model.get_submodule(site.path), "weight", None), replay.inputs.get(site)
+    if not isinstance(table, torch.Tensor) or table.ndim != 2 or ids is None or ids.is_floating_point() or not ids.numel():
+        return
+    if given.shape != (*ids.shape, table.shape[1]):
+        return
+    first = (table == given.reshape(-1, table.shape[1])[0]).all(-1).nonzero().flatten()
+    rows = ids + (first[0] - ids.flatten()[0] if len(first) else 0)
+    if rows.min() < 0 or rows.max() >= len(table) or not torch.equal(table[rows], given):
+        return
+    for way, other in other_ids(rows, len(table)):
+        yield propose(ROWS, name_of(replay, site), partial(replay.given_outputs, {site: table[other]}), **way.args)
+
+
+def backwards(replay: Replay, tensors: dict[Site, torch.Tensor]) -> Iterator[Proposal]:
+    """Positions of `B T ...` in the other order, as of a loop that runs backwards."""
+    length = replay.wanted.shape[1] if replay.wanted.ndim > 2 else 0
+    along = {site: x.flip(1) for site, x in tensors.items() if x.ndim > 2 and x.shape[1] == length > 1}
+    if along:
+        edits = partial(replay.given_outputs, along), partial(replay.followed_by, lambda x: x.flip(1))
+        yield propose(BACKWARDS, (), partial(all_of, edits))
+
+
+def behind(replay: Replay) -> Iterator[Proposal]:
+    """One of the modules inside, or beside, behind the array."""
+    beside, own = parent(replay.place.site.path), path_of(replay)
+    for name, module in replay.model.named_modules():
+        inner = own == parent(parent(name)) and any(True for _ in module.parameters()) and not any(module.children())
+        if name and (parent(name) in (beside, own) or inner):
+            yield propose(BEHIND, (), partial(replay.followed_by, module), module=name.removeprefix(f"{own}."))

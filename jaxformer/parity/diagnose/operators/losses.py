@@ -14,7 +14,7 @@ from jaxformer.parity.diagnose.mutation import Change, Free, Proposal
 from jaxformer.parity.diagnose.replay import Replay, running
 from jaxformer.parity.diagnose.trace import Op
 from jaxformer.parity.numerics.metrics import distance, host
-from jaxformer.parity.record.outputs import side_by_side
+from jaxformer.parity.trace.outputs import side_by_side
 
 DIVISORS = {
     "nothing": "nothing",

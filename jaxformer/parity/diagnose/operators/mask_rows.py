@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.mutation import ByRow, Change, Edit, Proposal, propose
 from jaxformer.parity.diagnose.operators.masks import GIVES, as_mask, constant, is_new_mask, kept_keys
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op
+from jaxformer.parity.trace.call_records import arrays_in
 
 FURTHEST, FEWEST, SHOWN = 12, 5, 3
 """Keys by which a row may be longer or shorter; keys of a mask; rows that are named."""

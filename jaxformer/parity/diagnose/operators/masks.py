@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.diagnose.attention_cores import FUSED
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Proposal, propose
-from jaxformer.parity.diagnose.operators.attention_cores import FUSED
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 from jaxformer.parity.numerics.float_masks import allowed, fillers, kind_of
+from jaxformer.parity.trace.call_records import arrays_in
 
 LOW = -1e4
 """Scores below this are hidden."""

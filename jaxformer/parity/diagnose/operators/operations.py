@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal
-from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.functions import (
+from jaxformer.parity.diagnose.constants import ORDINALS
+from jaxformer.parity.diagnose.functions import (
     ACTIVATIONS,
     ARITHMETIC,
     CONTRARY,
@@ -31,6 +30,8 @@ from jaxformer.parity.diagnose.operators.functions import (
     padded,
     spelled,
 )
+from jaxformer.parity.diagnose.mutation import DELETES, REPEATS, Change, Free, Proposal
+from jaxformer.parity.diagnose.operators.arguments import with_operand
 from jaxformer.parity.diagnose.orders import arranged
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, same
@@ -40,7 +41,6 @@ JOINING = {"add", "mul", "sub", "div", "truediv", "maximum", "minimum", "and", "
 COPYING = ("clone", "contiguous", "to", "detach", "float")
 SWAPPED = {"sub", "div", "truediv", "matmul", "rsub", "where", "pow"}
 POOLED = ("getitem", "mean", "sum", "select", "amax")
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
 FEW_PARTS, MOST_PARTS = 4, 12
 

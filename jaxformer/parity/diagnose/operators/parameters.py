@@ -1,6 +1,5 @@
 """Mutations of settings and tensors of modules; of layers that are alike, in every one of them first."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.edits import held, replaced
+from jaxformer.parity.diagnose.functions import ACTIVATIONS, SPELLED
+from jaxformer.parity.diagnose.modules import held, replaced, starred
 from jaxformer.parity.diagnose.mutation import DELETES, Change, Edit, Edits, Free, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED
 from jaxformer.parity.diagnose.replay import Replay
 
 LEFT_OUT = Change("parameters.left_out", "leaves it out", "uses {0}", cost=DELETES)
@@ -148,18 +147,13 @@ def in_groups(replay: Replay) -> Iterator[Proposal]:
 def alike(replay: Replay) -> list[Group]:
     """Modules by their places, numbers of layers aside."""
     own = replay.module
-    inner = {site.path.removeprefix(f"{replay.owner.path}.") for site in replay.borders if site in replay.given}
+    inner = {site.path.removeprefix(f"{replay.owner.path}.") for site in replay.boundaries if site in replay.given}
     found: dict[Any, Group] = {}
     for name, module in own.named_modules():
         if not any(name == path or name.startswith(f"{path}.") for path in inner):
             found.setdefault((starred(name), type(module)), []).append((name, module))
     groups = [*found.values()]
     return groups if len(groups) <= MOST_MODULES else [each for each in groups if each[0][0].count(".") < 3]
-
-
-def starred(name: str) -> str:
-    """'layers.*.norm'"""
-    return re.sub(r"\b\d+\b", "*", name)
 
 
 def together_or_alone(group: Group, kind: Kind) -> Iterator[Proposal]:

@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_sites import Site
-from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.functions import RESHAPES
+from jaxformer.parity.diagnose.modules import held, path_of
 from jaxformer.parity.diagnose.mutation import Change, Proposal, propose
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.functions import RESHAPES
-from jaxformer.parity.diagnose.operators.modules import path_of
 from jaxformer.parity.diagnose.orders import WAVES, first_wave
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Rewrite
+from jaxformer.parity.trace.call_sites import Site
 
 MOST_WINDOWS = 8
 """Windows of one size, other than torch's."""

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from jaxformer.parity.capture import call_records
-from jaxformer.parity.capture.call_sites import Site
-from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.diagnose import modules
 from jaxformer.parity.diagnose.calls import named
-from jaxformer.parity.diagnose.edits import replaced
+from jaxformer.parity.diagnose.functions import is_activation
+from jaxformer.parity.diagnose.modules import replaced
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose, together
-from jaxformer.parity.diagnose.operators import modules
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.children import LEFT_OUT
-from jaxformer.parity.diagnose.operators.functions import is_activation
+from jaxformer.parity.diagnose.operators.layers import LEFT_OUT
 from jaxformer.parity.diagnose.operators.parameters import all_of
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Compute, Op, Rewrite, same
+from jaxformer.parity.trace import call_records
+from jaxformer.parity.trace.call_sites import Site, join
 
 PRODUCTS = ("linear", "conv1d", "conv2d", "conv3d")
 ALL_NORMS = Change(

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in
 from jaxformer.parity.diagnose.operators.masks import is_new_mask, kept_keys
 from jaxformer.parity.diagnose.replay import Replay
+from jaxformer.parity.trace.call_records import arrays_in
 
 MOST_TOKENS, FEW = 64, 4
 MOST_DISTANCES = 32

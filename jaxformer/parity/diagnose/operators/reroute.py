@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in
+from jaxformer.parity.diagnose.constants import ORDINALS
+from jaxformer.parity.diagnose.functions import NORMALIZED, REDUCTIONS, is_real
+from jaxformer.parity.diagnose.modules import keeps_a_shape
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.functions import NORMALIZED, REDUCTIONS, is_real
-from jaxformer.parity.diagnose.operators.modules import keeps_a_shape
-from jaxformer.parity.diagnose.operators.operations import ORDINALS
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.solve import NEARLY, off
 from jaxformer.parity.diagnose.trace import Op, Rewrite, is_inside, same
+from jaxformer.parity.trace.call_records import arrays_in
 
 MOST_BEFORE = 8
 """Arrays that were made before and may be read instead, the last of them."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from jaxformer.parity.capture.call_sites import Site
+from jaxformer.parity.diagnose.modules import given_by, name_of
 from jaxformer.parity.diagnose.mutation import Change, Edit, Free, Proposal, propose, together
-from jaxformer.parity.diagnose.operators.modules import given_by, name_of
 from jaxformer.parity.diagnose.operators.positions import Others, by_masks, other_positions, worded
 from jaxformer.parity.diagnose.operators.rotary_tables import (
     LAYOUTS,
@@ -29,6 +28,7 @@ from jaxformer.parity.diagnose.operators.rotary_tables import (
 from jaxformer.parity.diagnose.operators.rotary_words import SMOOTHINGS, WHOLE, based, owned, paired
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
+from jaxformer.parity.trace.call_sites import Site
 
 AS_THEY_ARE = "has {0} positions as they are"
 UNDIVIDED = Change("rotary.undivided", "does not divide them", owned)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in, replaced
-from jaxformer.parity.capture.call_sites import Site
-from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Edit
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, Place, Rewrite, same
+from jaxformer.parity.trace.call_records import arrays_in, replaced
+from jaxformer.parity.trace.call_sites import Site
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines."""

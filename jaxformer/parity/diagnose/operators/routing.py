@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from jaxformer.parity.diagnose.functions import is_real
 from jaxformer.parity.diagnose.mutation import Change, Proposal
-from jaxformer.parity.diagnose.operators.functions import is_real
 from jaxformer.parity.diagnose.trace import Op
 
 CHOOSING = {"topk", "sort", "max", "min"}

@@ -1,6 +1,4 @@
-"""Mutations of scales: a temperature before a function that is not linear, the unit of an angle, the function that makes
-features, and the weight of an input by the step dt of a continuous state space: x = dt A decays a state by exp(x), and what
-comes in may be weighed by dt, as Euler has it, or by dt (exp(x) - 1) / x, which holds the input in between."""
+"""Mutations of scales, and of what an operation gives: rounded, with a function behind it, a multiple."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,11 +6,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional
 
+from jaxformer.parity.diagnose.functions import ACTIVATIONS, SPELLED, behind, is_activation, is_real, spelled
 from jaxformer.parity.diagnose.mutation import Change, Free, Proposal, propose
 from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.arguments import with_operand
-from jaxformer.parity.diagnose.operators.functions import ACTIVATIONS, SPELLED, is_activation, is_real
 from jaxformer.parity.diagnose.trace import Op, Rewrite, same
 
 FEATURE = Change("scales.feature", "has {function} there")
@@ -132,3 +131,53 @@ def weighed(exponents: list[torch.Tensor], factor: Function, function: Any, args
     """The product, weighed."""
     product, x = function(*args, **kwargs), factor(exponents[n])
     return product * x.reshape(*x.shape, *[1] * (product.ndim - x.ndim))
+
+
+LIMITS = {"most": ("max", (0.5, 0.95, 0.998)), "least": ("min", (0.002, 0.05, 0.5))}
+"""How much of an output is below a limit, where the search for one begins."""
+CLIPPED = {"add", "matmul", "linear", "clamp", "clip"}
+"""Operations behind which a clip may come, beside activations."""
+ROUNDED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+ADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{name: ACTIVATIONS[name] for name in ("tanh", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "softmax", "softplus")},
+    "over_sum": lambda x: x / x.sum(-1, keepdim=True),
+    "over_norm": partial(functional.normalize, dim=-1),
+}
+"""Functions that may come behind an operation."""
+DIVISIONS = {"over_sum": "divides the result by its sum", "over_norm": "divides the result by its L2 norm"}
+
+IN_TYPE = Change("results.rounded", "rounds the result to {type}")
+BEHIND = Change("results.behind", spelled("applies {} to the result", ADDED) | DIVISIONS)
+MULTIPLE = Change("results.multiple", "multiplies the result by {value}")
+LIMIT = Change("results.limit", {"most": "has {value} at most for the result", "least": "has {value} at least for the result"})
+
+
+def roundings(op: Op) -> Iterator[Proposal]:
+    """Its output in a smaller type."""
+    for name, kind in ROUNDED.items() if is_real(op) else ():
+        yield op.instead(IN_TYPE, partial(behind, lambda y, kind=kind: y.to(kind).double()), type=name)
+
+
+def additions(op: Op) -> Iterator[Proposal]:
+    """Another function behind it."""
+    for how, function in ADDED.items() if is_real(op) and op.output.ndim > 1 else ():
+        yield op.instead(BEHIND, partial(behind, function), how=how)
+
+
+def multiples(op: Op) -> Iterator[Proposal]:
+    """Its output times a number."""
+    if is_real(op):
+        yield op.solving(MULTIPLE, Free(1.0), lambda c: partial(behind, lambda y: y * c))
+
+
+def limits(op: Op) -> Iterator[Proposal]:
+    """A largest or a smallest number, which some of its output is beyond."""
+    for how, (end, parts) in LIMITS.items() if is_real(op) and (is_activation(op) or op.name in CLIPPED) else ():
+        seeds = tuple(float(op.output.quantile(part)) for part in parts)
+        clamp = partial(within, end)
+        yield op.solving(LIMIT, Free(seeds[0], seeds=seeds), lambda c, clamp=clamp: partial(behind, clamp(c)), how=how)
+
+
+def within(end: str, limit: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Clamp at a `limit`, "max" or "min"."""
+    return partial(torch.clamp, **{end: limit})

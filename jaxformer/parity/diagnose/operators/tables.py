@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from jaxformer.parity.diagnose.edits import held
+from jaxformer.parity.diagnose.modules import held
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, Target, propose
 from jaxformer.parity.diagnose.replay import Replay
 from jaxformer.parity.diagnose.trace import Op, same

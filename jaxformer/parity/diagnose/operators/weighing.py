@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from jaxformer.parity.capture.torch_softmax import fused_scores
 from jaxformer.parity.diagnose.calls import named
 from jaxformer.parity.numerics.float_masks import MASKED
+from jaxformer.parity.trace.torch_hooks import fused_scores
 
 POWERS = {"powers": 1, "powers_from_one": 0}
 """Slopes as ALiBi's, by what counts for the first head."""

@@ -10,16 +10,17 @@ from unittest import mock
 
 import torch
 
-from jaxformer.parity.capture.call_records import arrays_in, replaced
-from jaxformer.parity.capture.module_paths import join
+from jaxformer.parity.diagnose.calls import Arguments
+from jaxformer.parity.diagnose.modules import keeps_a_shape, starred
 from jaxformer.parity.diagnose.mutation import Change, Edit, Proposal, propose
 from jaxformer.parity.diagnose.nudges import of_reals
 from jaxformer.parity.diagnose.operators.masks import is_new_mask
-from jaxformer.parity.diagnose.operators.modules import keeps_a_shape
-from jaxformer.parity.diagnose.operators.parameters import alike, all_of, starred
+from jaxformer.parity.diagnose.operators.parameters import alike, all_of
 from jaxformer.parity.diagnose.operators.rotary_tables import pairs_in
-from jaxformer.parity.diagnose.replay import Arguments, Replay, running
+from jaxformer.parity.diagnose.replay import Replay, running
 from jaxformer.parity.diagnose.trace import same
+from jaxformer.parity.trace.call_records import arrays_in, replaced
+from jaxformer.parity.trace.call_sites import join
 
 Given = dict[Any, Any]
 """Arguments by their names, or by their numbers."""

@@ -1,0 +1,205 @@
+"""Folders as transformers writes them: config.json, the weights, and the tokenizer's files."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.config.models import EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.convert.family import Family
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.model_type import Field, ModelType, differences
+from jaxformer.convert.registry import MODEL_TYPES
+from jaxformer.convert.rules import tensors_to_torch, to_jax
+from jaxformer.convert.safetensors import check_counts, save_tensors
+from jaxformer.convert.state_files import open_folder_state
+from jaxformer.errors import CheckpointError, ConfigError, ConversionError
+from jaxformer.models import Model, abstract
+from jaxformer.pytree import map_named, named_weights
+from jaxformer.validation.fields import nearest
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+LEGACY = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+"""Endings of tensors' names that transformers renames when it loads them."""
+WRAPPERS = "_orig_mod.", "module."
+"""What torch.compile and DataParallel put in front of every name."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with all that its folder says about it."""
+
+    place: Path
+    """The folder, or the file of its tensors."""
+    model: Model
+    kind: ModelType
+    described: Mapping[str, Any]
+    """config.json."""
+    names: Mapping[str, str]
+    """The family's names of tensors -> those of the files."""
+    unused: Mapping[str, str]
+    """Tensors of heads that the model has none of -> what they are for."""
+    headless: bool
+    """Whether its head would be a tensor of its own, and there is none: logits are read out with the embeddings' table."""
+
+    @property
+    def is_base(self) -> bool:
+        """Whether the files hold the base of a model type whose models have heads."""
+        return self.headless or (self.kind.headed and all(own != name for own, name in self.names.items()))
+
+
+def read_checkpoint(folder: Path, described: Mapping[str, Any]) -> Checkpoint:
+    """The model of a folder whose config.json is `described`.
+
+    CheckpointError names the folder and lists all that is wrong with its description, or with its tensors.
+    """
+    try:
+        return checkpoint_of(folder, find_model_type(described["model_type"]), described, unwrapped(open_folder_state(folder)))
+    except (ConfigError, ConversionError) as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+
+
+def checkpoint_of(place: Path, kind: ModelType, described: Mapping[str, Any], state: Mapping[str, Any]) -> Checkpoint:
+    """The model of a state; ConfigError or ConversionError lists all that is wrong."""
+    names, unused = tensor_names(kind, state)
+    check_layers(kind, described, names)
+    config = kind.read(described, names)
+    head = head_of(config, kind)
+    headless = head is not None and head not in names
+    if headless and kind.model in (described.get("architectures") or ()):
+        raise ConversionError(f"{head} is missing, and the head of a {kind.model} is not tied to the embeddings' table")
+    if headless:
+        config = replace(config, tied=True)
+    model = model_of({own: state[name] for own, name in names.items()}, config, kind.family_of(config))
+    return Checkpoint(place, model, kind, described, names, unused, headless)
+
+
+def check_layers(kind: ModelType, described: Mapping[str, Any], names: Collection[str]) -> None:
+    """ConfigError for more layers than there are tensors, before a model of that size is thought of."""
+    keys = [name for name, key in kind.keys.items() if isinstance(key, Field) and key.name in ("n_layers", "n_decoder_layers")]
+    for name in keys:
+        if isinstance(layers := described.get(name), int) and layers > len(names):
+            raise ConfigError(f"config.json has {name} = {layers}, and the files have {len(names)} tensors in all")
+
+
+def head_of(config: ModelConfig, kind: ModelType) -> str | None:
+    """What the family calls the kernel of a head that is not tied; None where there is none."""
+    if not isinstance(config, GPTConfig | EncoderDecoderConfig) or config.tied:
+        return None
+    return kind.family_of(config).torch_names("head.kernel", 1)[0]
+
+
+def find_model_type(name: Any) -> ModelType:
+    """The table of that name; ConfigError where there is none."""
+    if name not in list(MODEL_TYPES):
+        near = nearest(name, MODEL_TYPES)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"model_type = {name!r:.40} is not known; {hint}choose one of {', '.join(MODEL_TYPES)}")
+    return MODEL_TYPES[name]
+
+
+def model_of(state: Mapping[str, Any], config: ModelConfig, family: Family) -> Model:
+    """A model of the tensors' own types; ConversionError lists all that is wrong with them."""
+    like = abstract(config)
+    check_counts("the state", like, state)
+    model = to_jax(state, typed(like, state, family), family)
+    broken = [name for name, leaf in named_weights(model).items() if not np.isfinite(leaf).all()]
+    if broken:
+        verb = "hold" if broken[1:] else "holds"
+        raise ConversionError(f"{listed(broken)} {verb} NaN or infinity; the file is damaged, or its training was")
+    return model
+
+
+def tensor_names(kind: ModelType, found: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The family's names of the tensors found -> these; and which of these are of heads that ours has none of -> their tasks.
+
+    A model with a head has a prefix that its base has not. ConversionError where two would be the same tensor.
+    """
+    added = kind.prefix if kind.headed and not any(name.startswith(kind.prefix) for name in found) else ""
+    names: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    for name in found:
+        own = added + (name if kind.headed else name.removeprefix(kind.prefix))
+        for old, new in LEGACY:
+            own = own.removesuffix(old) + new if own.endswith(old) else own
+        if task := kind.head_of(name):
+            unused[name] = task
+        elif own in names:
+            raise ConversionError(f"{name} and {names[own]} are the same tensor of a {kind.name}; leave one of them out")
+        else:
+            names[own] = name
+    return names, unused
+
+
+def unwrapped(state: dict[str, Any]) -> dict[str, Any]:
+    """Without what torch.compile or DataParallel puts in front of every name."""
+    for start in WRAPPERS:
+        if state and all(name.startswith(start) for name in state):
+            state = {name.removeprefix(start): tensor for name, tensor in state.items()}
+    return state
+
+
+def typed(like: Model, state: Mapping[str, Any], family: Family) -> Model:
+    """The shapes of a model with the float types that the tensors have."""
+
+    def leaf_type(name: str, leaf: Any) -> Any:
+        layers = leaf.shape[0] if family.stacked(name) else 1
+        first = next((state[it] for it in family.torch_names(name, layers) if it in state), leaf)
+        return jax.ShapeDtypeStruct(leaf.shape, first.dtype if jnp.issubdtype(first.dtype, jnp.floating) else leaf.dtype)
+
+    typed_like = map_named(leaf_type, like)
+    types = {leaf.dtype for leaf in jax.tree.leaves(typed_like)}
+    if wide := [it for it in types if jax.dtypes.canonicalize_dtype(it) != it]:
+        raise ConversionError(f"the tensors are {wide[0]}; load them under jax.enable_x64(True)")
+    return typed_like
+
+
+def write_checkpoint(model: Model, folder: Path, source: Checkpoint | None = None, ids: Mapping[str, int] = {}) -> None:
+    """Write into an empty folder what `AutoModel.from_pretrained` loads; `ids` are the tokens that config.json names.
+
+    Of a source of the same configuration, config.json keeps its other keys. ConversionError lists what has no place there.
+    """
+    kind, described = describe(model.config, source and source.kind)
+    described |= {"bos_token_id": None, "eos_token_id": None, **ids}
+    if source is not None:
+        same = not differences(model.config, source.model.config, but=())
+        described = {**source.described} if same else {**source.described, **described}
+    is_base = source is not None and source.is_base
+    described["architectures"] = [kind.base if is_base else kind.model]
+    if source is not None and source.headless:
+        described["tie_word_embeddings"] = source.described.get("tie_word_embeddings", False)
+    types = sorted({str(leaf.dtype) for leaf in named_weights(model).values()})
+    described["torch_dtype" if "torch_dtype" in described else "dtype"] = types[0] if len(types) == 1 else "float32"
+    state = tensors_to_torch(model, kind.family_of(model.config))
+    if is_base:
+        state = {name.removeprefix(kind.prefix): array for name, array in state.items()}
+    (folder / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", "utf-8")
+    save_tensors(folder / WEIGHTS, state, {"format": "pt"})
+
+
+def describe(config: ModelConfig, kind: ModelType | None = None) -> tuple[ModelType, dict[str, Any]]:
+    """The first model type that has a place for every field, or this one; and config.json's keys.
+
+    ConversionError lists the fields that have no place in it, or in the nearest one.
+    """
+    refused: list[str] = []
+    for it in (it for it in MODEL_TYPES.values() if it.config is type(config)) if kind is None else [kind]:
+        try:
+            return it, it.write(config, names_written(config, it.family_of(config)))
+        except ConversionError as error:
+            refused.append(str(error))
+    if not refused:
+        raise ConversionError(f"no {type(config).__name__} is known there")
+    raise ConversionError(min(refused, key=lambda said: ("has no place for" not in said, said.count("; "))))
+
+
+def names_written(config: ModelConfig, family: Family) -> set[str]:
+    """The names of the tensors that the family has rules for."""
+    leaves = {name: leaf for name, leaf in named_weights(abstract(config)).items() if family.ruled(name)}
+    layers = {name: leaf.shape[0] if family.stacked(name) else 1 for name, leaf in leaves.items()}
+    return {torch_name for name, n in layers.items() for torch_name in family.torch_names(name, n)}

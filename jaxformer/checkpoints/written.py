@@ -1,0 +1,152 @@
+"""Models into folders."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxformer.checkpoints.hf import write_checkpoint
+from jaxformer.checkpoints.opened import CONFIGS, Opened, open_path
+from jaxformer.config.configuration import plain
+from jaxformer.convert.safetensors import save_weights
+from jaxformer.errors import CheckpointError, InputError, type_of, why_unwritten
+from jaxformer.io.atomic import new_folder
+from jaxformer.models import Model, abstract
+from jaxformer.pytree import path_name
+from jaxformer.runs.folder import CONFIG, TOKENIZER, WEIGHTS
+from jaxformer.runs.manifest import Manifest
+from jaxformer.validation.fields import check_choice, check_path, read_small
+
+if TYPE_CHECKING:
+    from jaxformer.data.tokenizers import Tokenizer
+
+
+Like = Literal["jax", "hf"]
+TOKENIZER_FILES = [
+    *("added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "sentencepiece.bpe.model"),
+    *("source.spm", "special_tokens_map.json", "spiece.model", "target.spm", "tokenizer.json", "tokenizer.model"),
+    *("tokenizer_config.json", "vocab.json", "vocab.txt"),
+]
+"""Files beside the weights that say how text becomes ids, and how ids are chosen."""
+FAST = {"tokenizer_class": "PreTrainedTokenizerFast"}
+"""tokenizer_config.json: transformers' class that reads any tokenizer.json."""
+
+
+def save(model: Model, folder: Path | str, like: Like = "jax", *, source: Path | str | None = None) -> None:
+    """Write a model's configuration and its weights.
+
+    Like "jax": config.json and weights.safetensors, in torch_ref's layout. Like "hf": config.json and model.safetensors, which
+    transformers' `AutoModel.from_pretrained` loads. `source` is the folder that the model came from: its tokenizer is copied,
+    and where transformers wrote it, config.json keeps its other keys with "hf". The folder appears whole or not at all.
+    InputError if it exists, or the model is none of GPT, Encoder and EncoderDecoder, or one that `load` would refuse: it names
+    the leaf. ConversionError where transformers has no such model; CheckpointError where the folder cannot be written.
+    """
+    if not isinstance(model, Model):
+        raise InputError(f"{type_of(model)} cannot be saved; give a model of class {', '.join(CONFIGS)}")
+    check_choice("like", like, get_args(Like))
+    write_folder(model, check_path("folder", folder), like, None if source is None else open_path(source))
+
+
+def write_folder(model: Model, folder: Path, like: Like, source: Opened | None) -> None:
+    """The same, of a source that is open."""
+    model = whole_model(model)
+    try:
+        with new_folder(folder) as unfinished:
+            if like == "hf":
+                write_checkpoint(model, unfinished, source and source.checkpoint, special_ids(source))
+            else:
+                dtype = jax.tree.leaves(model)[0].dtype.name
+                described = {"class": type(model).__name__, "dtype": dtype, "config": asdict(model.config)}
+                (unfinished / CONFIG).write_text(json.dumps(described, indent=2, default=plain) + "\n", "utf-8")
+                save_weights(unfinished / WEIGHTS, model)
+                Manifest(unfinished).begin([unfinished / CONFIG, unfinished / WEIGHTS])
+            if source is not None:
+                write_tokenizer(source, unfinished)
+    except (OSError, CheckpointError) as error:
+        raise CheckpointError(f"{folder} cannot be written: {why_unwritten(error)}; give another name") from None
+
+
+def run_tokenizer(source: Opened | None) -> "Tokenizer | None":
+    """The tokenizer of a run."""
+    if source is None or source.words is None:
+        return None
+    from jaxformer.data.tokenizers import Tokenizer
+
+    return source.words if isinstance(source.words, Tokenizer) else None
+
+
+def special_ids(source: Opened | None) -> dict[str, int]:
+    """The keys of config.json that name the special tokens of a run."""
+    if (words := run_tokenizer(source)) is None:
+        return {}
+    ids = {"bos_token_id": words.start, "eos_token_id": words.end, "decoder_start_token_id": words.start}
+    return {name: token for name, token in ids.items() if token is not None}
+
+
+def write_tokenizer(source: Opened, folder: Path) -> None:
+    """Copy the tokenizer's files, and how ids are chosen, where there are any; of a run, write them."""
+    for name in TOKENIZER_FILES if source.place.is_dir() else ():
+        if (source.place / name).is_file():
+            (folder / name).write_bytes(read_small(source.place / name))
+    if (words := run_tokenizer(source)) is not None:
+        words.save(folder / TOKENIZER)
+        (folder / "tokenizer_config.json").write_text(json.dumps(FAST) + "\n", "utf-8")
+
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
+"""The types that are written and read."""
+
+
+def whole_model(model: Model) -> Model:
+    """The same model, its numbers in the machine's byte order; InputError names the first leaf that `load` would refuse."""
+    wanted, found = _leaves(abstract(model.config)), _leaves(model)
+    kind = type(model).__name__
+    if odd := next((name for name in found if name not in wanted), None):
+        raise InputError(f"{odd} is {_described(found[odd])}, and a {kind} of this configuration has none; take it out")
+    if odd := next((name for name in wanted if name not in found), None):
+        raise InputError(f"{odd} is missing, and a {kind} of this configuration has one; give a model that has all its weights")
+    for name, leaf in found.items():
+        if fault := _fault(leaf, wanted[name].shape):
+            raise InputError(f"{name} {fault}")
+    types = sorted({leaf.dtype.name for leaf in found.values()})
+    if len(types) > 1:
+        raise InputError(f"the model holds {' and '.join(types)}; cast it to one type before it is saved")
+    return jax.tree.map(_native, model)
+
+
+def _leaves(model: Model) -> dict[str, Any]:
+    """Every leaf by its name, and what is None too."""
+    return {path_name(path): leaf for path, leaf in jax.tree.leaves_with_path(model, is_leaf=lambda leaf: leaf is None)}
+
+
+def _fault(leaf: Any, shape: tuple[int, ...]) -> str:
+    """Why a leaf would not be read again, and what to do; empty where it would."""
+    if isinstance(leaf, Tracer):
+        return "is traced and has no numbers yet; save the model outside of jax.jit, jax.grad and jax.vmap"
+    if not isinstance(leaf, jax.Array | np.ndarray) or isinstance(leaf, np.ma.MaskedArray):
+        return f"is {_described(leaf)}; give a jax or numpy array of shape {list(shape)}"
+    dtype = leaf.dtype.name
+    if dtype not in FLOATS:
+        return f"is of type {dtype}; cast the model to one of {', '.join(FLOATS)}"
+    if jax.dtypes.canonicalize_dtype(dtype).name != dtype:
+        return f"is of type {dtype}, which load refuses here; cast the model to float32, or save under jax.enable_x64(True)"
+    if leaf.shape != shape:
+        stack = "save one model of the stack: jax.tree.map(lambda leaf: leaf[0], model)"
+        do = stack if leaf.shape[1:] == shape else "give a model of that shape"
+        return f"has shape {list(leaf.shape)}, and the model's configuration asks for {list(shape)}; {do}"
+    if isinstance(leaf, jax.Array) and leaf.is_deleted():
+        return "was deleted, or donated to a jitted function; save what the function returned, or save before it is called"
+    return "" if np.isfinite(leaf).all() else "holds NaN or infinity, and load would refuse the model; save one that is finite"
+
+
+def _described(leaf: Any) -> str:
+    """A leaf in a few words."""
+    return "None" if leaf is None else type_of(leaf)
+
+
+def _native(leaf: Any) -> Any:
+    return leaf.astype(leaf.dtype.newbyteorder("="), copy=False) if isinstance(leaf, np.ndarray) else leaf

@@ -1,1 +1,0 @@
-"""`jaxformer bench`: one file a command."""

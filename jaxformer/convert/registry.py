@@ -1,0 +1,52 @@
+"""Registry of families of checkpoints: every file of `families/` is found by itself."""
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+
+from jaxformer.convert import families
+from jaxformer.convert.family import Family, module_rules
+from jaxformer.convert.model_type import ModelType
+from jaxformer.errors import ConfigError, InputError, type_of
+from jaxformer.validation.fields import check_kind, nearest
+
+_FILES = [import_module(f"{families.__name__}.{file.name}") for file in pkgutil.iter_modules(families.__path__)]
+
+FAMILIES: dict[str, Family] = {
+    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, Family)
+}
+"""By name: every Family in a file of this folder."""
+MODEL_TYPES: dict[str, ModelType] = {
+    found.name: found for file in _FILES for found in vars(file).values() if isinstance(found, ModelType)
+}
+"""The same of transformers' model types, by what config.json calls them."""
+
+
+def find_family(family: Family | str, name: str = "family") -> Family:
+    """The family of that name; a family is itself. ConfigError for a name that is not known, InputError for anything else."""
+    if isinstance(family, Family):
+        return family
+    known = ", ".join(FAMILIES)
+    if not isinstance(family, str):
+        raise InputError(f"{name} is {type_of(family)}; give a Family, or one of {known}")
+    if family not in FAMILIES:
+        near = nearest(family, FAMILIES)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(f"{name} = {family!r} is not known; {hint}choose one of {known}")
+    return FAMILIES[family]
+
+
+def within(family: Family | str, start: str, beside: Mapping[str, str]) -> Family:
+    """The family of a torch model that has another as a module: its torch names begin with `start`. Of the `torch.nn.Linear`,
+    `LayerNorm` or `Embedding` modules `beside` it, the JAX names begin with a key, and the torch names with its value.
+
+    within("torch_transformer", "transformer.", {"embed.token.": "embedding.", "head.": "generator."})
+    """
+    family = find_family(family)
+    check_kind("start", start, str, "what the torch names begin with, as 'transformer.'")
+    check_kind("beside", beside, Mapping, "a dict: what JAX names begin with -> what torch's do")
+    stacks = {"": start} | {ours: start + theirs for ours, theirs in family.stacks.items()} | dict(beside)
+    tied = {start + alias: start + held for alias, held in family.tied.items()}
+    name = f"{family.name} within {start.rstrip('.')}"
+    return replace(family, name=name, stacks=stacks, tied=tied, rules=(*family.rules, *module_rules("", "")))

@@ -1,0 +1,290 @@
+"""What the mutants are tried on: models, trainings and decodings, each without a bug."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.config.fixed_table import FixedTable
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, GPTConfig, ModelConfig
+from jaxformer.config.settings import BeamConfig, OptimizerConfig, SamplingConfig, ScheduleConfig
+from jaxformer.decoding import Hypotheses, generate, generate_beam, translate, translate_beam
+from jaxformer.decoding.sampling import GREEDY
+from jaxformer.errors import ParityError
+from jaxformer.evaluation.ladder import load_torch
+from jaxformer.evaluation.training_cases import TrainingCase
+from jaxformer.models import Model, abstract
+from jaxformer.nn.positions import sinusoid
+from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import check_float64
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.probe.parameters import excite
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingCase:
+    """All that both sides share."""
+
+    model: EncoderDecoderConfig | GPTConfig
+    seed: int
+    """Of the excited weights."""
+    n_tokens: int
+    start: int | None = None
+    """An encoder-decoder's first token."""
+    eos: int | tuple[int, ...]
+    pad: int
+    """What follows an end."""
+    sampling: SamplingConfig = GREEDY
+    beam: BeamConfig | None = None
+    """None: token after token."""
+
+    def sources(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids `B S`, prompts or sources, and which of them are real; no row is nothing but padding."""
+        model = self.model
+        if isinstance(model, GPTConfig):
+            ids, valid = probe(model.vocab_size, 5, model.context - self.n_tokens, seed=5)
+        else:
+            ids, valid = probe(model.source_ids, 5, model.source.context - 6, seed=5)
+        return ids[:-1], valid[:-1]
+
+    def ends(self) -> dict[str, Any]:
+        """Where a sequence begins and ends: keywords of both sides' functions."""
+        return {"eos": self.eos} if self.start is None else {"start": self.start, "eos": self.eos}
+
+    def weights(self) -> Model:
+        """The float32 weights of both sides."""
+        return excite(abstract(self.model), self.seed)
+
+
+def decode_jax(case: DecodingCase) -> Hypotheses:
+    """The tokens and scores of JAX, in float64; a greedy sequence has the score 0."""
+    choose, choose_beam = (generate, generate_beam) if case.start is None else (translate, translate_beam)
+    with jax.enable_x64(True):
+        model, (source, valid) = to_float64(case.weights()), case.sources()
+        given: dict[str, Any] = {**case.ends(), "pad": case.pad, "valid": valid}
+        if case.beam is not None:
+            return choose_beam(model, source, case.n_tokens, case.beam, **given)
+        tokens = choose(model, source, case.n_tokens, case.sampling, **given)
+        return Hypotheses(tokens[:, None], np.zeros((len(tokens), 1)))
+
+
+def decode_torch(case: DecodingCase) -> Hypotheses:
+    """The tokens and scores of torch, in float64."""
+    import torch
+
+    import torch_ref.models
+    from torch_ref.decoding.generate import generate, generate_beam
+    from torch_ref.decoding.translation import translate, translate_beam
+
+    choose, choose_beam = (generate, generate_beam) if case.start is None else (translate, translate_beam)
+    twin = load_torch(torch_ref.models.build(case.model), case.weights()).double().eval()
+    source, valid = map(torch.from_numpy, case.sources())
+    given: dict[str, Any] = {**case.ends(), "valid": valid}
+    if case.beam is None:
+        tokens = choose(twin, source, case.n_tokens, case.sampling, pad=case.pad, **given).numpy()
+        return Hypotheses(tokens[:, None], np.zeros((len(tokens), 1)))
+    found = choose_beam(twin, source, case.n_tokens, case.beam, **given)
+    return hypotheses(found, case.beam.n_best, case.n_tokens, case.pad)
+
+
+def hypotheses(found: list[list[Any]], n_best: int, n_tokens: int, pad: int) -> Hypotheses:
+    """torch's sequences and scores, one list a row, as arrays."""
+    tokens, scores = np.full((len(found), n_best, n_tokens), pad), np.full((len(found), n_best), -np.inf)
+    for row, sequences in enumerate(found):
+        for place, (sequence, score) in enumerate(sequences):
+            tokens[row, place, : len(sequence)], scores[row, place] = sequence, score
+    return Hypotheses(tokens, scores)
+
+
+def check_decoding(found: Hypotheses, recorded: Hypotheses) -> None:
+    """Identical tokens, and scores within tier A's tolerance."""
+    different = np.argwhere((found.tokens != recorded.tokens).any(-1))
+    if different.size:
+        row, place = different[0]
+        tokens, wanted = found.tokens[row, place].tolist(), recorded.tokens[row, place].tolist()
+        raise ParityError(f"target {row}, hypothesis {place}: {tokens} in jax, {wanted} in torch")
+    check_float64("scores", found.scores, recorded.scores)
+
+
+BATCH, LENGTH = 5, 66
+"""Of the inputs of a model."""
+
+
+PLAIN: dict[str, Any] = {"vocab_size": 23, "context": 71, "d_model": 24, "n_layers": 3, "n_heads": 4, "d_ff": 36}
+"""Sizes differ pairwise, and from batch and length."""
+SIX_HEADS: dict[str, Any] = {**PLAIN, "n_heads": 6}
+BARE: dict[str, Any] = {
+    "norm": "rms",
+    "qkv_bias": False,
+    "output_bias": False,
+    "feed_forward_bias": False,
+    "positions": "none",
+}
+
+CONFIGS: dict[str, ModelConfig] = {
+    "plain": GPTConfig(**PLAIN, head_bias=True),
+    "shifted": GPTConfig(**PLAIN, head_bias=True),
+    "fused": GPTConfig(**PLAIN, projections="fused", norm="std", norm_position="post", activation="relu"),
+    "rich": GPTConfig(
+        **PLAIN, n_kv_heads=2, norm="rms", activation="silu", gated=True, positions="sinusoid", embedding_scale=True, tied=True
+    ),
+    "switched": GPTConfig(
+        **PLAIN,
+        norm_bias=False,
+        activation="quick_gelu",
+        padding_idx=0,
+        positions=FixedTable(sinusoid(PLAIN["context"], PLAIN["d_model"]) ** 3),
+        head_bias=True,
+        logits_scale=PLAIN["d_model"] ** -0.5,
+    ),
+    "seq2seq": EncoderDecoderConfig(
+        **PLAIN, n_decoder_layers=2, embedding_norm=True, position_offset=2, embedding_scale=True, tied=True, head_bias=True
+    ),
+    "separate": EncoderDecoderConfig(
+        **PLAIN, n_decoder_layers=2, source_vocab_size=PLAIN["vocab_size"], norm_position="post", positions="sinusoid"
+    ),
+    "llama": GPTConfig(
+        **PLAIN,
+        **BARE,
+        n_kv_heads=2,
+        gated=True,
+        activation="silu",
+        qk_norm=True,
+        head_dim=8,
+        rotary="half",
+        rotary_base=5e5,
+        rotary_scaling="llama3",
+        rotary_factor=8.0,
+        rotary_original_context=8192,
+        rotary_low_frequency_factor=1.0,
+        rotary_high_frequency_factor=4.0,
+    ),
+    "gemma": GPTConfig(
+        **PLAIN,
+        **BARE,
+        norm_position="sandwich",
+        norm_unit_offset=True,
+        gated=True,
+        activation="gelu_tanh",
+        attention_scale=256**-0.5,
+        attention_softcap=5.0,
+        logits_softcap=3.0,
+        window=7,
+        head_dim=8,
+        layer_pattern=("window", "full"),
+        rotary="half",
+        rotary_base=1e6,
+        rotary_window_base=1e4,
+        rotary_scaling="linear",
+        rotary_factor=8.0,
+    ),
+    "neox": GPTConfig(
+        **PLAIN,
+        positions="none",
+        parallel_residual=True,
+        rotary="interleaved",
+        head_dim=16,
+        rotary_dim=8,
+        rotary_scaling="yarn",
+        rotary_factor=4.0,
+        rotary_original_context=4096,
+    ),
+    "t5": EncoderDecoderConfig(
+        **PLAIN,
+        **BARE,
+        n_decoder_layers=2,
+        relative_bias="t5",
+        relative_buckets=12,
+        relative_distance=40,
+        window=9,
+        attention_scale=1.0,
+        tied=True,
+    ),
+    "slopes": EncoderConfig(**SIX_HEADS, positions="none", embedding_width=15, sinks=True, relative_bias="alibi"),
+    "encoder": EncoderConfig(**PLAIN, norm_position="post", embedding_norm=True, token_types=2, pooler=True),
+}
+"""What the mutants are tried on; in 'shifted', the hidden states have a mean of 100."""
+
+SMALL = GPTConfig(vocab_size=11, context=7, d_model=6, n_layers=1, n_heads=2, d_ff=10)
+TRAININGS = {
+    "sgd": TrainingCase(
+        model=replace(SMALL, residual_dropout=0.2),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1, clip_norm=0.1),
+        smoothing=0.1,
+        spread="others",
+        steps=2,
+    ),
+    "sure": TrainingCase(
+        model=replace(SMALL, head_bias=True), optimizer=OptimizerConfig(name="sgd", learning_rate=0.01), sure=14.0, steps=2
+    ),
+    "adam": TrainingCase(
+        model=SMALL,
+        optimizer=OptimizerConfig(name="adam", learning_rate=0.1),
+        smoothing=0.1,
+        spread="others_but_padding",
+        ignore_index=0,
+        steps=2,
+    ),
+    "adamw": TrainingCase(
+        model=SMALL,
+        optimizer=OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
+        schedule=ScheduleConfig(name="cosine", warmup=3, last=9),
+        steps=2,
+    ),
+    "noam": TrainingCase(
+        model=EncoderDecoderConfig(
+            vocab_size=11, context=7, d_model=6, n_layers=1, n_decoder_layers=2, n_heads=2, d_ff=10, embedding_dropout=0.2
+        ),
+        optimizer=OptimizerConfig(name="adam", learning_rate=1.0, beta2=0.98, epsilon=1e-9),
+        schedule=ScheduleConfig(name="noam", warmup=3, d_model=6),
+        steps=2,
+    ),
+}
+"""The same for the bugs of losses and optimizers."""
+TIERS = {"sure": "B", "adam": "AB"}
+"""The tiers of a training with a bug that float32 alone shows; a sure model's loss has few digits even in float64."""
+
+BEAM_WIDTH = 3
+WRITER = EncoderDecoderConfig(
+    vocab_size=7, context=17, d_model=12, n_layers=2, n_decoder_layers=3, n_heads=3, d_ff=20, norm_position="post"
+)
+DECODINGS = {
+    "greedy": DecodingCase(
+        model=WRITER,
+        seed=114,
+        n_tokens=13,
+        start=0,
+        eos=1,
+        pad=6,
+        sampling=SamplingConfig(temperature=0.0, repetition_penalty=1.3),
+    ),
+    "beam": DecodingCase(
+        model=WRITER,
+        seed=114,
+        n_tokens=13,
+        start=0,
+        eos=1,
+        pad=6,
+        beam=BeamConfig(
+            width=BEAM_WIDTH,
+            n_best=2,
+            length_penalty=2.0,
+            early_stopping="never",
+            no_repeat_ngram=2,
+            suppressed=(5,),
+            forced=((1, 4), (5, 2)),
+        ),
+    ),
+    "prompts": DecodingCase(
+        model=GPTConfig(vocab_size=9, context=16, d_model=12, n_layers=1, n_heads=3, d_ff=20),
+        seed=9,
+        n_tokens=9,
+        eos=(1, 3),
+        pad=8,
+        beam=BeamConfig(width=BEAM_WIDTH, n_best=2, length_penalty=1.7, min_tokens=3, no_repeat_ngram=2, forced=((-1, 1),)),
+    ),
+}
+"""The same for the bugs of decoding; these weights end some sequences early, and others not."""
+
+CASES = (*CONFIGS, *TRAININGS, *DECODINGS)

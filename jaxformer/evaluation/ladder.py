@@ -1,0 +1,132 @@
+"""The ladder: how a JAX module is compared with its PyTorch twin. Its weights, output, gradients, and float32 accuracy.
+
+    reference = run_torch(torch_module, inputs)
+    for check in LADDER.values():
+        check(reference, Candidate(jax_module))
+
+Each check raises ConversionError or ParityError; `LADDER` lists them, cheapest first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from jaxformer.config.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
+from jaxformer.convert.families.twin import TWIN
+from jaxformer.convert.rules import Family, gradients_to_torch, to_torch
+from jaxformer.errors import ParityError
+from jaxformer.models import Encoder, EncoderDecoder
+from jaxformer.nn import masks
+from jaxformer.parity.attribute.low_precision import check_output32
+from jaxformer.parity.numerics.float64 import to_float64
+from jaxformer.parity.numerics.metrics import Error, check_float64, check_gradients, same_bits
+from jaxformer.parity.probe.inputs import probe
+from jaxformer.parity.runs.load_weights import Candidate
+from jaxformer.parity.trace.reference import Reference
+
+SHORTER = 3
+"""A target is this much shorter than its source."""
+
+
+def adversarial_inputs(config: ModelConfig, batch: int, length: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Ids `B T` and which of them are real; also token types for an encoder, and the target's ids and which are real for an
+    encoder-decoder. Neither source nor target is longer than its context."""
+    if isinstance(config, EncoderDecoderConfig):
+        source = probe(config.source_ids, batch, min(length, config.source.context), seed)
+        return *source, *probe(config.vocab_size, batch, min(length, config.context) - SHORTER, seed + 1000)
+    tokens = probe(config.vocab_size, batch, length, seed)
+    if isinstance(config, EncoderConfig):
+        types = np.random.default_rng(seed).integers(0, max(config.token_types, 1), (batch, length), np.int32)
+        return *tokens, types
+    return tokens
+
+
+def call_jax(model: Any, *inputs: Any, key: PRNGKeyArray | None = None) -> jax.Array:
+    """Logits, or an encoder's hidden states and, after them, the pooled one; padding is masked."""
+    ids, valid, *rest = inputs
+    mask = masks.padding_mask(jnp.asarray(valid))
+    if isinstance(model, EncoderDecoder):
+        target, target_valid = rest
+        return model(ids, target, source_mask=mask, target_mask=masks.padding_mask(jnp.asarray(target_valid)), key=key)
+    if isinstance(model, Encoder):
+        types = rest[0] if model.config.token_types else None
+        states = model(ids, mask=mask, token_types=types, key=key)
+        return states if model.pooler is None else jnp.concatenate([states, model.pool(states)[:, None]], 1)
+    return model(ids, mask=mask, key=key)
+
+
+def call_torch(model: Any, *inputs: Any) -> Any:
+    """The same for the PyTorch twin."""
+    import torch
+
+    import torch_ref.models
+    from torch_ref.nn.masks import padding_mask
+
+    ids, valid, *rest = inputs
+    mask = padding_mask(valid)
+    if isinstance(model, torch_ref.models.EncoderDecoder):
+        target, target_valid = rest
+        return model(ids, target, source_mask=mask, target_mask=padding_mask(target_valid))
+    if isinstance(model, torch_ref.models.Encoder):
+        states = model(ids, mask=mask, token_types=rest[0] if model.config.token_types else None)
+        return states if model.pooler is None else torch.cat([states, model.pool(states)[:, None]], 1)
+    return model(ids, mask=mask)
+
+
+def load_torch(module: Any, tree: PyTree, family: Family = TWIN) -> Any:
+    """The torch module, filled in place with a JAX tree's weights; strict about names and shapes."""
+    import torch
+
+    state = {name: torch.from_numpy(array) for name, array in to_torch(tree, family, like=module.state_dict()).items()}
+    module.load_state_dict(state, strict=True)
+    return module
+
+
+def check_weights(reference: Reference, candidate: Candidate) -> None:
+    """Every tensor is used exactly once, and is bitwise equal after the way back."""
+    back = to_torch(candidate.model(reference), candidate.family)
+    changed = [name for name, tensor in reference.weights.items() if not same_bits(back[name], tensor)]
+    if changed:
+        raise ParityError(f"weights change on the way to JAX and back: {', '.join(changed)}")
+
+
+def check_output(reference: Reference, candidate: Candidate) -> Error:
+    """Tier A."""
+    with jax.enable_x64(True):
+        model = to_float64(candidate.model(reference))
+        output = jax.jit(candidate.call)(model, *to_float64(reference.inputs))
+        return check_float64("output", output, reference.output)
+
+
+def jax_gradients(reference: Reference, candidate: Candidate) -> dict[str, Any]:
+    """The gradients of the sum of output * cotangent in float64, by torch's names."""
+
+    def objective(model, floats, others):
+        inputs = floats | others
+        output = candidate.call(model, *(inputs[f"input {i}"] for i in range(len(inputs))))
+        return (output * jnp.asarray(reference.cotangent)).sum()
+
+    with jax.enable_x64(True):
+        inputs = {f"input {i}": array for i, array in enumerate(to_float64(reference.inputs))}
+        floats = {name: array for name, array in inputs.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+        others = {name: array for name, array in inputs.items() if name not in floats}
+        model = to_float64(candidate.model(reference))
+        weights, arrays = jax.jit(jax.grad(objective, (0, 1)))(model, floats, others)
+        return gradients_to_torch(weights, candidate.family, reference.weights) | arrays
+
+
+def check_all_gradients(reference: Reference, candidate: Candidate) -> list[str]:
+    """Tier A, for every weight and every float input; returns the null gradients' names."""
+    return check_gradients(jax_gradients(reference, candidate), reference.gradients)
+
+
+LADDER: dict[str, Callable[[Reference, Candidate], Any]] = {
+    "weights, bitwise": check_weights,
+    "output, float64": check_output,
+    "gradients, float64": check_all_gradients,
+    "output, float32": check_output32,
+}

@@ -1,0 +1,14 @@
+"""The bugs that people make when they port a transformer: each is put into the JAX side, and has to be noticed.
+
+A file holds its mutants in `MUTANTS`; every file in this folder takes part.
+"""
+
+import pkgutil
+from importlib import import_module
+
+from jaxformer.evaluation.inject import Mutant
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant for file in pkgutil.iter_modules(__path__) for mutant in import_module(f"{__name__}.{file.name}").MUTANTS
+)
+"""All of them."""

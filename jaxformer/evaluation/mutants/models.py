@@ -1,0 +1,247 @@
+"""Bugs in how models are put together: encoder-decoders and encoders."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxformer.evaluation.inject import Injection, Mutant, instead, patch, read_as, reads_as, swapped, without
+from jaxformer.evaluation.mutants.attention import NO_BIAS, ONE_MORE, causal_off_by, weight_of
+from jaxformer.evaluation.mutants.parts import positions_off_by
+from jaxformer.evaluation.outcome import choice
+from jaxformer.models import encoder, encoder_decoder
+from jaxformer.nn import blocks, embeddings, masks, norms
+
+
+def without_norm(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """A method of a module whose norm of that name does nothing."""
+
+    def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
+        def call(self: Any, *args: Any, **rest: Any) -> Array:
+            plain = jax.tree.map(lambda leaf: leaf, self)
+            setattr(plain, name, norms.Identity())
+            return original(plain, *args, **rest)
+
+        return call
+
+    return replacement
+
+
+def norm_before_position(original: Callable[..., Array]) -> Callable[..., Array]:
+    """norm(token) + position for norm(token + position)."""
+
+    def call(self: Any, ids: Array, positions: Array, *, token: Any = None, **rest: Any) -> Array:
+        alone = (self.token if token is None else token).encode(ids) * self.scale
+        return self.norm(alone) + without_norm("norm")(original)(self, ids, positions, token=token, **rest) - alone
+
+    return call
+
+
+def target_one_ahead(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The target's places are one ahead, the source's are not; the source's embedding is given the table that it shares."""
+    return lambda self, ids, positions, *, token=None, **rest: original(
+        self, ids, positions + int(token is None), token=token, **rest
+    )
+
+
+def shared_scaled_twice(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The table that is shared comes scaled, and is scaled again."""
+    return lambda self, *args, token=None, **rest: original(
+        self, *args, token=jax.tree.map(lambda leaf: leaf * self.scale, token), **rest
+    )
+
+
+def reads_memory_through(change: Callable[[Array, Array], Array | None]) -> Injection:
+    """Cross-attention's mask is change(the source's, the target's)."""
+
+    def replacement(original: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda self, target, memory, *, mask, memory_mask, **rest: original(
+            self, target, memory, mask=mask, memory_mask=change(memory_mask, mask), **rest
+        )
+
+    return patch(encoder_decoder.EncoderDecoder, decode=replacement)
+
+
+def padded_to(source: Array, target: Array) -> Array:
+    """The target's mask, as wide as the source's."""
+    return jnp.pad(target, [(0, 0)] * 3 + [(0, source.shape[-1] - target.shape[-1])], constant_values=True)
+
+
+def causal_encoder(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Source tokens see no later ones."""
+    return lambda self, source, *, mask, **rest: original(
+        self, source, mask=masks.combine(masks.causal_mask(source.shape[1]), mask), **rest
+    )
+
+
+def query_as_it_is(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Pre-norm without the norm before cross-attention."""
+    return lambda self, norm, x: x if norm is self.cross_attention_norm else original(self, norm, x)
+
+
+def normed_once_more(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The memory goes through one more LayerNorm, which has no weights."""
+    return lambda self, *args, **rest: norms.layer_norm(original(self, *args, **rest), self.config.norm_epsilon)
+
+
+def of_one_type(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Every token is of type 0."""
+    return lambda self, *args, token_types, **rest: original(self, *args, **rest)
+
+
+def last_first(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The last state counts as the first."""
+    return lambda self, states: original(self, states[:, ::-1])
+
+
+SEQUENCE_TO_SEQUENCE = [
+    Mutant(name, injection, "seq2seq", *named)
+    for name, (injection, *named) in {
+        "cross-attention: query and key swapped": (
+            swapped("query", "key", "cross_attention"),
+            r"cross_attention\.(query|key)",
+            weight_of("key", "query"),
+        ),
+        "cross-attention: key and value swapped": (
+            swapped("key", "value", "cross_attention"),
+            r"cross_attention\.(key|value)",
+            weight_of("key", "value"),
+        ),
+        "cross-attention: key bias dropped": (without("decoder.blocks.cross_attention.key.bias"),),
+        "cross-attention: value bias dropped": (
+            reads_as(0.0, "cross_attention.value.bias"),
+            r"cross_attention\.value",
+            NO_BIAS,
+        ),
+        "cross-attention: output bias dropped": (
+            reads_as(0.0, "cross_attention.out.bias"),
+            r"cross_attention\.out",
+            NO_BIAS,
+        ),
+        "cross-attention: self-attention's weights": (
+            swapped("attention", "cross_attention", "decoder."),
+            r"decoder\.blocks\.\d\.(cross_)?attention\.(query|key|value|out)",
+            weight_of("decoder.blocks.*.attention.*", "decoder.blocks.*.cross_attention.*"),
+        ),
+        "cross-attention: query without its norm": (
+            patch(blocks.Block, _before=query_as_it_is),
+            r"decoder\.blocks\.\d",
+            "sum.factors 'input=0, 1' 'attention=0, 1' 'cross_attention_norm=1, 0' 'at=input of *.cross_attention'",
+        ),
+        "memory mask ignored": (
+            reads_memory_through(lambda source, target: None),
+            "cross_attention",
+            choice("attention", "mask=as given, none"),
+        ),
+        "memory mask inverted": (
+            reads_memory_through(lambda source, target: ~source),
+            "cross_attention",
+            choice("attention", "mask=as given, inverted"),
+        ),
+        "memory mask is the target's": (reads_memory_through(padded_to), "cross_attention"),
+        "no final norm on the memory": (
+            patch(encoder_decoder.EncoderDecoder, encode=without_norm("encoder_norm")),
+            "the model",
+            "sum.factors 'encoder=0, 1' 'encoder_norm=1, 0'",
+        ),
+        "the decoder's final norm on the memory": (
+            swapped("encoder_norm", "decoder_norm"),
+            "encoder_norm|decoder_norm",
+            choice("norm", "gain=as it is, of *coder_norm", "bias=added, of *coder_norm"),
+        ),
+        "causal mask in the encoder": (
+            patch(encoder_decoder.EncoderDecoder, encode=causal_encoder),
+            r"encoder\.blocks\.\d\.attention",
+            choice("attention", "mask=as given, as given, causal"),
+        ),
+        "causal mask missing in the decoder": (
+            causal_off_by(1000, encoder_decoder),
+            r"decoder\.blocks\.\d\.attention",
+            choice("attention", "mask=as given, padding alone"),
+        ),
+        "causal mask of the decoder one too wide": (
+            causal_off_by(1, encoder_decoder),
+            r"decoder\.blocks\.\d\.attention",
+            ONE_MORE,
+        ),
+        "target positions one ahead of the source's": (
+            patch(embeddings.InputEmbedding, __call__=target_one_ahead),
+            "embed",
+            "ids.shifted by=1 'at=input of embed.position'",
+        ),
+        "position offset missing": (
+            positions_off_by(-2),
+            "embed|source_embed",
+            "ids.shifted by=-2 'at=input of *embed.position'",
+        ),
+        "the source's position table for the target": (
+            read_as("embed.position.table", "source_embed.position.table"),
+            r"embed\.position",
+            choice("table of embeddings", "table=as it is, of source_embed.position"),
+        ),
+        "embedding norm dropped": (
+            patch(embeddings.InputEmbedding, __call__=without_norm("norm")),
+            "embed|source_embed",
+            "children.left_out at=norm | sum.factors 'token*=0, 4.899' 'position=0, 1' 'norm=1, 0'",
+        ),
+        "embedding norm before the position": (
+            patch(embeddings.InputEmbedding, __call__=norm_before_position),
+            "embed|source_embed",
+            "sum.factors 'position=0, 1' & sum.factors 'position=1, 0' 'at=input of *.norm'"
+            " | sum.factors 'position=0, 1' & operations.operand_alone ordinal=first 'at=`x + self.position*'",
+        ),
+        "the source's embedding norm for the target": (
+            read_as("embed.norm.scale", "source_embed.norm.scale"),
+            r"embed\.norm",
+            choice("norm", "gain=as it is, of source_embed.norm"),
+        ),
+        "shared table scaled twice": (
+            patch(embeddings.InputEmbedding, __call__=shared_scaled_twice),
+            "source_embed",
+            "parameters.number was=4.899 value=24 at=scale",
+        ),
+        "head bias dropped": (reads_as(0.0, "head.bias"), "head", NO_BIAS),
+    }.items()
+] + [
+    Mutant(
+        "source embedding for the target",
+        read_as("embed.token.table", "source_embed.token.table"),
+        "separate",
+        r"embed\.token",
+        choice("table of embeddings", "table=as it is, of source_embed.token"),
+    ),
+    Mutant(
+        "final norm after post-norm blocks",
+        patch(encoder_decoder.EncoderDecoder, encode=normed_once_more),
+        "separate",
+        "the model",
+    ),
+]
+
+ENCODERS = [
+    Mutant(
+        "token types ignored",
+        patch(embeddings.InputEmbedding, __call__=of_one_type),
+        "encoder",
+        "embed",
+        "children.rows how=constant number=0 at=token_type",
+    ),
+    Mutant(
+        "pooler without its tanh",
+        instead(encoder.Encoder, pool=lambda self, states: self.pooler(states[:, 0])),
+        "encoder",
+        r"the model \(call 1\)",
+        choice("activation", "activation=tanh, none"),
+    ),
+    Mutant(
+        "last state pooled for the first",
+        patch(encoder.Encoder, pool=last_first),
+        "encoder",
+        r"the model \(call 1\)",
+        "operations.pooling which=last axis=1",
+    ),
+]
+
+MUTANTS = (*SEQUENCE_TO_SEQUENCE, *ENCODERS)

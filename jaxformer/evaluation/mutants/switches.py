@@ -1,0 +1,207 @@
+"""Bugs in the switches of modern models: rotary positions, windows, relative biases, soft caps, and where norms stand."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxformer.evaluation.inject import Injection, Mutant, config, instead, patch, reads_as
+from jaxformer.evaluation.mutants.attention import NO_BIAS
+from jaxformer.evaluation.outcome import choice
+from jaxformer.nn import attention, blocks, relative_bias, rotary
+
+HEADS = attention.MultiHeadAttention
+NORMS = "attention_norm|attention_output_norm|feed_forward_norm|feed_forward_output_norm|norm"
+UNSCALED: dict[str, Any] = {
+    "rotary_scaling": "none",
+    "rotary_factor": None,
+    "rotary_original_context": None,
+    "rotary_low_frequency_factor": None,
+    "rotary_high_frequency_factor": None,
+}
+
+
+def turned_back(original: Callable[..., tuple[Array, Array]]) -> Callable[..., tuple[Array, Array]]:
+    """Rotations in the other sense."""
+
+    def waves(*args: Any) -> tuple[Array, Array]:
+        cos, sin = original(*args)
+        return cos, -sin
+
+    return waves
+
+
+def cap_last(q: Array, k: Array, mask: Array, bias: Array | None, scoring: attention.Scoring) -> Array:
+    """Masked keys count as scores of -softcap: the cap comes behind the mask."""
+    scale, cap = cast(float, scoring.scale), cast(float, scoring.softcap)
+    scores = jnp.einsum("btnh,bsnh->bnts", q, k) * scale
+    return attention.masked_softmax(cap * jnp.tanh(jnp.where(mask, scores, -jnp.inf) / cap), None)
+
+
+def unnormed(original: Callable[..., Array]) -> Callable[..., Array]:
+    """Queries and keys as they are."""
+    return lambda self, norm, x: x
+
+
+def no_output_norm(original: Callable[..., Array]) -> Callable[..., Array]:
+    """What a sub-layer gives is added as it is."""
+    return lambda self, norm, output_norm, x, y, key: original(self, norm, None, x, y, key)
+
+
+def output_norm_behind_the_sum(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The norm behind a sub-layer comes behind the residual sum."""
+    return lambda self, norm, output_norm, x, y, key: output_norm(original(self, norm, None, x, y, key))
+
+
+def without_sinks(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The softmax over the keys alone."""
+    return lambda self, scores, mask: attention.masked_softmax(scores, mask)
+
+
+def past_alone(original: Callable[..., Array]) -> Callable[..., Array]:
+    """The window reaches back and never ahead."""
+    return lambda queries, keys, window, start: (
+        original(queries, keys, window, start) & jnp.tri(queries, keys, dtype=bool)[None, None]
+    )
+
+
+def buckets(change: Callable[..., np.ndarray]) -> Injection:
+    """T5's buckets through change(original, distance, both_sides)."""
+
+    def mutated(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+        return lambda distance, n, farthest, *, both_sides: change(
+            lambda distance, both: original(distance, n, farthest, both_sides=both), distance, both_sides
+        )
+
+    return patch(relative_bias, bucket=mutated)
+
+
+def evenly_spread(heads: int) -> np.ndarray:
+    """2^(-8i / n) for whatever number of heads."""
+    return 2.0 ** (-8 * np.arange(1, heads + 1) / heads)
+
+
+ROTARY = [
+    Mutant(name, injection, case, "attention", choice("attention*", *settings))
+    for name, injection, case, *settings in (
+        ("rotary base 10000 for 500000", config(rotary_base=1e4), "llama", "rotary base=500000, 10000"),
+        (
+            "scaling of rotary positions ignored",
+            config(**UNSCALED),
+            "llama",
+            "rotary scaling=llama3 by 8, none",
+        ),
+        (
+            "scaled by 32 for 8",
+            config(rotary_factor=32.0),
+            "llama",
+            "rotary scaling=llama3 by 8, llama3 by 32",
+        ),
+        ("pairs interleaved", config(rotary="interleaved"), "llama", "rotary pairs=half and half, interleaved"),
+        ("pairs half and half", config(rotary="half"), "neox", "rotary pairs=interleaved, half and half"),
+        ("the whole head rotated", config(rotary_dim=None), "neox", "rotated part=1/2 of a head, all of a head"),
+        ("rotated backwards", patch(rotary, waves=turned_back), "neox", "rotated=forwards, backwards"),
+        ("YaRN's amplitude missing", config(rotary_attention_factor=1.0), "neox", "rotary amplitude=by *, 1"),
+        (
+            "YaRN's ramp between pairs",
+            config(rotary_truncate=False),
+            "neox",
+            "rotary scaling=yarn by 4 of 4096, yarn by 4 of 4096, between pairs",
+        ),
+        (
+            "norms of heads missing",
+            patch(HEADS, _normed=unnormed),
+            "llama",
+            "queries and keys=normed, as projected",
+        ),
+        ("soft cap on scores missing", config(attention_softcap=None), "gemma", "soft cap=5, none"),
+        ("scale 1/sqrt(H)", config(attention_scale=None), "gemma", "scale=1/sqrt(256), 1/sqrt(head width)"),
+        ("cap behind the mask", instead(attention, attention_weights=cap_last), "gemma", "soft cap=5, 5 behind the mask"),
+    )
+]
+
+WINDOWS = [
+    Mutant(name, injection, "gemma", r"blocks\.[02]\.attention", choice("attention*", *settings))
+    for name, injection, *settings in (
+        (
+            "the base of windowed layers ignored",
+            config(rotary_window_base=None),
+            "rotary base=10000, 1e+06",
+            "rotary scaling=none, linear by 8",
+        ),
+        ("window one too wide", config(window=8), "window=7, 8"),
+        ("window one too narrow", config(window=6), "window=7, 6"),
+    )
+] + [
+    Mutant("layers of the pattern swapped", config(layer_pattern=("full", "window")), "gemma", "attention"),
+    Mutant("a window on one side", patch(attention, window_mask=past_alone), "t5", r"encoder\.blocks\.\d\.attention"),
+]
+
+LOGITS = [
+    Mutant(
+        "soft cap on logits missing",
+        config(logits_softcap=None),
+        "gemma",
+        "head",
+        "parameters.number was=3 value=inf at=softcap",
+    ),
+    Mutant(
+        "sinks ignored",
+        patch(attention.Sinks, __call__=without_sinks),
+        "slopes",
+        "sinks",
+        "arguments.other was=True other=False at=value 'at=*mask.expand*'",
+    ),
+]
+
+BIASES = [
+    Mutant("buckets of queries and keys swapped", buckets(lambda f, away, both: f(-away, both)), "t5", "attention"),
+    Mutant(
+        "an encoder's buckets for the past alone",
+        buckets(lambda f, away, both: f(away, False)),
+        "t5",
+        r"encoder\.relative_bias",
+        "parameters.choice was=False other=True at=*causal",
+    ),
+    Mutant("a decoder's buckets for both sides", buckets(lambda f, away, both: f(away, True)), "t5", r"decoder\.relative_bias"),
+    Mutant(
+        "farthest distance 128 for 40",
+        config(relative_distance=128),
+        "t5",
+        "relative_bias",
+        "parameters.setting was=40 other=128 at=*relative_bias.farthest",
+    ),
+    Mutant("slopes as if heads were a power of two", instead(relative_bias, alibi_slopes=evenly_spread), "slopes", "stack"),
+]
+
+BLOCKS = [
+    Mutant("gain w for 1 + w", config(norm_unit_offset=False), "gemma", NORMS, choice("norm", "gain=plus 1, as it is")),
+    Mutant(
+        "norm behind a sub-layer missing",
+        patch(blocks.Block, _after=no_output_norm),
+        "gemma",
+        r"blocks\.\d",
+        "sum.factors 'attention=0, 1' 'attention_output_norm=1, 0' 'at=input of *.feed_forward_norm'"
+        " & sum.factors 'attention=0, 1' 'attention_output_norm=1, 0' 'feed_forward=0, 1' 'feed_forward_output_norm=1, 0'",
+    ),
+    Mutant(
+        "norm behind a sub-layer behind the sum",
+        patch(blocks.Block, _after=output_norm_behind_the_sum),
+        "gemma",
+        r"blocks\.\d",
+        "sum.factors 'input=0, 1' at=*.attention_output_norm & sum.factors 'input=1, 0' at=*.feed_forward_norm"
+        " & sum.factors 'attention_output_norm=0, 1' at=*.feed_forward_output_norm",
+    ),
+    Mutant(
+        "parallel residual one after the other",
+        config(parallel_residual=False),
+        "neox",
+        r"blocks\.\d",
+        "sum.factors 'attention=0, 1' 'at=input of *feed_forward_norm'",
+    ),
+    Mutant("bias behind narrow embeddings dropped", reads_as(0.0, "project.bias"), "slopes", "project", NO_BIAS),
+]
+
+MUTANTS = (*ROTARY, *WINDOWS, *LOGITS, *BIASES, *BLOCKS)

@@ -1,0 +1,162 @@
+"""What the checks judge: torch's recorded reference and the JAX model, each run once for all of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.rules import Family, to_jax
+from jaxformer.parity.attribute.blame import resolved, with_trained_padding
+from jaxformer.parity.attribute.divided_work import with_open_borders
+from jaxformer.parity.attribute.module_table import table
+from jaxformer.parity.attribute.notes import unpaired_calls, unpaired_taps, with_draws, without_later
+from jaxformer.parity.attribute.one_scale import with_scale_behind_a_tap
+from jaxformer.parity.attribute.trained_alone import blamed, trained_alone
+from jaxformer.parity.numerics.products import jax_product
+from jaxformer.parity.pairing.tensors import NO_RULES, Identified, identify, identify_shapes
+from jaxformer.parity.report.data import Module, Stage
+from jaxformer.parity.runs.load_weights import Candidate, filled, has_shapes_alone, with_idle
+from jaxformer.parity.runs.session import SECONDS, Session
+from jaxformer.parity.runs.trace import Traced, trace
+from jaxformer.parity.runs.training_mode import InTraining, with_training
+from jaxformer.parity.runs.unusual_orders import resolve
+from jaxformer.parity.trace.recorder import TorchState, without_ignored
+from jaxformer.parity.trace.reference import Call, Reference, Tier
+from jaxformer.runtime.xla_options import exact
+
+Need = Literal["forward", "isolated", "gradients", "coverage", "low precision"]
+"""The JAX model's normal run; its modules on torch's values; both sides' gradients; which parameters torch's output depends on;
+the output in float32 or bfloat16."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found."""
+
+    stage: Stage
+    without_effect: list[str] | None = None
+    """What no output or gradient depends on; None for a check that does not tell. The last check that tells is right."""
+    inconclusive: list[str] = field(default_factory=list)
+    """What it could not judge for other reasons."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Other fields of the report."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both sides; every property is computed when the first check asks for it."""
+
+    torch: TorchState
+    jax_model: PyTree
+    rules: Family | None
+    call: Call
+    record: Callable[[], Reference]
+    """Gives the recorded reference."""
+    needs: frozenset[Need]
+    """Of all checks that will run."""
+    tier: Tier = "B"
+    trains: bool = False
+    """Whether training is compared too: it tells then what one side alone trains."""
+    search_seconds: float = SECONDS
+    """How long the search for causes may take."""
+    in_training: bool = False
+    """Whether both sides run in training mode."""
+    record_rows: Callable[[np.ndarray], Reference] | None = None
+    """Gives the reference of some rows of the inputs, those that are True; None where torch cannot be run again."""
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Of torch."""
+        return self.record()
+
+    @cached_property
+    def finite_rows(self) -> np.ndarray:
+        """Of axis 0 of torch's output: in which rows all is finite."""
+        output = self.reference.output
+        return np.asarray(np.isfinite(output).reshape(len(output) if output.ndim else 1, -1).all(1))
+
+    @cached_property
+    def on_finite_rows(self) -> "Comparison | None":
+        """The same comparison on those rows of the inputs; None where these are all or none, or torch cannot be run on them."""
+        record, rows = self.record_rows, self.finite_rows
+        if record is None or rows.all() or not rows.any() or any(len(array) != len(rows) for array in self.reference.inputs):
+            return None
+        return replace(self, record=lambda: record(rows), record_rows=None)
+
+    @cached_property
+    def state(self) -> TorchState:
+        """torch's weights, without those that the rules ignore."""
+        return without_ignored(self.torch, self.rules or NO_RULES)
+
+    @cached_property
+    def like(self) -> PyTree:
+        """The JAX model as it was given; it may have shapes alone."""
+        return filled(self.jax_model)
+
+    @cached_property
+    def matched(self) -> Identified:
+        """Which tensor is which."""
+        rules, shapes = self.rules or NO_RULES, has_shapes_alone(self.like)
+        found, call = (identify_shapes if shapes else identify)(self.state, self.like, rules), self.call
+        if self.in_training:
+            call = InTraining(call)
+        if not shapes:
+            found = resolve(found, rules, lambda: self.reference, call)
+        return with_idle(found, lambda: self.reference, call)
+
+    @cached_property
+    def candidate(self) -> Candidate:
+        """The JAX model with torch's weights.
+
+        Its call is a new function each time: JAX keeps the trace of one that it knows, whatever was redefined since.
+        """
+        found, call = self.matched, self.call
+        loaded = to_jax(self.state.weights, found.model, found.family)
+        candidate = Candidate(loaded, wraps(call)(lambda *given: call(*given)), found.family, found.tables, found.alone)
+        return with_training(candidate, self.reference) if self.in_training else candidate
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The JAX model's runs in float64."""
+        wanted = {"local": "isolated" in self.needs, "gradients": "gradients" in self.needs}
+        traced = replace(trace(self.reference, self.candidate, **wanted), session=Session(self.search_seconds))
+        if not (self.trains or self.in_training):
+            traced = with_trained_padding(traced)
+        return with_scale_behind_a_tap(with_open_borders(traced))
+
+    @cached_property
+    def rows(self) -> list[Module]:
+        """The table of modules."""
+        return without_later(resolved(self.traced, table(self.traced)), self.traced)
+
+    @cached_property
+    def trained_alone(self) -> dict[str, str]:
+        """Parameters that one side alone trains, and what is said of each."""
+        return {} if self.trains else trained_alone(self.reference, self.traced, self.candidate)
+
+    @cached_property
+    def module_fields(self) -> dict[str, Any]:
+        """The fields of the report that are of modules, and what both sides ran on."""
+        return {
+            "modules": with_draws(blamed(self.rows, self.candidate, self.trained_alone), self.candidate.draws),
+            **unpaired_calls(self.traced),
+            "taps": unpaired_taps(self.traced),
+            "environment": environment() | dict(self.reference.environment),
+        }
+
+
+def environment() -> dict[str, str]:
+    """What the JAX side ran on."""
+    precision = jax.config.values["jax_default_matmul_precision"] or "default"
+    return {
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "device": f"{jax.devices()[0].platform} {jax.devices()[0].device_kind}",
+        "jax matmul precision": f"highest in float64 and float32, {precision} below",
+        "jax float32 product": str(jax_product()),
+        "jax compiler": "without YNNPACK" if exact() else "as it is",
+    }

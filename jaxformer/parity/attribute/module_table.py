@@ -1,0 +1,179 @@
+"""The table of modules: the errors of each, which are diverging, and why."""
+
+import math
+from collections.abc import Mapping
+from itertools import zip_longest
+
+import numpy as np
+
+from jaxformer.parity.attribute.after_taps import Blame
+from jaxformer.parity.attribute.consequences import is_handed_on, without_consequences
+from jaxformer.parity.attribute.one_scale import one_scale
+from jaxformer.parity.diagnose.by_arrays.norms import may_be_float32
+from jaxformer.parity.diagnose.diagnosis import Diagnosis, sentence
+from jaxformer.parity.diagnose.explainers import cause_of
+from jaxformer.parity.diagnose.formulas.attention import split
+from jaxformer.parity.numerics.axis_order import added_up, aligned, repeated
+from jaxformer.parity.numerics.metrics import EQUAL, EXACT, NULL_GRADIENT, Error, error, over, rms
+from jaxformer.parity.pairing.modules import holder
+from jaxformer.parity.report.data import Module
+from jaxformer.parity.runs.gradients_of_weights import own_gradients, weight_gradients
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_records import Record
+from jaxformer.parity.trace.call_sites import ArrayKey, Site
+
+Worst = dict[Site, tuple[Error, Mismatch]]
+
+
+def table(traced: Traced) -> list[Module]:
+    """One row for each call that both sides have, in torch's call order."""
+    theirs = traced.reference.calls
+    order, noise = {site: i for i, site in enumerate(theirs)}, noise_of(theirs)
+    own, shared = own_values(traced)
+    forwards = {site: found[0] for site, found in own.items()}
+    wrong = {site for site, (found, _) in forwards.items() if over(found, "activation")}
+    backwards = worst_gradients(traced, noise, wrong)
+    paths = {site.path for site in traced.pairs}
+    held = {holder(site.path, paths) for site in traced.valid if over(forwards.get(site, (EQUAL, None))[0], "activation")}
+    ordered = sorted(traced.pairs, key=lambda site: order[traced.pairs[site]])
+    differ = {site: differing(own[site]) for site in ordered if site in wrong}
+    scales = {**one_scale(differ), **traced.scales}
+    known = {*scales, *(scale.behind for scale in scales.values())}
+    blame = Blame(traced, [(site, mismatches) for site, mismatches in differ.items() if site not in known])
+    blame.causes |= {scale.behind: sentence(scale.says) for scale in scales.values()}
+    rows = []
+    for site in ordered:
+        local, mismatch = forwards.get(site, (EQUAL, None))
+        back, sent = backwards.get(site, (None, None))
+        forward, behind = over(local, "activation") and site not in scales, blame.behind.get(site)
+        backward = back is not None and over(back, "gradient") and site.path not in held and site not in scales
+        along = traced.normal[site] or EQUAL
+        blamed, cause = mismatch, blame.causes.get(site, Diagnosis())
+        if backward and not forward and sent:
+            blamed, cause = sent, cause_of(traced, sent, gradient=True)
+        spread = (over(along, "activation") and site not in traced.valid) or not site.path
+        rows.append(
+            Module(
+                jax=str(site) if site.path or site.call else "",
+                torch=str(traced.pairs[site]),
+                propagated=along,
+                local=local,
+                what=blamed.what if blamed else "",
+                diverging=(forward or backward) and behind is None,
+                behind=str(behind or ""),
+                shared=site in shared and not forward,
+                cause=str(cause),
+                causes=cause.causes(blamed.what if blamed else "output"),
+                source=traced.normal_run.lines.get(site.path, ""),
+                float32=bool(forward and mismatch and not cause and may_be_float32(traced, mismatch)),
+                looks=blame.looks.get(site, ""),
+                gradient=returned(traced, site, noise),
+                local_gradient=back,
+                heads=by_head(traced, site),
+                positions=by_position(traced, site) if spread else [],
+            )
+        )
+    return rows
+
+
+def differing(found: list[tuple[Error, Mismatch]]) -> list[Mismatch]:
+    """Those over their tolerance."""
+    return [mismatch for each, mismatch in found if over(each, "activation")]
+
+
+def own_values(traced: Traced) -> tuple[dict[Site, list[tuple[Error, Mismatch]]], set[Site]]:
+    """What each module's own code makes, the largest difference first; and whose makes none in the end.
+
+    Where a call gives torch's arrays along the normal run, and not when it is given torch's, part of its work stands on the
+    other side of the call. What a module only hands on is not its own either.
+    """
+    own: dict[Site, list[tuple[Error, Mismatch]]] = {}
+    shared = set(traced.divided)
+    wrong = {mismatch.owner for found, mismatch in traced.values if over(found, "activation")}
+    for found, mismatch in traced.values:
+        outcome = mismatch.place and traced.normal[mismatch.place.site]
+        fine = outcome and not over(outcome, "activation")
+        if over(found, "activation") and (fine or is_handed_on(traced, mismatch, wrong)):
+            shared.add(mismatch.owner)
+        else:
+            own.setdefault(mismatch.owner, []).append((found, mismatch))
+    return {site: sorted(found, key=lambda each: -each[0].off("activation")) for site, found in own.items()}, shared
+
+
+def worst_gradients(traced: Traced, noise: float, wrong: set[Site]) -> Worst:
+    """The same on the way back: gradients of what comes in, of what children gave, and of its own weights. `wrong` are the
+    calls whose values differ."""
+    worst: Worst = {}
+    found = [
+        (error(mismatch.jax, mismatch.torch, noise, traced.perturbed(mismatch)), mismatch)
+        for mismatch in traced.isolated.gradient_mismatches
+        if not gives_more(traced, mismatch.owner) and not (mismatch.child and gives_more(traced, mismatch.child))
+    ]
+    found += weight_gradients(traced, own_gradients(traced, traced.isolated.weights))
+    for one, mismatch in without_consequences(traced, found, wrong):
+        if mismatch.owner not in worst or one.off("gradient") > worst[mismatch.owner][0].off("gradient"):
+            worst[mismatch.owner] = one, mismatch
+    return worst
+
+
+def gives_more(traced: Traced, site: Site) -> bool:
+    """Whether gradients come back to more arrays of jax's call than of torch's, as of one that pools too: what comes back to
+    the others is then a part of torch's, and what is inside shows the whole."""
+    if site not in traced.pairs:
+        return False
+    theirs = floats_of(traced.reference.calls[traced.pairs[site]])
+    return any(gradient.any() for gradient in traced.normal_run.gradients.get(site, [])[len(theirs) :])
+
+
+def floats_of(record: Record) -> list[tuple[int, np.ndarray | None]]:
+    """The numbers of a call's floats, and the gradients that come back to them; those that nothing reads are empty."""
+    given = enumerate(zip_longest(record.output, record.output_gradients))
+    return [(i, gradient) for i, (array, gradient) in given if array is not None and array.size and array.dtype.kind == "f"]
+
+
+def returned(traced: Traced, site: Site, noise: float) -> Error | None:
+    """The largest difference of the gradients that come back to what a call gives; None where torch has none."""
+    if gives_more(traced, site):
+        return None
+    other, moved = traced.pairs[site], traced.reference.rounding.run
+    floats = floats_of(traced.reference.calls[other])
+    orders, found = traced.isolated.orders, []
+    for ours, (i, theirs) in zip(traced.normal_run.gradients.get(site, []), floats, strict=False):
+        if theirs is not None and ArrayKey(site, "output", i) not in traced.opened:
+            laid_out = aligned(theirs, ours, orders.get(ArrayKey(site, "output", i)))
+            if ours.shape != laid_out.shape:
+                if not repeated(ours, laid_out):
+                    continue
+                few = min(ours.shape, laid_out.shape, key=math.prod)
+                ours, laid_out = added_up(ours, few), added_up(laid_out, few)
+            found.append(error(ours, laid_out, noise, moved.get(ArrayKey(other, "output_gradients", i), EXACT)))
+    return max(found, key=lambda each: each.off("gradient"), default=None)
+
+
+def by_head(traced: Traced, site: Site) -> list[float]:
+    """relL2 of what each head gathers: of the array `B T D` that an attention module hands to its last child; of its scores
+    and weights `B N T S`, their own."""
+    own = [each for each in traced.isolated.mismatches if each.owner == site]
+    if site in traced.valid:
+        both = [(each.jax, each.torch) for each in own if each.torch.ndim == 4]
+    else:
+        n = traced.reference.heads.get(traced.pairs[site].path, 0)
+        handed = [each for each in own if each.child is not None and each.torch.ndim == 3][-1:]
+        whole = [each for each in handed if n and each.torch.shape[-1] % n == 0]
+        both = [[split(array, n, interleaved=False) for array in (each.jax, each.torch)] for each in whole]
+    return [error(ours[:, n], theirs[:, n]).relative for ours, theirs in both for n in range(theirs.shape[1])]
+
+
+def by_position(traced: Traced, site: Site) -> list[float]:
+    """relL2 along axis 1 of jax's array, where both sides have one in the middle."""
+    ours, theirs = traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
+    theirs = aligned(theirs, ours, traced.isolated.orders.get(ArrayKey(site, "output", 0)))
+    if ours.shape != theirs.shape or ours.ndim < 3:
+        return []
+    return [error(ours[:, t], theirs[:, t]).relative for t in range(ours.shape[1])]
+
+
+def noise_of(calls: Mapping[Site, Record]) -> float:
+    """Gradients of activations below this are null."""
+    return NULL_GRADIENT * rms(array for record in calls.values() for array in record.output_gradients if array is not None)

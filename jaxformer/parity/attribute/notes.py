@@ -1,0 +1,149 @@
+"""Notes on modules beside their errors: draws and running statistics in training mode, outputs that change from call to call,
+and calls of one side without a pair."""
+
+from collections import Counter
+from dataclasses import replace
+
+from jaxformer.parity.attribute.trained_alone import row_around
+from jaxformer.parity.numerics.metrics import over
+from jaxformer.parity.pairing.draws import DrawPairs
+from jaxformer.parity.report.data import Module
+from jaxformer.parity.report.summarize import say_names
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.runs.unsteady import reads_of_unset, why_unsteady
+from jaxformer.parity.trace.call_records import is_attention
+from jaxformer.parity.trace.call_sites import ATTENTION, CALL, Site, last, parameters_of, parent
+
+
+def count_diverging(diverging: list[Module], rows: list[Module]) -> str:
+    """'3 of 32 modules diverge'; work around the modules is the call's, which is not one of them."""
+    modules = [row for row in rows if row.jax != CALL.path]
+    named = [row for row in modules if row in diverging]
+    if not modules:
+        return f"{CALL.path} diverges"
+    if len(named) < len(diverging):
+        return f"{CALL.path} diverges, and {len(named)} of {len(modules)} modules"
+    return f"{len(named)} of {len(modules)} modules {'diverges' if len(named) == 1 else 'diverge'}"
+
+
+def not_accused(rows: list[Module]) -> list[str]:
+    """'2 behind ln.0 differ too, and may be right', of taps whose inputs are not seen."""
+    firsts = Counter(row.behind for row in rows if row.behind)
+    return [f"{n} behind {first} {'differs' if n == 1 else 'differ'} too, and may be right" for first, n in firsts.items()]
+
+
+def first_diverging(rows: list[Module]) -> str:
+    """The first module, in torch's order, whose own code gives other values, or else sends back other gradients."""
+    diverging = [row for row in rows if row.diverging]
+    for row in diverging:
+        if over(row.local, "activation"):
+            tolerance = row.local.allowed("activation")[0]
+            return f"first at {row.name} (local {row.local.relative:.1e}, tolerance {tolerance:.0e})"
+    for row in diverging:
+        if row.local_gradient is not None and over(row.local_gradient, "gradient"):
+            tolerance = row.local_gradient.allowed("gradient")[1]
+            return f"first at {row.name} (local gradient {row.local_gradient.peak:.1e}, tolerance {tolerance:.0e})"
+    if any(over(row.propagated, "activation") for row in rows):
+        return "no module's own code differs: what is between them does"
+    return first_on_the_way_back(rows)
+
+
+def first_on_the_way_back(rows: list[Module]) -> str:
+    """Between which modules gradients of equal values begin to differ. That is all that is known of taps: they show what a
+    function gives, and not what it is given, so that its own code is not judged on the way back."""
+    judged = [(row.name, row.gradient) for row in rows if row.gradient is not None]
+    wrong = max((i for i, (_, gradient) in enumerate(judged) if over(gradient, "gradient")), default=-1)
+    said = [f"are equal down to what {name} gives" for name, _ in judged[wrong + 1 :][:1]]
+    for name, gradient in judged[: wrong + 1][-1:]:
+        tolerance = gradient.allowed("gradient")[1]
+        said.append(f"differ at what {name} gives (max/rms {gradient.peak:.1e}, tolerance {tolerance:.0e})")
+    return f"on the way back, gradients {', and '.join(said)}" if said else "no module's own code was seen to differ"
+
+
+def without_later(rows: list[Module], traced: Traced) -> list[Module]:
+    """The table's rows. Statistics of a norm that is not seen by itself in jax differ wherever anything before it does: they
+    diverge only for a known cause, or where nothing else diverges."""
+    seen = {other.path for other in traced.pairs.values()}
+    hidden = {other.path for other in traced.pairs.values() if is_hidden(other, seen, traced)}
+    if not any(row.diverging and row.torch not in hidden for row in rows):
+        return rows
+    return [replace(row, diverging=False) if row.torch in hidden and not row.cause else row for row in rows]
+
+
+def is_hidden(site: Site, seen: set[str], traced: Traced) -> bool:
+    """Whether torch's array is a buffer of a module that jax has no call of."""
+    return site.path in traced.reference.buffers and parent(site.path) not in seen
+
+
+def with_draws(rows: list[Module], draws: DrawPairs | None) -> list[Module]:
+    """The table's rows; the innermost diverging module around a draw that one side alone has, or has at another rate, diverges
+    of it."""
+    said: dict[int, list[str]] = {}
+    for side, path, says in draws.differences() if draws else ():
+        place = row_around(rows, f"{path}.(draw)" if path else "(draw)", side == "torch")
+        if rows[place].diverging:
+            said.setdefault(place, []).append(says)
+    return [replace(row, cause="; ".join(said.get(i, [])) or with_line(row, draws)) for i, row in enumerate(rows)]
+
+
+def with_line(row: Module, draws: DrawPairs | None) -> str:
+    """Its cause, and where jax has the draw of torch's that it is about."""
+    labels = {target.label for cause in row.causes for target in cause.targets}
+    pairs = draws.pairs if draws else {}
+    lines = [draws.jax[j].line for j, i in pairs.items() if draws and draws.torch[i].says in labels]
+    return f"{row.cause}; jax has it at {lines[0]}" if lines and lines[0] else row.cause
+
+
+def unsteady(traced: Traced) -> str:
+    """That it gives another output each time, why and where; '' where it does not. Found out once."""
+    if traced.session.unsteady is None:
+        why = why_unsteady(traced)
+        traced.session.unsteady = f"jax gives another output each time: {why}; take that out" if why else ""
+    return traced.session.unsteady
+
+
+def unset(traced: Traced, site: Site | None = None) -> str:
+    """That this call, or any where there is none given, reads what `jnp.empty` left unset, and the line; ''."""
+    if traced.session.unset is None:
+        traced.session.unset = reads_of_unset(traced)
+    reads = traced.session.unset
+    line = reads.get(site, "") if site is not None else next(iter(reads.values()), "")
+    return line and f"jax reads jnp.empty, which is uninitialised since jax 0.11 (at {line}); use jnp.zeros"
+
+
+def drawn(traced: Traced) -> str:
+    """The same, or that it draws numbers that are the same each time."""
+    places = [] if traced.untied else traced.normal_run.draws
+    same = f"jax draws random numbers (at {places[0]}), which torch has not: take them out" if places else ""
+    return unset(traced) or unsteady(traced) or same
+
+
+def unpaired_calls(traced: Traced) -> dict[str, list[str]]:
+    """Calls that only one side has, by the report's fields."""
+    paired, calls = set(traced.pairs.values()), traced.reference.calls
+    return {
+        "jax_only": [str(site) for site in traced.normal_run.outputs if site not in traced.pairs],
+        "torch_only": [str(site) for site, record in calls.items() if site not in paired and not is_attention(site, record)],
+    }
+
+
+def unpaired_taps(traced: Traced) -> list[str]:
+    """jax's taps without a pair, in words; if some are of attention, torch's softmaxes without a pair too."""
+    paired, taps = set(traced.pairs.values()), [site for site in traced.normal_run.taps if site not in traced.pairs]
+    every = [str(site) for site in traced.normal_run.taps]
+    said = say_names([str(site) for site in taps], every)
+    if any(last(site.path) in ATTENTION for site in taps):
+        shown = [str(site) for site, record in traced.reference.calls.items() if is_attention(site, record)]
+        free = [str(site) for site in traced.reference.calls if str(site) in shown and site not in paired]
+        said.append(f"where torch has {', '.join(say_names(free, shown)) or 'no softmax'}")
+    bare = [site for site in taps if last(site.path) not in ATTENTION and not parameters_of(site.path, traced.parameters)]
+    if bare:
+        names = ", ".join(say_names([str(site) for site in bare], every))
+        said.append(f"since no parameter of jax's is called {names}: name a tap as its parameters are named{such(traced)}")
+    return said
+
+
+def such(traced: Traced) -> str:
+    """', as layers.0.norm is'"""
+    first = next(iter(traced.parameters), "")
+    return f", as '{first}' is" if first else ""

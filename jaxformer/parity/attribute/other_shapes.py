@@ -1,0 +1,125 @@
+"""Calls that give another shape than torch's, of what has torch's shape: a convolution with other paddings."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+
+from jaxformer.parity.diagnose.diagnosis import Diagnosis
+from jaxformer.parity.diagnose.explainers import replay_cause_of
+from jaxformer.parity.numerics.metrics import DIFFERENT, over
+from jaxformer.parity.report.data import Cause, Module
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, ancestors
+
+
+def with_other_shapes(traced: Traced, rows: Sequence[Module]) -> list[Module]:
+    """The table's rows, in which calls of another shape are diverging where that is known to be why, or where a difference
+    behind them is not explained: else the two sides divide the work otherwise. jax's array stays there, so nothing is known of
+    the code that goes on with it."""
+    sites = {str(other): mine for mine, other in traced.pairs.items()}
+    wrong = {sites[row.torch]: row.cause for row in rows if row.diverging and over(row.local, "activation")}
+    said: dict[str, str] = {}
+    causes: dict[str, list[Cause]] = {}
+    left: set[str] = set()
+    for site, sizes_differ in other_shapes(traced).items():
+        behind = {each: cause for each, cause in wrong.items() if goes_on_with(traced, each, site)}
+        why = shape_cause(traced, site) if sizes_differ and (behind or CALL in traced.unfit) else Diagnosis()
+        if CALL in traced.unfit or (why and behind) or not all(behind.values()):
+            causes[str(traced.pairs[site])] = why.causes()
+            said[str(traced.pairs[site])] = f"{gives(traced, site)}{f': {why}' if why else ''}"
+            left |= {str(traced.pairs[each]) for each, cause in behind.items() if sizes_differ and (why or not cause)}
+
+    def judged(row: Module) -> Module:
+        if row.torch in said:
+            return replace(row, local=DIFFERENT, diverging=True, cause=said[row.torch], causes=causes[row.torch])
+        return replace(row, diverging=False) if row.torch in left else row
+
+    return [judged(row) for row in rows]
+
+
+def gives(traced: Traced, site: Site) -> str:
+    """'gives [1, 31, 8] in jax, [1, 32, 8] in torch'"""
+    ours, theirs = outputs(traced, site)
+    return f"gives {list(ours.shape)} in jax, {list(theirs.shape)} in torch"
+
+
+def outputs(traced: Traced, site: Site) -> tuple[np.ndarray, np.ndarray]:
+    """What a call gives along the normal run, and torch's."""
+    return traced.normal_run.outputs[site][0], traced.reference.calls[traced.pairs[site]].output[0]
+
+
+def shape_cause(traced: Traced, site: Site) -> Diagnosis:
+    """Why, where all that was made before is torch's: what the call gives along the normal run is of its own making then."""
+    order = [*traced.reference.calls]
+    until = order.index(traced.pairs[site])
+    before = (found for each, found in traced.normal.items() if order.index(traced.pairs[each]) < until)
+    if any(found is None or over(found, "activation") for found in before):
+        return Diagnosis()
+    ours, theirs = outputs(traced, site)
+    alike = [(sum(map(int.__eq__, np.transpose(theirs, to).shape, ours.shape)), to) for to in permutations(range(theirs.ndim))]
+    most, to = max(alike, key=lambda each: (each[0], -alike.index(each)))
+    if theirs.ndim != ours.ndim or most < theirs.ndim - 1:
+        return Diagnosis()
+    laid_out = np.transpose(ours, np.argsort(to))
+    return replay_cause_of(traced, Mismatch(site, None, "output", laid_out, theirs, ArrayKey(site, "output", 0)))
+
+
+def other_shapes(traced: Traced) -> dict[Site, bool]:
+    """jax's calls that give another shape than torch's, the innermost ones; and whether it has more entries, or fewer.
+
+    What comes in is torch's: where torch is given a part, as each expert its tokens, the work is divided otherwise. So it may
+    be with modules that are called more than once: which call is which is not certain."""
+    calls, order = Counter(site.path for site in traced.reference.calls), [*traced.reference.calls]
+    found = {}
+    for site in sorted(traced.unfit - traced.valid.keys(), key=lambda site: order.index(traced.pairs[site])):
+        if calls[traced.pairs[site].path] == 1 and is_given_torchs(traced, site):
+            ours, theirs = outputs(traced, site)
+            found[site] = ours.size != theirs.size
+    inner = {path for site, sizes_differ in found.items() if sizes_differ for path in around(site)}
+    return {site: differ for site, differ in found.items() if site.path not in inner}
+
+
+def around(site: Site) -> list[str]:
+    """The paths of the calls around one."""
+    return [] if site == CALL else [*ancestors(site.path), CALL.path]
+
+
+def is_given_torchs(traced: Traced, site: Site) -> bool:
+    """Whether the largest array that comes in is torch's. What comes to a tap is not seen: there torch's has as many entries as
+    another array that fitted before, and not as one that did not."""
+    theirs = traced.reference.calls[traced.pairs[site]].inputs
+    if site in (CALL, Site("", 0)) or not theirs:
+        return True
+    largest = max(range(len(theirs)), key=lambda i: theirs[i].size)
+    if site not in traced.normal_run.taps:
+        places = (mismatch.place for mismatch in traced.isolated.mismatches if mismatch.place)
+        return any(place.site == site and place.part == "inputs" and place.number == largest for place in places)
+    back, known = {other: mine for mine, other in traced.pairs.items()}, {array.size for array in traced.reference.inputs}
+    for other, record in traced.reference.calls.items():
+        if other == traced.pairs[site]:
+            break
+        sizes = {array.size for array in record.output} if other in back else set()
+        known = known - sizes if back.get(other) in traced.unfit else known | sizes
+    return theirs[largest].size in known
+
+
+def goes_on_with(traced: Traced, reader: Site, site: Site) -> bool:
+    """Whether a call's code goes on with what another one gives: it is the nearest around, or both are taps of that one, the
+    reader the later one."""
+    if reader in traced.normal_run.taps:
+        order = [*traced.reference.calls]
+        later = order.index(traced.pairs[reader]) > order.index(traced.pairs[site])
+        return later and code_of(traced, reader) == code_of(traced, site)
+    return reader == code_of(traced, site)
+
+
+def code_of(traced: Traced, site: Site) -> Site:
+    """Whose code makes what a tap shows, or calls a module: the innermost call around, which is no tap, and whose own output is
+    compared."""
+    hidden = {*traced.normal_run.taps, *traced.unfit, *traced.valid}
+    seen = {each.path: each for each in traced.pairs if each not in hidden and not each.call}
+    return next((seen[path] for path in around(site) if path in seen), CALL)

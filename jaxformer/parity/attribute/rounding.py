@@ -1,0 +1,116 @@
+"""Rounding: tolerances that are relaxed where torch's own rounding moves an array by more, and modules that round more than
+torch's do."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.parity.numerics.metrics import TOLERANCES, Error, Kind, as_float64, entry_groups, over, usual_entries
+from jaxformer.parity.runs.isolated import Mismatch
+from jaxformer.parity.runs.trace import Traced
+from jaxformer.parity.trace.jax_hooks import RUN_ONCE
+from jaxformer.parity.trace.low_precision import Given, in_bfloat16, own_arrays, rounded
+from jaxformer.runtime.xla_options import Options
+
+INCONCLUSIVE = 1e-6
+"""An array that rounding moves by more than that is not judged by float64."""
+
+
+class Relaxed(NamedTuple):
+    """An array over tier A's tolerance that counts as equal, since torch's own rounding may be why."""
+
+    name: str
+    moved: float
+    """By rounding alone: relL2 or max/rms."""
+    tolerance: float
+    """Its own, in place of tier A's."""
+
+
+def is_relaxed(found: Error, kind: Kind) -> bool:
+    """Whether an error would be over the tolerance if torch did not round."""
+    return over(replace(found, rounding=0.0, rounding_peak=0.0), kind) and not over(found, kind)
+
+
+def relaxed_tolerances(found: Iterable[tuple[str, Error | None]], kind: Kind) -> list[Relaxed]:
+    """Of all errors that need one, the largest tolerance first."""
+    relaxed = []
+    for name, error in found:
+        if error is not None and is_relaxed(error, kind):
+            by_size = error.relative > TOLERANCES[kind][0]
+            moved = error.rounding if by_size else error.rounding_peak
+            relaxed.append(Relaxed(name, moved, error.allowed(kind)[0 if by_size else 1]))
+    return sorted(relaxed, key=lambda each: -each.tolerance)
+
+
+def note(found: list[Relaxed]) -> str:
+    """What a stage adds where tolerances were relaxed, else ''."""
+    if not found:
+        return ""
+    name, moved, tolerance = found[0]
+    more = f", and {len(found) - 1} more likewise" if len(found) > 1 else ""
+    return f"; ill-conditioned: torch's own rounding moves {name} by {moved:.1e}, judged against {tolerance:.1e}{more}"
+
+
+def inconclusive(found: Iterable[Relaxed]) -> list[str]:
+    """Arrays that rounding moves too far to be judged."""
+    return [f"{name} (torch's own rounding moves it by {moved:.0e})" for name, moved, _ in found if not moved <= INCONCLUSIVE]
+
+
+FACTOR, LEAST = 2.0, 3e-5
+"""Tier C's: an error may be so many times torch's, and a part of the array more."""
+FEW = 8
+"""Rows of which nothing is said: their factors are off by chance."""
+KEPT: Options = {"xla_allow_excess_precision": False}
+"""Every rounding, also between operations that XLA joins."""
+
+
+def module_that_loses(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> str:
+    """'norm loses digits in bfloat16: ...', of the first module whose own error is over its tolerance; '' where none is.
+
+    `low` is the JAX model in bfloat16, with its `inputs`.
+    """
+    for mismatch, theirs, truth in own_runs(traced, low, inputs):
+        for what, ours, torchs, size, count in measures(as_float64(mismatch.jax), theirs, truth):
+            if ours > FACTOR * (1 + count**-0.5) * torchs + LEAST * size:
+                times = f"{ours / torchs:.1f} times torch's" if torchs else "where torch's is exact"
+                says = f"the error of {what} of its {mismatch.what} is {ours / size:.1e}, {times}"
+                return f"{mismatch.owner} loses digits in bfloat16: {says}"
+    return ""
+
+
+def own_runs(traced: Traced, low: Any, inputs: tuple[Any, ...]) -> Iterator[tuple[Mismatch, np.ndarray, np.ndarray]]:
+    """What each module's own code makes in bfloat16: jax's, torch's, and the true array; none where torch is not at hand."""
+    reference = traced.reference
+    if (source := reference.source) is None:
+        return
+    calls = rounded(reference.calls)
+    typed = in_bfloat16(source.module, keeps_buffers=reference.keeps_buffers).eval()
+    theirs = own_arrays(typed, source.call, reference.inputs, Given(calls, traced.boundaries))
+    options = {**RUN_ONCE, **KEPT}
+    isolation = replace(traced.isolation, model=low, inputs=inputs, calls=calls, gradients=False, options=options)
+    program = isolation.compiled(traced.opened, gradients=False)
+    for each in isolation.judged(program, traced.isolated.orders, dict.fromkeys(traced.opened, True)).mismatches:
+        if each.place and each.place.site not in traced.valid and each.place not in traced.opened:
+            place = each.place._replace(site=traced.pairs[each.place.site])
+            truth = getattr(reference.calls[place.site], place.part)[place.number]
+            if place in theirs and truth.dtype.kind == "f" and theirs[place].shape == truth.shape == each.jax.shape:
+                yield each, theirs[place], truth
+
+
+def measures(ours: np.ndarray, theirs: np.ndarray, truth: np.ndarray) -> Iterator[tuple[str, float, float, float, int]]:
+    """The errors of both sides beside the size of what they are of, and in how many numbers: of the entries, and of the factors
+    of rows. Entries that are huge or not finite are left out."""
+    usual = usual_entries(truth, entry_groups(truth)) & np.isfinite(ours) & np.isfinite(theirs)
+    if not truth.ndim or not usual.any():
+        return
+    off, other, true = (np.where(usual, each, 0) for each in (ours - truth, theirs - truth, truth))
+    yield "the entries", *(float(np.linalg.norm(each)) for each in (off, other, true)), int(usual.sum())
+    square = np.square(true).sum(-1)
+    rows = square > 0
+    if rows.sum() >= FEW and true.shape[-1] > 1:
+        factors = [((each * true).sum(-1)[rows] / square[rows]) for each in (off, other)]
+        chance = np.sqrt(np.square(other).sum(-1)[rows] / square[rows] / true.shape[-1])
+        least = max(float(np.linalg.norm(each)) for each in (factors[1], chance))
+        yield "the factors of rows", float(np.linalg.norm(factors[0])), least, float(rows.sum()) ** 0.5, int(rows.sum())

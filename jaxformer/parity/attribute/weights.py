@@ -1,0 +1,122 @@
+"""The check of weights: whether the JAX model holds torch's, bit for bit."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, combinations
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.axes import Axes, Layout, sum_of
+from jaxformer.convert.layouts import find_layout, rows_of_heads, same_numbers, say_rows
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import LISTED, Family, Part, Place, places, sums, tensors_to_torch
+from jaxformer.errors import ParityError
+from jaxformer.parity.attribute.comparison import Comparison, Result
+from jaxformer.parity.numerics.float32_tables import is_rounded, most_off, say_rounded
+from jaxformer.parity.numerics.metrics import difference, same_bits
+from jaxformer.parity.pairing.placement import Side, told
+from jaxformer.parity.report.data import ON_TORCHS, Stage
+from jaxformer.parity.report.text import count
+from jaxformer.parity.runs.load_weights import has_shapes_alone
+from jaxformer.pytree import named_weights
+
+
+def weights(comparison: Comparison) -> Result:
+    """The tensors that are matched, those that one side alone has, and what of the matching is doubtful."""
+    matched, stage = comparison.matched, bitwise(comparison)
+    if stage.status != "failed":
+        names: dict[Side, list[str]] = {
+            "torch": list(comparison.state.weights),
+            "jax": list(named_weights(comparison.like)),
+        }
+        stage = replace(stage, says="; ".join([stage.says, *told(matched.alone, names), *matched.notes, *added_up(comparison)]))
+    if (matched.wrong or not all(each.is_neutral for each in matched.alone)) and stage.status == "equal":
+        stage = replace(stage, status="different")
+    return Result(stage)
+
+
+def added_up(comparison: Comparison) -> list[str]:
+    """What is said of JAX tensors that hold a sum."""
+    both = dict.fromkeys(" + ".join(names) for names in sums(comparison.like, comparison.matched.family).values())
+    says = "each has the gradient of the sum, and weights go this way alone"
+    return [f"JAX holds torch's {listed([*both])} added up: {says}"] if both else []
+
+
+def bitwise(comparison: Comparison) -> Stage:
+    """Whether the matched tensors are the same; a frozen one may be rounded otherwise."""
+    state, like, family = comparison.state, comparison.like, comparison.matched.family
+    used = sum(family.why_ignored(name) is None for name in state.weights)
+    if has_shapes_alone(like):
+        if comparison.needs <= {"coverage"}:  # nothing else will be judged
+            says = "the JAX model has shapes alone; give one with weights, or check more than weights"
+            return Stage("weights", "failed", says)
+        return Stage("weights", "equal", f"{count(used, 'tensor')}, each used once; the JAX model had none of its own")
+    ours = tensors_to_torch(like, family)
+    theirs = {name: state.weights[family.tied.get(name, name)] for name in ours}
+    theirs |= {name: sum_of([theirs[it] for it in names]) for name, names in sums(like, family).items()}
+    other = [name for name, array in theirs.items() if not same_bits(ours[name], array)]
+    rounded = [name for name in other if name in state.frozen and is_rounded(ours[name], theirs[name])]
+    wrong = [name for name in other if name not in rounded]
+    if wrong:
+        parts = places(like, family)
+        said = ", ".join(describe_difference(name, parts[name], ours[name], theirs, family, like) for name in wrong[:LISTED])
+        says = f"{len(wrong)} of {len(ours)} tensors differ, first {said}; {ON_TORCHS}"
+        return Stage("weights", "different", says)
+    notes = [f"frozen {name} {say_rounded(most_off(ours[name], theirs[name]))}; torch's is used below" for name in rounded]
+    return Stage("weights", "equal", "; ".join((f"{used} of {len(state.weights)} tensors used once, bitwise equal", *notes)))
+
+
+def describe_difference(
+    name: str,
+    parts: Mapping[Part, Place],
+    ours: np.ndarray,
+    weights: Mapping[str, np.ndarray],
+    family: Family,
+    like: PyTree,
+) -> str:
+    """A torch tensor, the JAX tensors that differ from it, by how much, and what the first of them holds instead, if that is
+    something of torch's."""
+
+    def piece(part: Part, side: np.ndarray) -> np.ndarray:
+        rule = family.rule(parts[part].name)
+        return rule.to_jax(side, family.sizes_for(like)) if rule.packed else part.cut(side)
+
+    cut = {part: [piece(part, side) for side in (ours, weights[name])] for part in sorted(parts)}
+    wrong = [part for part, both in cut.items() if not same_bits(*both)]
+    held = dict.fromkeys(parts[part].name for part in wrong)
+    called = name if name in held else f"{name}, in JAX {' and '.join(held)}"
+    mine, theirs = cut[wrong[0]]
+    try:
+        says = f"relL2 {difference(name, mine, theirs).relative:.1e}"
+    except ParityError as error:
+        return f"{called} ({str(error).removeprefix(f'{name}: ')})"
+    if mine.ndim == 2 and same_bits(np.ascontiguousarray(mine), np.ascontiguousarray(theirs.T)):
+        return f"{called} ({says}: JAX holds it transposed)"
+    if flipped := next(
+        (axes for axes in some_axes(theirs.ndim) if same_bits(np.ascontiguousarray(np.flip(theirs, axes)), mine)), ()
+    ):
+        return f"{called} ({says}: JAX holds it {backwards(flipped)})"
+    same = (other for other, array in weights.items() if array.size == mine.size and same_numbers(array, mine))
+    if not (mine == mine.flat[0]).all() and (other := next(same, None)):
+        what = f"it {in_words(find_layout(theirs, mine))}" if other == name else f"what torch has in {other}"
+        return f"{called} ({says}: JAX holds {what})"
+    return f"{called} ({says})"
+
+
+def in_words(layout: Layout | None) -> str:
+    """How the same numbers lie otherwise; a kernel that is flipped has all its axes in their order."""
+    if isinstance(layout, Axes) and rows_of_heads(layout):
+        return f"with {say_rows(layout)}"
+    axes = layout.backwards if isinstance(layout, Axes) else ()
+    return backwards(axes) if axes else "with its axes in another order"
+
+
+def backwards(axes: tuple[int, ...]) -> str:
+    """In words."""
+    return f"backwards along {'axis' if len(axes) == 1 else 'axes'} {' and '.join(map(str, axes))}, as a flipped kernel"
+
+
+def some_axes(n: int) -> Iterator[tuple[int, ...]]:
+    """One of so many axes, then two, ..."""
+    return chain.from_iterable(combinations(range(n), many) for many in range(1, n + 1))

@@ -1,0 +1,136 @@
+"""Linear layers, logits from a table, positions that are added, and activations, gated or not."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.parity.diagnose.evidence import Evidence, Parameters, same_shape
+from jaxformer.parity.diagnose.formulas.choices import Choices, Hypothesis
+
+Weights = dict[str, tuple[np.ndarray, np.ndarray | None]]
+"""A weight with its inputs first and a bias, by what they are called in a cause."""
+
+
+def affine_choices(evidence: Evidence) -> Choices:
+    """A linear layer, with its own weights or those of another one; without any, with a table of embeddings."""
+    weight, bias = evidence.parameters.get("weight"), evidence.parameters.get("bias")
+    weights = tied(evidence.others, bias) if weight is None else own_or_other(evidence.others, weight, bias)
+    if not weights:
+        return {}
+    width = next(iter(weights.values()))[0].shape[0]
+    fitting = {name: array for name, array in evidence.before.items() if array.shape[-1] == width}
+    if not fitting:
+        return {}
+    return {
+        "input": fitting,
+        "scale": {"1": 1.0, "1/sqrt(d_model)": width**-0.5},
+        "weight": weights,
+        "bias": {"left out": 0.0} if bias is None else {"added": 1.0, "left out": 0.0, "added twice": 2.0},
+    }
+
+
+def own_or_other(others: Mapping[str, Parameters], weight: np.ndarray, bias: np.ndarray | None) -> Weights:
+    """A module's weight and bias, and all that could be taken for them."""
+    found = {"as it is": (weight, bias)}
+    if weight.shape[0] == weight.shape[1]:
+        found["transposed"] = weight.T, bias
+    for path, own in others.items():
+        if same_shape(own.get("weight"), weight) and same_shape(own.get("bias"), bias):
+            found[f"of {path}"] = own["weight"], own.get("bias")
+    return found
+
+
+def tied(others: Mapping[str, Parameters], bias: np.ndarray | None) -> Weights:
+    """Tables whose rows read out as many numbers as there are biases."""
+    tables = {path: own["table"] for path, own in others.items() if bias is not None and len(own.get("table", ())) == bias.size}
+    return {f"the table of {path}": (table.T, bias) for path, table in tables.items()}
+
+
+def affine(**chosen: Any) -> np.ndarray:
+    """scale x W + b"""
+    weight, bias = chosen["weight"]
+    return chosen["scale"] * chosen["input"] @ weight + (0.0 if bias is None else chosen["bias"] * bias)
+
+
+def embedding_choices(evidence: Evidence) -> Choices:
+    """A table's rows, scaled, and sinusoid positions (Vaswani et al. 2017, section 3.5)."""
+    tokens = {name: x for name, x in list(evidence.before.items())[:1] if x.ndim == 3 and not name.startswith("input")}
+    width = next((x.shape[-1] for x in tokens.values()), 1)
+    if width % 2:
+        return {}
+    return {
+        "embedding": tokens,
+        "embedding scale": {"1": 1.0, "sqrt(d_model)": math.sqrt(width), "1/sqrt(d_model)": 1 / math.sqrt(width)},
+        "positions": {"sinusoid": False, "sinusoid in blocks": True},
+        "first position": {str(first): first for first in (0, 1, 2, -1)},
+    }
+
+
+def embed(**chosen: Any) -> np.ndarray:
+    """x scale + sin and cos of the positions."""
+    x, first = chosen["embedding"], chosen["first position"]
+    rates = 10000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = np.arange(first, first + x.shape[1])[:, None] * rates
+    waves = np.stack([np.sin(angles), np.cos(angles)], -2 if chosen["positions"] else -1)
+    return x * chosen["embedding scale"] + waves.reshape(x.shape[1:])
+
+
+def lookup_choices(evidence: Evidence) -> Choices:
+    """Rows of a module's own table, or of another one's of its width."""
+    own = evidence.parameters.get("table")
+    if own is None or not evidence.ids:
+        return {}
+    tables = {f"of {path}": other["table"] for path, other in evidence.others.items() if "table" in other}
+    fitting = {name: table for name, table in tables.items() if table.shape[1] == own.shape[1]}
+    return {"ids": dict(evidence.ids), "table": {"as it is": own} | fitting}
+
+
+def look_up(**chosen: Any) -> np.ndarray:
+    """table[ids]; a ValueError where the table is too short."""
+    ids, table = chosen["ids"], chosen["table"]
+    if ids.min() < 0 or ids.max() >= len(table):
+        raise ValueError("no such row")
+    return table[ids]
+
+
+def activation_choices(evidence: Evidence) -> Choices:
+    """A function of what came last, or of one of the last two times the other."""
+    last = list(evidence.before.values())[-2:]
+    gates = {"none": (last[-1], 1.0)} if last else {}
+    if len(last) == 2 and last[0].shape == last[1].shape:
+        gates |= {"first": (last[0], last[1]), "second": (last[1], last[0])}
+    return {"activation": dict(ACTIVATIONS), "gate": gates} if gates else {}
+
+
+def activate(**chosen: Any) -> np.ndarray:
+    """f(gate) times the other, if there is one."""
+    gate, value = chosen["gate"]
+    return chosen["activation"](gate) * value
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x))"""
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2))),
+    "gelu by tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick gelu": lambda x: x * sigmoid(1.702 * x),
+    "silu": lambda x: x * sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+    "squared relu": lambda x: np.maximum(x, 0) ** 2,
+    "none": lambda x: x,
+}
+
+
+HYPOTHESES = (
+    Hypothesis("linear layer", affine_choices, affine),
+    Hypothesis("table of embeddings", lookup_choices, look_up),
+    Hypothesis("embedding", embedding_choices, embed),
+    Hypothesis("activation", activation_choices, activate),
+)

@@ -1,0 +1,256 @@
+"""Causes of a step of an optimizer that differs although the gradients are equal: formulas with choices, for both sides."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxformer.parity.diagnose.by_arrays.values import factor_between, round_number
+from jaxformer.parity.diagnose.constants import say
+from jaxformer.parity.diagnose.formulas.choices import ALL, Choices, differing_choices, search_both
+from jaxformer.parity.diagnose.formulas.words import said
+
+FAR, NEAR = 0, 2
+"""In how many choices torch may differ from its settings, and jax from torch."""
+SOME = 4096
+"""So many entries tell nearly always that a combination is wrong."""
+MULTIPLE = 1e-6
+"""The largest relL2 at which an array counts as a multiple of another one."""
+MOST_NAMED = 3
+NOT_KNOWN = ("amsgrad", "maximize", "centered", "dampening")
+"""Settings of torch.optim that no formula here has."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of torch's optimizer, for all of its parameters."""
+
+    kind: Literal["Adam", "RMSprop", "SGD"]
+    epsilon: float
+    betas: tuple[float, float]
+    """Shares of the mean of the gradients and of that of their squares that stay at each step; the first is SGD's momentum."""
+    nesterov: bool
+    decays: Mapping[str, float]
+    """Weight decay by the names of its parameters."""
+    decoupled: bool
+    clip_norm: float | None
+    accumulate: int
+
+
+def settings_of(optimizer: Any, names: Mapping[Any, str], clip_norm: float | None, accumulate: int) -> Settings | None:
+    """Read those of torch.optim's Adam, AdamW, RMSprop and SGD; None for other optimizers, and for groups of several kinds."""
+    import torch
+
+    kinds: tuple[Any, ...] = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD)
+    kind = next((each.__name__ for each in kinds if isinstance(optimizer, each)), None)
+    groups = optimizer.param_groups
+    if kind is None or any(group.get(name) for group in groups for name in NOT_KNOWN):
+        return None
+    told = {(g.get("eps", 0.0), _betas(g), bool(g.get("nesterov")), bool(g.get("decoupled_weight_decay"))) for g in groups}
+    if len(told) > 1 or (kind == "RMSprop" and groups[0]["momentum"]):
+        return None
+    ((epsilon, betas, nesterov, decoupled),) = told
+    decays = {names[parameter]: float(group["weight_decay"]) for group in groups for parameter in group["params"]}
+    return Settings(kind, epsilon, betas, nesterov, decays, decoupled, clip_norm, accumulate)
+
+
+def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
+    return group["betas"] if "betas" in group else (group.get("momentum", 0.0), group.get("alpha", 0.0))
+
+
+@dataclass(frozen=True)
+class Course:
+    """Inputs of an optimizer up to a step: of the entries that are compared, each as one vector."""
+
+    gradients: Sequence[np.ndarray]
+    """torch's, at each step up to this one."""
+    weights: Sequence[np.ndarray]
+    """Before each of these steps."""
+    norms: Sequence[float]
+    """Norms of all gradients of a step together, entries that are not compared included."""
+    rates: np.ndarray
+    """The learning rate of each entry at this step."""
+    decays: np.ndarray
+    """Weight decay of each entry."""
+    matrices: np.ndarray
+    """1 for weights of more than one axis, and 0 for others."""
+
+    def at(self, entries: slice) -> "Course":
+        """Select some of the entries."""
+        lists = ([array[entries] for array in each] for each in (self.gradients, self.weights))
+        return Course(*lists, self.norms, *(array[entries] for array in (self.rates, self.decays, self.matrices)))
+
+
+def course_of(
+    settings: Settings | None,
+    past: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]],
+    rates: Mapping[str, float],
+    kept: Mapping[str, np.ndarray],
+) -> Course:
+    """Collect the entries of each parameter that are True in `kept`, in its order; `past` are the gradients and the weights of
+    each step."""
+    gradients, weights = ([flat(each, kept) for each in side] for side in zip(*past, strict=True))
+    norms = [float(np.sqrt(sum(np.square(array).sum() for array in each.values()))) for each, _ in past]
+    decays = flat(settings.decays, kept) if settings else np.zeros_like(weights[-1])
+    matrices = flat({name: float(own.ndim > 1) for name, own in kept.items()}, kept)
+    return Course(gradients, weights, norms, flat(rates, kept), decays, matrices)
+
+
+def explain_step(settings: Settings, course: Course, moves: tuple[np.ndarray, np.ndarray]) -> str:
+    """'torch adds epsilon behind the root: sqrt(x) + eps; jax ...', or '' where no formula gives both; `moves` are torch's and
+    jax's at the last step, in learning rates."""
+    few = slice(None, None, max(1, len(course.rates) // SOME))
+    grounds = [(step_choices(settings, course.at(entries)), entries) for entries in (few, ALL)]
+    found = search_both(step, grounds, moves, (FAR, NEAR))
+    if not found or not (differing := differing_choices(grounds[-1][0], *found)):
+        return ""
+    torch, jax = (said(differing, side) for side in (0, 1))
+    return f"torch {torch}; jax {jax} (residual {max(found[0][1], found[1][1]):.0e})"
+
+
+def flat(arrays: Mapping[str, Any], kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The kept entries of all arrays as one vector; a number counts for each entry."""
+    return np.concatenate([np.broadcast_to(arrays[name], own.shape)[own] for name, own in kept.items()])
+
+
+def step_choices(settings: Settings, course: Course) -> Choices:
+    """List the choices, torch's own settings first."""
+    found: Choices = {"settings": {"": settings}, "course": {"": course}}
+    found |= {"Adam": adam, "RMSprop": rms_prop, "SGD": descent}[settings.kind](settings)
+    parts = settings.accumulate
+    if settings.kind != "SGD" or settings.clip_norm is not None:
+        found["gradients times"] = {f"{n:g}": n for n in (1.0, 2.0, 0.5, float(parts), 1 / parts)}
+    found["zero gradients"] = {str(n): n for n in (0, 1, 2, 3, parts - 1, parts)}
+    decays = course.decays
+    if decays.any():
+        ways = ["decoupled", "coupled"] if settings.decoupled else ["coupled", "decoupled"]
+        found["weight decay"] = {way: way for way in [*ways, "left out"]}
+        all_of = decays.max()
+        found["weights decayed"] = {"some": decays, "all": all_of} if np.ptp(decays) else {"all": decays}
+        if not np.array_equal(decays, all_of * course.matrices):
+            found["weights decayed"]["matrices alone"] = all_of * course.matrices
+    if settings.clip_norm is not None:
+        found["gradients clipped by"] = {"norm + 1e-6": 1e-6, "norm": 0.0, "nothing": None}
+    return found
+
+
+def adam(settings: Settings) -> Choices:
+    """Adam's (Kingma and Ba 2015, algorithm 1), and Nadam's momentum (Dozat 2016, algorithm 8, with one momentum)."""
+    usual = itertools.product((0.9, 0.95, 0.85, 0.8, 0.5, 0.0), (0.999, 0.99, 0.98, 0.97, 0.95, 0.9, 0.9999))
+    return roots(settings) | {
+        "betas": {f"{one:g} and {two:g}": (one, two) for one, two in (settings.betas, *usual)},
+        "momentum": {"Adam's": False, "Nesterov's": True},
+        "bias correction": {"on": True, "off": False},
+    }
+
+
+def rms_prop(settings: Settings) -> Choices:
+    """RMSprop's (Hinton 2012, lecture 6e)."""
+    return roots(settings) | {
+        "decay of squares": {f"{beta:g}": (0.0, beta) for beta in (settings.betas[1], 0.99, 0.9, 0.95, 0.999)},
+        "bias correction": {"off": False, "on": True},
+        "squares begin at": {"0": 0.0, "1": 1.0},
+    }
+
+
+def descent(settings: Settings) -> Choices:
+    """Gradient descent with momentum."""
+    nesterov = {"heavy-ball": False, "Nesterov's": True}
+    return {
+        "share of the last move": {f"{beta:g}": beta for beta in (settings.betas[0], 0.0, 0.5, 0.8, 0.85, 0.9, 0.95, 0.99)},
+        "momentum": dict(sorted(nesterov.items(), key=lambda each: each[1] != settings.nesterov)),
+    }
+
+
+def roots(settings: Settings) -> Choices:
+    """Places and sizes of the epsilon at the root of the mean of squares."""
+    return {
+        "epsilon": {f"{e:g}": e for e in (settings.epsilon, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3, 1e-9, 1e-10, 1e-12, 0.0)},
+        "epsilon's place": {"outside the root": False, "in the root": True},
+    }
+
+
+def step(settings: Settings, course: Course, **chosen: Any) -> np.ndarray:
+    """The move of the last step, in learning rates, gradients of zero taken in before it included."""
+    way, zeros, times = chosen.get("weight decay"), chosen["zero gradients"], chosen.get("gradients times", 1.0)
+    decayed, clipping, given = chosen.get("weights decayed", 0.0), chosen.get("gradients clipped by"), []
+    for gradient, weights, norm in zip(course.gradients, course.weights, course.norms, strict=True):
+        own = gradient * times
+        if clipping is not None and settings.clip_norm is not None:
+            own = own * min(1.0, settings.clip_norm / (norm * times + clipping))
+        added = weights * decayed if way == "coupled" else np.zeros_like(own)
+        given += [added] * zeros + [own + added]
+    apart = decayed if way == "decoupled" else 0.0
+    weights = before = course.weights[-1]
+    for end in range(len(given) - zeros, len(given) + 1):
+        weights = weights - course.rates * (direction(given[:end], settings, chosen) + apart * weights)
+    return (weights - before) / course.rates
+
+
+def direction(given: Sequence[np.ndarray], settings: Settings, chosen: Mapping[str, Any]) -> np.ndarray:
+    """Direction of the last step, which goes down it times the learning rate."""
+    last, steps = given[-1], len(given)
+    if settings.kind == "SGD":
+        beta = chosen["share of the last move"]
+        down = summed(given, beta)
+        return last + beta * down if chosen["momentum"] else down
+    beta, other = chosen.get("betas") or chosen["decay of squares"]
+    mean, square = ((1 - b) * summed([g**n for g in given], b) for n, b in ((1, beta), (2, other)))
+    square = square + chosen.get("squares begin at", 0.0) * other**steps
+    corrected = chosen["bias correction"]
+    if corrected:
+        square = square / (1 - other**steps)
+    if chosen.get("momentum"):
+        further = (1 - beta ** (steps + 1), 1 - beta**steps) if corrected else (1.0, 1.0)
+        mean = beta * mean / further[0] + (1 - beta) * last / further[1]
+    elif corrected:
+        mean = mean / (1 - beta**steps)
+    epsilon = chosen["epsilon"]
+    return mean / (np.sqrt(square + epsilon) if chosen["epsilon's place"] else np.sqrt(square) + epsilon)
+
+
+def summed(arrays: Sequence[np.ndarray], beta: float) -> np.ndarray:
+    """The sum in which each array counts beta times as much as the next one."""
+    weights = float(beta) ** np.arange(len(arrays))[::-1]
+    return np.tensordot(weights, np.stack(arrays), 1)
+
+
+def explain_moves(
+    moves: tuple[np.ndarray, np.ndarray], course: Course, kept: Mapping[str, np.ndarray]
+) -> tuple[str, float | None]:
+    """Tell where jax decays weights otherwise, or moves all or some tensors by a multiple, and its learning rate if that is
+    another one. `moves` are torch's and jax's, in learning rates, of the entries that are True in `kept`."""
+    torch_moves, jax_moves = moves
+    if wrong := int((~np.isfinite(jax_moves)).sum()):
+        return f"jax moves {wrong} of {jax_moves.size} entries by NaN or infinity", None
+    decay, residual = factor_between(jax_moves - torch_moves, course.weights[-1])
+    if residual <= MULTIPLE:
+        return f"jax decays weights by {abs(decay):.6g} {'less' if decay > 0 else 'more'}", None
+    further, residual = factor_between(jax_moves - torch_moves, torch_moves)
+    if residual <= MULTIPLE:
+        rate = float(course.rates[0]) * (1 + further)
+        return f"jax moves {say(1 + further)} times as far", rate if not np.ptp(course.rates) else None
+    ends = np.cumsum([own.sum() for own in kept.values()])[:-1]
+    parts = zip(kept, np.split(torch_moves, ends), np.split(jax_moves, ends), strict=True)
+    factors = {name: factor_between(j, t) for name, t, j in parts if t.size}
+    if any(residual > MULTIPLE for _, residual in factors.values()):
+        return "", None
+    other = [f"{name} {say(round_number(factor))}" for name, (factor, _) in factors.items() if abs(factor - 1) > MULTIPLE]
+    more = f" and {len(other) - MOST_NAMED} more" if len(other) > MOST_NAMED else ""
+    return f"jax moves tensors by other multiples of torch's moves: {', '.join(other[:MOST_NAMED])}{more}", None
+
+
+def explain_schedule(torch: np.ndarray, jax: np.ndarray) -> str:
+    """Tell how jax's learning rates of all steps come from torch's: later, earlier, faster, slower, or a multiple of them; ''
+    where none of it holds."""
+    steps = len(torch)
+    found = [(f"jax is {n} step{'s' * (n > 1)} late", torch[:-n], jax[n:]) for n in range(1, steps)]
+    found += [(f"jax is {n} step{'s' * (n > 1)} early", torch[n:], jax[:-n]) for n in range(1, steps)]
+    found += [(f"jax's schedule runs {n} times as fast", torch[::n], jax[: -(-steps // n)]) for n in range(2, steps)]
+    found += [(f"jax's schedule runs {n} times as slowly", torch[: -(-steps // n)], jax[::n]) for n in range(2, steps)]
+    factor, residual = factor_between(jax, torch)
+    if residual <= MULTIPLE:
+        return f"jax's rates are {factor:.9g} times torch's"
+    return next((says for says, one, other in found if np.unique(one).size > 2 and np.allclose(one, other, 1e-9, 0)), "")

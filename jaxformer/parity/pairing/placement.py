@@ -1,0 +1,226 @@
+"""Tensors whose values were not, or wrongly, converted, paired by shape, name and order; and parameters that one side alone
+has."""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from jaxformer.convert.layouts import of_shape
+from jaxformer.convert.rules import Layout, Part, Rule
+from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece
+from jaxformer.parity.pairing.names import blank, nearest_pairs, only_pair, same_word
+from jaxformer.parity.probe.parameters import kind_of
+from jaxformer.parity.report.summarize import say_names
+from jaxformer.parity.trace.call_sites import last, parent
+
+Kind = tuple[str, str, int]
+LAYOUTS: tuple[Layout, ...] = ("same", "transposed")
+
+
+def correct_layouts(known: Assignment) -> None:
+    """A tensor with another layout than the same tensor of other layers was transposed by mistake: a square one shows it in no
+    other way."""
+    layers: dict[tuple[str, TorchPiece], list[JaxPiece]] = {}
+    for mine, (other, _) in known.pairs.items():
+        layers.setdefault((blank(mine.label), _any_layer(other)), []).append(mine)
+    kinds = _layouts_by_kind(known)
+    for group in layers.values():
+        votes: Counter[Layout] = Counter(known.pairs[mine][1] for mine in group)
+        if len(votes) > 1:
+            wanted = _majority(votes) or _majority(kinds[_kind(known, group[0], known.pairs[group[0]][0])])
+            for mine in group:
+                other, layout = known.pairs[mine]
+                if wanted is not None and layout != wanted and _fits(known, mine, other, wanted):
+                    known.pairs[mine] = other, wanted
+
+
+def pair_by_place(known: Assignment, no_weights: Container[str]) -> None:
+    """Pairs of the weights that are left on both sides, if most of the model is known."""
+    ours = {one.label: one for one in known.open() if one.name not in no_weights}
+    if len(ours) > len(known.pairs):
+        return
+    free = [other for other in (*known.tensors(), *_parts_left(known)) if other.name not in no_weights]
+    theirs = {other.name if other.part.of == 1 else f"{other.name}.{other.part.number}": other for other in free}
+    kinds, layouts = _layouts_by_kind(known), {}
+    layers = {(blank(mine.label), blank(other.name), other.part) for mine, (other, _) in known.pairs.items()}
+    for label, mine in ours.items():
+        fits = {key: it for key, other in theirs.items() if (it := _layout(known, mine, other, kinds)) is not None}
+        other_layers = [key for key in fits if (blank(label), blank(theirs[key].name), theirs[key].part) in layers]
+        layouts |= {(label, key): fits[key] for key in other_layers or fits}
+    for label, key in nearest_pairs(list(ours), list(theirs), known.modules(), layouts):
+        mine, other = ours[label], theirs[key]
+        same_in_other_layers = (blank(label), blank(other.name), other.part) in layers
+        if same_in_other_layers or only_pair((label, key), layouts) or _same_module(label, other.name):
+            known.add(mine, other, layouts[label, key])
+
+
+def swapped(known: Assignment) -> list[str]:
+    """Tensors of which names, or most of the other layers, say plainly that they are not the same, in words."""
+    beside: dict[tuple[str, str], list[tuple[JaxPiece, TorchPiece]]] = {}
+    layers: dict[str, Counter[TorchPiece]] = {}
+    for mine, (other, _) in known.pairs.items():
+        layers.setdefault(blank(mine.label), Counter())[_any_layer(other)] += 1
+        if other.part.of > 1 or not _same_module(mine.label, other.name):
+            beside.setdefault((parent(parent(mine.label)), last(mine.label)), []).append((mine, other))
+    usual = {mine: _majority(layers[blank(mine.label)]) for pairs in beside.values() for mine, _ in pairs}
+    odd = {mine for pairs in beside.values() for mine, other in pairs if usual[mine] not in (None, _any_layer(other))}
+    return [
+        f"{mine.label} holds what torch has in {other.name}{f' (part {other.part.number})' if other.part.of > 1 else ''}"
+        for pairs in beside.values()
+        for mine, other in pairs
+        if (mine in odd and any(one in odd and usual[mine] == _any_layer(it) for one, it in pairs))
+        or (_elsewhere(mine, other, [it for _, it in pairs]) and any(_same_module(one.label, other.name) for one, _ in pairs))
+    ]
+
+
+def _any_layer(other: TorchPiece) -> TorchPiece:
+    """The same in each layer."""
+    return other._replace(name=blank(other.name))
+
+
+def _elsewhere(mine: JaxPiece, other: TorchPiece, among: list[TorchPiece]) -> bool:
+    """Whether the name of another tensor beside torch's is plainly the one."""
+    uncle = parent(parent(other.name))
+    return any(_same_module(mine.label, it.name) and parent(parent(it.name)) == uncle for it in among)
+
+
+def _same_module(ours: str, theirs: str) -> bool:
+    """Whether the modules around two tensors go by the same name; the number of a layer is none."""
+    one, other = last(parent(ours)), last(parent(theirs))
+    return same_word(one, other) and not one.isdigit()
+
+
+def _parts_left(known: Assignment) -> Iterator[TorchPiece]:
+    """The parts that are free of tensors of which others are known."""
+    for name, taken in list(known.used.items()):
+        for one in list(taken)[:1]:
+            every = (Part(number, *one[1:]) for number in range(one.of))
+            yield from (TorchPiece(name, it) for it in every if one.of > 1 and one.fits(known.torch[name]) and it not in taken)
+
+
+def _kind(known: Assignment, mine: JaxPiece, other: TorchPiece) -> Kind:
+    return last(mine.label), last(other.name), known.array(mine).ndim
+
+
+def _layouts_by_kind(known: Assignment) -> dict[Kind, Counter[Layout]]:
+    """The layouts of tensors of the same last names: a kernel, and a weight."""
+    found: dict[Kind, Counter[Layout]] = {}
+    for mine, (other, layout) in known.pairs.items():
+        found.setdefault(_kind(known, mine, other), Counter())[layout] += 1
+    return found
+
+
+def _majority(votes: Counter[Any]) -> Any:
+    """What more than half of them have, or None."""
+    layout, count = votes.most_common(1)[0]
+    return layout if 2 * count > votes.total() else None
+
+
+def _layout(known: Assignment, mine: JaxPiece, other: TorchPiece, kinds: dict[Kind, Counter[Layout]]) -> Layout | None:
+    """From torch's tensor to jax's: as others of its names have it, or else the only one that fits; None if it cannot be."""
+    theirs, names = known.array(other), (blank(mine.label), blank(other.name))
+    same: list[Layout] = [
+        layout
+        for one, (it, layout) in known.pairs.items()
+        if (blank(one.label), blank(it.name)) == names or it.name == other.name
+    ]
+    votes: Counter[Layout] = kinds.get(_kind(known, mine, other), Counter())
+    for layout in (*same[:1], *votes):
+        if _fits(known, mine, other, shaped := of_shape(layout, theirs.shape)):
+            return shaped
+    fitting: list[Layout] = [layout for layout in LAYOUTS if _fits(known, mine, other, layout)]
+    return fitting[0] if len(fitting) == 1 or (theirs.ndim < 2 and fitting) else None
+
+
+def _fits(known: Assignment, mine: JaxPiece, other: TorchPiece, layout: Layout) -> bool:
+    try:
+        return Rule("", "", layout).to_jax(known.array(other)).shape == known.array(mine).shape
+    except ValueError:
+        return False
+
+
+Side = Literal["torch", "jax"]
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """One of them."""
+
+    side: Side
+    """Which has it."""
+    name: str
+    """There."""
+    value: np.ndarray
+    idle: bool = False
+    """Whether nothing that is compared depends on it."""
+    JAX: ClassVar[str] = "jax "
+
+    @property
+    def key(self) -> str:
+        """Its name among torch's: of JAX's, one that torch cannot have."""
+        return self.name if self.side == "torch" else f"{self.JAX}{self.name}"
+
+    @property
+    def neutral(self) -> str:
+        """What it would have to be to change nothing: '0', '1' or 'the identity'. A vector whose name says nothing is what it
+        is next to."""
+        kind = kind_of(self.name, self.value.ndim)
+        if kind == "matrix":
+            return "the identity" if self.value.ndim == 2 and len(set(self.value.shape)) == 1 else "0"
+        plain = self.value.ndim < 2 and "bias" not in self.name.rpartition(".")[2]
+        nearer = plain and np.abs(self.value - 1).max(initial=0.0) < np.abs(self.value).max(initial=0.0)
+        return "1" if kind == "gain" or nearer else "0"
+
+    @property
+    def gap(self) -> np.ndarray:
+        """How far it is from that."""
+        plain = {"0": 0.0, "1": 1.0}
+        return self.value - (plain[self.neutral] if self.neutral in plain else np.eye(len(self.value), dtype=self.value.dtype))
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether it changes nothing."""
+        return self.idle or not self.gap.any()
+
+    def says(self, name: str | None = None) -> str:
+        """In words, of one or, by another name, of all layers."""
+        who = f"jax leaves out {name or self.name}" if self.side == "torch" else f"jax has {name or self.name}, torch has not"
+        if self.idle:
+            return f"{who}: nothing that is compared depends on it"
+        if self.is_neutral:
+            return f"{who}: it is {self.neutral}, so it changes nothing"
+        return f"{who}: it is not {self.neutral} (rms {np.sqrt(np.mean(np.square(self.gap))):.1e} off)"
+
+
+def one_sided(side: Side, names: Iterable[str], values: Mapping[str, np.ndarray]) -> list[OneSided]:
+    """Those of one side."""
+    return [OneSided(side, name, np.asarray(values[name])) for name in names]
+
+
+def may_be_pairs(left: Mapping[str, np.ndarray], free: Mapping[str, np.ndarray], known: int) -> bool:
+    """Whether what is left of both sides may be the same tensors, unconverted or of another shape: some are of one size or of
+    one kind, or they are most of the model, of which `known` tensors are known."""
+
+    def sizes(arrays: Mapping[str, np.ndarray]) -> set[int]:
+        return {array.size for array in arrays.values()}
+
+    def kinds(arrays: Mapping[str, np.ndarray]) -> set[str]:
+        return {"matrix" if array.ndim > 1 else kind_of(name, 1) for name, array in arrays.items()}
+
+    return bool(sizes(left) & sizes(free) or kinds(left) & kinds(free)) or len(left) + len(free) > known
+
+
+def told(found: Sequence[OneSided], every: Mapping[Side, Sequence[str]]) -> list[str]:
+    """Each in words, layers together; `every` has all names of each side."""
+    groups: dict[tuple[Side, str, bool], list[OneSided]] = {}
+    for each in found:
+        groups.setdefault((each.side, "" if each.idle else each.neutral, each.is_neutral), []).append(each)
+    said = []
+    for (side, _, _), alike in groups.items():
+        names = say_names([each.name for each in alike], every[side])
+        largest = max(alike, key=lambda each: float(np.abs(each.gap).max(initial=0.0)))
+        said.append(largest.says(", ".join(names)))
+    return said

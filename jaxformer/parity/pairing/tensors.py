@@ -1,0 +1,267 @@
+"""Which tensor of a JAX model is which of torch's: by rules, by values, by names and places, in this order.
+
+The values may differ all the same. What is a weight, a copy of one that torch ties, a buffer, or the model's own constant is
+resolved, so that everything else can be compared on torch's values.
+"""
+
+import difflib
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxformer.convert.layouts import find_layout
+from jaxformer.convert.mismatch import listed
+from jaxformer.convert.rules import Family, Rule, to_jax
+from jaxformer.errors import ConversionError
+from jaxformer.parity.pairing.buffers import Constants, typed_constants
+from jaxformer.parity.pairing.candidates import Assignment, JaxPiece, TorchPiece, as_family, by_layer, on_host, torch_names
+from jaxformer.parity.pairing.joined import match_joined, match_parted, match_summed
+from jaxformer.parity.pairing.names import same_word
+from jaxformer.parity.pairing.placement import OneSided, correct_layouts, may_be_pairs, one_sided, pair_by_place, swapped
+from jaxformer.parity.report.text import count
+from jaxformer.parity.trace.call_sites import last, parent
+from jaxformer.parity.trace.recorder import Arrays, TorchState
+from jaxformer.pytree import named_weights
+
+Names = Mapping[str, tuple[str, ...]]
+"""JAX name -> torch's, of every layer."""
+NO_RULES = Family("matched by values", {}, ())
+
+
+@dataclass(frozen=True)
+class Identified:
+    """A JAX model of which every tensor is known."""
+
+    family: Family
+    model: PyTree
+    """With torch's buffers."""
+    notes: tuple[str, ...]
+    """For the check of weights in the report."""
+    wrong: bool
+    """Whether buffers differ."""
+    tables: Arrays
+    """torch's buffers, and what it does not train, that JAX does not hold."""
+    alone: tuple[OneSided, ...] = ()
+    """Parameters that one side does not have."""
+
+
+def identify(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
+    """ConversionError where it is not sure which tensor is which."""
+    leaves, typed = on_host(named_weights(jax_model)), typed_constants(jax_model)
+    ruled = by_rules(state, leaves, rules)
+    reached = {it for names in ruled.values() for it in names}
+    ruled = {name: names for name, names in ruled.items() if all(state.tied.get(it, it) in reached for it in names)}
+    constants = ruled_buffers(state, leaves, rules, ruled)
+    known = Assignment({**state.weights}, {name: leaf for name, leaf in leaves.items() if name not in constants.names})
+    _add_rules(known, state, rules, {name: names for name, names in ruled.items() if name not in constants.names})
+    _assign(known, state, typed, set(ruled))
+    found = constants.without_buffers({name: rule for name, rule in known.rules().items() if name not in ruled}, state.buffers)
+    used = {it for names in (*map(torch_names, found.values()), *ruled.values()) for it in names}
+    tied = {alias: first for alias, first in state.tied.items() if alias in used}
+    free, still = unused(state, rules, used | set(tied.values()))
+
+    def left() -> dict[str, np.ndarray]:
+        return {name: leaf for name, leaf in leaves.items() if name not in {*found, *ruled, *constants.names}}
+
+    constants.pair_by_place({name: leaf for name, leaf in left().items() if name in typed}, still, known.modules())
+    constants.pair_left(left(), state.buffers, known.modules(), typed, short=bool(free))
+    found |= (firsts := _first_of_several(known, state, free, left()))
+    free = [name for name in free if name not in {rule.torch for rule in firsts.values()}]
+    copies = {} if free else _copies(known, state, left())
+    found |= {name: rule for name, (rule, _) in copies.items()}
+    tied |= {str(rule.torch): first for rule, first in copies.values()}
+    own, lost = left(), {name: state.weights[name] for name in free}
+    if (own or lost) and may_be_pairs(own, lost, len(found) + len(ruled)):
+        if not rules.rules or any(not _torch_names(rules, name, leaf) for name, leaf in own.items()):
+            raise ConversionError(_refusal(own, lost))
+        own, lost = {}, {}  # the rules are wrong, and the conversion says in what
+    constants.note_missing({**state.buffers, **still})
+    family = replace(
+        _family(rules, found, ruled, leaves),
+        constants=frozenset({*constants.names, *own}),
+        tied=tied,
+        absent=frozenset({*lost, *still}),
+    )
+    notes = (*constants.notes(rules), *_tie_notes(found, ruled, tied), *_notes(rules, found, ruled, swapped(known)))
+    alone = (*one_sided("torch", lost, state.weights), *one_sided("jax", own, leaves))
+    return Identified(family, constants.put(jax_model), notes, bool(constants.wrong), constants.missing, alone)
+
+
+def identify_shapes(state: TorchState, jax_model: PyTree, rules: Family) -> Identified:
+    """The same of a model that has shapes alone: rules say it all."""
+    leaves = named_weights(jax_model)
+    ruled = by_rules(state, leaves, rules)
+    constants = ruled_buffers(state, leaves, rules, ruled)
+    tied = {alias: first for alias, first in state.tied.items() if any(alias in names for names in ruled.values())}
+    free, still = unused(state, rules, {it for names in ruled.values() for it in names} | set(tied.values()))
+    constants.note_missing({**state.buffers, **still})
+    sure = set(leaves) == set(ruled) and not may_be_pairs({}, {name: state.weights[name] for name in free}, len(ruled))
+    alone = tuple(one_sided("torch", free, state.weights)) if sure else ()
+    absent = frozenset({*still, *(each.name for each in alone)})
+    family = replace(rules, constants=frozenset(constants.names), tied=tied, absent=absent)
+    notes = tuple(_tie_notes({}, ruled, tied))
+    return Identified(family, constants.put(jax_model), notes, wrong=False, tables=constants.missing, alone=alone)
+
+
+def unused(state: TorchState, rules: Family, used: Container[str]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """torch's weights that JAX has none of, but for those that the rules ignore; and apart, those that torch does not train:
+    JAX code may compute them."""
+    free = [name for name in state.weights if name not in used and rules.why_ignored(name) is None]
+    still = {name: state.weights[name] for name in free if name in state.frozen}
+    return [name for name in free if name not in still], still
+
+
+def by_rules(state: TorchState, leaves: Mapping[str, Any], rules: Family) -> Names:
+    """Of the JAX tensors that rules lead to one of torch's; of two that they lead to the same one, the first."""
+    known, ruled, taken = {*state.weights, *state.tied, *state.buffers}, {}, set()
+    for name, leaf in leaves.items():
+        names = _torch_names(rules, name, leaf)
+        places = {(it, rules.rule(name).part) for it in names}
+        if known & set(names) and not places & taken:
+            ruled[name] = names
+            taken |= places
+    return ruled
+
+
+def ruled_buffers(state: TorchState, leaves: Mapping[str, Any], rules: Family, ruled: Names) -> Constants:
+    """What rules lead to torch's buffers is no weight."""
+    constants = Constants()
+    for name, names in ruled.items():
+        if set(names) <= set(state.buffers):
+            theirs = np.asarray(to_jax({it: state.buffers[it] for it in names}, {name: leaves[name]}, rules)[name])
+            constants.pair(name, leaves[name], ", ".join(names), theirs)
+    return constants
+
+
+def _torch_names(rules: Family, name: str, leaf: Any) -> tuple[str, ...]:
+    """torch's names of a JAX tensor by rules; none where there is no rule."""
+    try:
+        return tuple(rules.torch_names(name, leaf.shape[0] if rules.stacked(name) else 1))
+    except ConversionError:
+        return ()
+
+
+def _add_rules(known: Assignment, state: TorchState, rules: Family, ruled: Names) -> None:
+    """The pairs of rules are known: they tell where the rest lies."""
+    for name, names in ruled.items():
+        if set(names) <= {*state.weights, *state.tied}:
+            rule = rules.rule(name)
+            known.torch |= {it: state.weights[state.tied[it]] for it in names if it in state.tied}
+            joined = len(rule.join.names) if rule.join else 1
+            for layer, it in enumerate(names[::joined]):
+                known.pairs[JaxPiece(name, layer if rules.stacked(name) else None)] = TorchPiece(it, rule.part), rule.layout
+            for it in names:
+                known.used[it].add(rule.part)
+
+
+def _assign(known: Assignment, state: TorchState, typed: set[str], ruled: set[str]) -> None:
+    """Weights with weights first; then with what is not a weight by its type; then buffers; then what differs in values."""
+    leaves, no_weights = known.jax, {*typed, *state.buffers}
+    known.jax = {name: leaf for name, leaf in leaves.items() if name not in typed or name in ruled}
+    _untie(known, state)
+    known.resolve()
+    known.jax = leaves
+    known.resolve()
+    match_joined(known)
+    match_parted(known)
+    match_summed(known)
+    known.torch |= state.buffers
+    known.resolve()
+    for mine, (other, _) in list(known.pairs.items()):  # a constant has the value of a buffer by chance, unless names agree
+        named = mine.name in typed or same_word(last(mine.name), last(other.name))
+        if other.name in state.buffers and not named and known.fingerprint(mine).constant:
+            known.remove(mine)
+    correct_layouts(known)
+    pair_by_place(known, no_weights)
+    if any(mine.name not in typed for mine in known.open()):
+        known.torch |= {alias: state.weights[first] for alias, first in state.tied.items()}
+        pair_by_place(known, no_weights)
+
+
+def _untie(known: Assignment, state: TorchState) -> None:
+    """Where JAX has more than one tensor of the values of one that torch ties, all names of torch's count."""
+    tied = {known.fingerprint(TorchPiece(first)): first for first in set(state.tied.values())}
+    count: dict[str, int] = {first: int(bool(known.used[first])) for first in tied.values()}
+    for mine in known.open():
+        if any(it.size == known.array(mine).size for it in tied) and (first := tied.get(known.fingerprint(mine))):
+            count[first] += 1
+    known.torch |= {alias: state.weights[first] for alias, first in state.tied.items() if count[first] > 1}
+
+
+def _first_of_several(known: Assignment, state: TorchState, free: list[str], left: Mapping[str, np.ndarray]) -> dict[str, Rule]:
+    """Where several JAX tensors hold the values of one weight that torch has once: the rule of the first."""
+    firsts = {}
+    for name in free:
+        theirs = state.weights[name]
+        alike = [it for it in left if known.fingerprint(JaxPiece(it)) == known.fingerprint(TorchPiece(name))]
+        if len(alike) > 1 and (layout := find_layout(theirs, left[alike[0]])) is not None:
+            firsts[alike[0]] = Rule(alike[0], name, layout)
+    return firsts
+
+
+def _copies(known: Assignment, state: TorchState, left: Mapping[str, np.ndarray]) -> dict[str, tuple[Rule, str]]:
+    """What holds the values of a weight that another JAX tensor has already, where torch has no name for it: the rule, by a
+    name of its own, and torch's name."""
+    copies = {}
+    for name, leaf in left.items():
+        for first, theirs in state.weights.items():
+            same = theirs.size == leaf.size and known.fingerprint(TorchPiece(first)) == known.fingerprint(JaxPiece(name))
+            if same and not known.fingerprint(TorchPiece(first)).constant and (layout := find_layout(theirs, leaf)) is not None:
+                copies[name] = Rule(name, f"(copy) {name}", layout), first
+                break
+    return copies
+
+
+def _family(rules: Family, found: Mapping[str, Rule], ruled: Names, leaves: Mapping[str, np.ndarray]) -> Family:
+    """The rules, and before them those that were found; the rules alone where these would change what rules say."""
+    own = as_family(found)
+    more = tuple(replace(rule, torch=by_layer(rule)) for rule in own.rules)
+    stacks = {**rules.stacks, **{start: each for start, each in own.stacks.items() if start not in rules.stacks}}
+    family = replace(rules, stacks=stacks, rules=(*more, *rules.rules))
+    wanted = {name: (names, rules.stacked(name)) for name, names in ruled.items()}
+    wanted |= {rule.jax: (torch_names(rule), own.stacked(rule.jax)) for rule in more}
+    reached = {name: (_torch_names(family, name, leaves[name]), family.stacked(name)) for name in wanted}
+    return family if reached == wanted else rules
+
+
+def _tie_notes(found: Mapping[str, Rule], ruled: Names, tied: Mapping[str, str]) -> list[str]:
+    """Which copies train apart."""
+    names, notes = {**ruled, **{name: torch_names(rule) for name, rule in found.items()}}, []
+    for first in dict.fromkeys(tied.values()):
+        ours = [name for name, them in names.items() if any(tied.get(it, it) == first for it in them)]
+        if len(ours) > 1:
+            notes.append(f"torch has one tensor, {first}, where JAX has {len(ours)}, {listed(ours)}: trained, they part")
+    return notes
+
+
+def _notes(rules: Family, found: Mapping[str, Rule], ruled: Names, against: list[str]) -> list[str]:
+    some = f"{count(len(found), 'JAX tensor')} without a rule {'was' if len(found) == 1 else 'were'} matched by values"
+    notes = [some if ruled else "no rule fits; all matched by values"] if rules.rules and found else []
+    joins = dict.fromkeys(
+        f"{last(name)} of {last(parent(name)) or 'the model'} holds {', '.join(rule.join.names)} of torch's"
+        for name, rule in found.items()
+        if rule.join and not rule.join.summed
+    )
+    notes += [f"joined: {listed([*joins])}"] if joins else []
+    return notes + ([f"matched by value against their names: {listed(against)}"] if against else [])
+
+
+def _refusal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> str:
+    """What is left, with the nearest name and the shapes."""
+    side, left, others = ("JAX", ours, theirs) if ours else ("torch", theirs, ours)
+    tensors, name = count(len(left), f"{side} tensor"), next(iter(left))
+    if not theirs:
+        return f"torch has no tensor for {tensors}, first {_shaped(name, ours)}; leave them out of the tree"
+    near = ", ".join(_shaped(it, others) for it in difflib.get_close_matches(name, list(others), cutoff=0.3))
+    return (
+        f"{tensors} with values that the other side has not, first {_shaped(name, left)}"
+        + (f" (nearest: {near})" if near else "")
+        + "; convert the weights before you compare, or give rules"
+    )
+
+
+def _shaped(name: str, arrays: Mapping[str, np.ndarray]) -> str:
+    return f"{name} {list(arrays[name].shape)}"

@@ -1,0 +1,265 @@
+"""Activation patching: torch's arrays take the place of jax's wherever a paired call begins or ends, one call at a time or in
+one program, compiled once, whatever the order of torch's axes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.parity.numerics.axis_order import Order, to_jax_axes, to_torch_axes
+from jaxformer.parity.numerics.float_masks import is_left, kind_of
+from jaxformer.parity.pairing.arrays import AxisOrders, fit
+from jaxformer.parity.runs.load_weights import joined, parted
+from jaxformer.parity.trace.call_records import Record, arrays_in, replaced
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site
+from jaxformer.parity.trace.jax_hooks import compiled_once, watch_jax
+from jaxformer.parity.trace.transformations import written_out
+from jaxformer.runtime.xla_options import Options
+
+Code = tuple[Site, Site | None]
+"""Whose code makes or uses an array: a module's, and the child that it calls, if one is meant."""
+
+
+class Patched(NamedTuple):
+    """One of jax's arrays, and torch's in its place."""
+
+    maker: Code
+    sender: Code
+    """Whose code goes on with it, and sends a gradient back."""
+    place: ArrayKey
+    torch: np.ndarray
+    jax: Any
+
+
+@dataclass
+class ActivationPatching:
+    """An observer of a run of the JAX model."""
+
+    records: Mapping[Site, Record]
+    """torch's, by jax's calls."""
+    values: Mapping[ArrayKey, Any]
+    """torch's arrays: flat ones have jax's axes already, others torch's."""
+    cotangents: Mapping[ArrayKey, Any]
+    """torch's gradients of them, likewise; empty if none are asked for."""
+    opened: Mapping[ArrayKey, Any]
+    """Where True, jax's own array stays."""
+    valid: Mapping[ArrayKey, Any]
+    """Which entries of attention's scores and weights are compared, likewise."""
+    orders: AxisOrders
+    running: list[Site] = field(default_factory=list)
+    """The paired calls that have begun and not ended."""
+    without_input: set[Site] = field(default_factory=set)
+    """Calls without an array: it cannot be told whose code uses what they give."""
+    found: list[Patched] = field(default_factory=list)
+    senders: dict[ArrayKey, Code] = field(default_factory=dict)
+    """Whose code sends a gradient back to a place, and to which child's output."""
+    total: jax.Array = field(default_factory=lambda: jnp.zeros(()))
+    """Its gradient is torch's, wherever jax's ends."""
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The user calls the model itself, so those inputs stay; what a module hands to another is the module's, and what the
+        user's function hands to one inside of the model is that function's."""
+        if site not in self.records:
+            return arguments
+        if not arrays_in(arguments):
+            self.without_input.add(site)
+        elif self.running or site.path:
+            around = self.running[-1] if self.running else CALL
+            arguments = self._patch(arguments, site, "inputs", (around, site), (site, None))
+        self.running.append(site)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        """The output is the module's; the call around it goes on with it."""
+        if site not in self.records:
+            return output
+        if self.running:
+            self.running.pop()
+        around = self.running[-1] if self.running else CALL
+        return self._patch(output, site, "output", (site, None), (around, site))
+
+    def _patch(self, value: Any, site: Site, part: str, maker: Code, sender: Code) -> Any:
+        """The value with torch's arrays in place of those that fit, in their order."""
+        recorded, given = getattr(self.records[site], part), arrays_in(value)
+        numbers = fit(recorded, given, any_kind=site == CALL)
+        put = [
+            array if i is None else self._patched(array, recorded[i], ArrayKey(site, part, i), maker, sender)
+            for array, i in zip(given, numbers, strict=True)
+        ]
+        return replaced(value, given, put)
+
+    def _patched(self, array: jax.Array, theirs: np.ndarray, place: ArrayKey, maker: Code, sender: Code) -> jax.Array:
+        """torch's array; a mask of jax's that means the same stays."""
+        order = self.orders.take(place, theirs.shape, array.shape)
+        instead = in_shape(self.values[place], order, array.shape).astype(array.dtype)
+        shown = array
+        trained = place in self.cotangents  # so zeros are no mask that hides nothing
+        if place.part == "inputs" and (kind := kind_of(theirs)) and not (kind == "zeros" and trained):
+            same = is_left(kind, instead, array)
+            instead, shown = jnp.where(same, array, instead), jnp.where(same, instead, array)
+        self.found.append(Patched(maker, sender, place, theirs, shown))
+        instead = self._with_gradient(array, instead, place, order, sender)
+        return jnp.where(self.opened[place], array, instead) if place in self.opened else instead
+
+    def _with_gradient(self, array: jax.Array, instead: jax.Array, place: ArrayKey, order: Order, sender: Code) -> jax.Array:
+        """torch's array, which sends torch's gradient back into jax's code; where torch has none, jax's passes through."""
+        if place in self.cotangents:
+            cotangent = in_shape(self.cotangents[place], order, array.shape)
+            product = (array * cotangent).sum()
+            self.total += jnp.where(self.opened[place], 0.0, product) if place in self.opened else product
+            if place.site != CALL and place.site not in self.without_input:
+                self.senders[place] = sender
+        elif jnp.issubdtype(array.dtype, jnp.inexact):
+            if (valid := self.valid.get(place)) is not None:
+                compared = in_shape(valid, order, array.shape)
+                instead = jnp.where(compared, instead, jax.lax.stop_gradient(array))
+            instead += jnp.where(jnp.isfinite(array), array - jax.lax.stop_gradient(array), jnp.zeros_like(array))
+        return instead
+
+
+def in_shape(theirs: Any, order: Order, shape: tuple[int, ...]) -> Any:
+    """torch's array with JAX's axes; a flat one has their order already."""
+    return theirs.reshape(shape) if theirs.ndim == 1 else to_jax_axes(theirs, order, shape)
+
+
+Arrays = Mapping[ArrayKey, np.ndarray]
+
+
+class Given(NamedTuple):
+    """torch's arrays, by where they are in jax's calls."""
+
+    records: Mapping[Site, Record]
+    values: Arrays
+    """Floats."""
+    cotangents: Arrays
+    """Their gradients; none if none are asked for."""
+    others: Arrays
+    """Values that are not floats."""
+    valid: Arrays
+    """Which entries of attention's scores and weights are compared."""
+    attention: Mapping[Site, np.ndarray]
+    """The same, by call."""
+    gradients: bool
+
+
+class PatchedRun(NamedTuple):
+    """What a run gave."""
+
+    found: list[Patched]
+    """With jax's arrays as numbers."""
+    orders: AxisOrders
+    """Of torch's axes in jax's arrays."""
+    senders: Mapping[ArrayKey, Code]
+    sent: Arrays
+    """What was sent back to where torch's arrays were put in place of jax's, with torch's axes."""
+    weights: Any
+    """The gradients of the model's arrays; None if none were asked for."""
+
+
+def given_by(records: Mapping[Site, Record], valid: Mapping[Site, np.ndarray], *, gradients: bool) -> Given:
+    """torch's arrays of these calls."""
+    every = _arrays(records, "inputs", "output")
+    values = {place: array for place, array in every.items() if _is_float(array)}
+    others = {place: array for place, array in every.items() if place not in values}
+    back = _arrays(records, "input_gradients", "output_gradients") if gradients else {}
+    cotangents = {place: array for place, array in back.items() if _is_float(array)}
+    compared = {place: valid[place.site] for place in values if place.site in valid}
+    return Given(records, values, cotangents, others, compared, valid, gradients)
+
+
+@dataclass
+class PatchedProgram:
+    """The JAX model on torch's arrays, compiled; or not, where it cannot be traced."""
+
+    given: Given
+    weights: Any
+    """The model's."""
+    program: Callable[..., Any]
+    """Of torch's arrays, and of the places where jax's stay."""
+    patching: list[ActivationPatching]
+    """The last that ran: while it was traced, or on numbers."""
+    orders: list[AxisOrders]
+    """Those to begin with, for the next that runs."""
+    is_traced: bool
+
+    @classmethod
+    def compiled(
+        cls,
+        model: Any,
+        call: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        given: Given,
+        boundaries: Iterable[ArrayKey],
+        options: Options,
+    ) -> "PatchedProgram":
+        """For all orders of axes, and for all `boundaries` that are open or not."""
+        weights, rest = parted(model)
+        last: list[ActivationPatching] = []
+        orders = [AxisOrders({}, given.attention)]
+
+        def run(values: Any, weights: Any, cotangents: Any, others: Any, valid: Any, opened: Any) -> tuple[Any, Any]:
+            last[:] = [
+                patching := ActivationPatching(given.records, {**values, **others}, cotangents, opened, valid, orders[0])
+            ]
+            model = joined(weights, rest)
+            with watch_jax(model, patching), written_out():
+                patching.leave(CALL, call(model, *inputs))
+            return patching.total, [each.jax for each in patching.found]
+
+        program = jax.value_and_grad(run, (0, 1), has_aux=True) if given.gradients else run
+        values, *more = ({place: _flat(array) for place, array in each.items()} for each in _parts(given))
+        compiled, untraced = compiled_once(program, values, weights, *more, dict.fromkeys(boundaries, False), options=options)
+        return cls(given, weights, compiled, last, orders, not untraced)
+
+    def run(self, known: Mapping[ArrayKey, Order], opened: Mapping[ArrayKey, bool]) -> PatchedRun:
+        """With these orders of torch's axes, and jax's arrays at the places where `opened` is True."""
+        self.orders[:] = [orders := AxisOrders(known, self.given.attention)]
+        if self.is_traced:
+            traced = self.patching[0]
+            for each in traced.found:
+                orders.take(each.place, each.torch.shape, traced.orders.shapes[each.place])
+        values, *more = (
+            {place: self._given(place, array, orders) for place, array in each.items()} for each in _parts(self.given)
+        )
+        result = self.program(values, self.weights, *more, dict(opened))
+        (_, arrays), (back, own) = result if self.given.gradients else (result, ({}, None))
+        (patching,) = self.patching
+        found = [each._replace(jax=np.asarray(array)) for each, array in zip(patching.found, arrays, strict=True)]
+        sent = {place: self._torch_axes(place, np.asarray(back[place]), orders) for place in patching.senders if place in back}
+        return PatchedRun(found, orders, patching.senders, sent, own)
+
+    def _given(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> Any:
+        """torch's array as the program takes it."""
+        if not self.is_traced:
+            return jax.device_put(array)
+        return _flat(to_jax_axes(array, orders.taken[place], orders.shapes[place]) if place in orders.taken else array)
+
+    def _torch_axes(self, place: ArrayKey, array: np.ndarray, orders: AxisOrders) -> np.ndarray:
+        """What the program gives for it."""
+        return to_torch_axes(array, orders.taken[place], self.given.values[place].shape) if self.is_traced else array
+
+
+def _parts(given: Given) -> tuple[Arrays, ...]:
+    return given.values, given.cotangents, given.others, given.valid
+
+
+def _arrays(records: Mapping[Site, Record], inputs: str, output: str) -> dict[ArrayKey, np.ndarray]:
+    """The arrays of all records, by where they are."""
+    return {
+        ArrayKey(site, part, i): array
+        for site, record in records.items()
+        for part, name in (("inputs", inputs), ("output", output))
+        for i, array in enumerate(getattr(record, name))
+        if array is not None
+    }
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return np.issubdtype(array.dtype, np.floating)
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1)

@@ -1,0 +1,154 @@
+"""The JAX model's normal run: what every module gives, and the gradients that come back to it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import ParityError
+from jaxformer.parity.runs.load_weights import joined, parted
+from jaxformer.parity.trace.call_records import arrays_in, replaced
+from jaxformer.parity.trace.call_sites import CALL, Site
+from jaxformer.parity.trace.host_draws import jax_draws
+from jaxformer.parity.trace.jax_hooks import UNTRACEABLE, run_once, watch_jax
+from jaxformer.parity.trace.outputs import said, several
+from jaxformer.parity.trace.source_lines import definition_of
+from jaxformer.parity.trace.suspect_operations import Suspect, empty_arrays, suspect_operations
+from jaxformer.parity.trace.transformations import unopened, written_out
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class NormalRun:
+    """What a run of the JAX model gave, by call, in the order in which calls end."""
+
+    outputs: Mapping[Site, Arrays]
+    gradients: Mapping[Site, Arrays] = field(default_factory=dict)
+    """Of the float arrays of each output; empty if none were asked for."""
+    weights: Any = None
+    """The gradients of the model's arrays: a tree of its shape."""
+    inputs: Mapping[int, np.ndarray] = field(default_factory=dict)
+    """Those of the float inputs, by their number."""
+    taps: Sequence[Site] = ()
+    """Calls without an input array: tapped values, not modules."""
+    untraced: str = ""
+    """What jit cannot do, and at which line; the model ran without it then."""
+    draws: Sequence[str] = ()
+    """The lines at which it draws random numbers."""
+    unset: Sequence[str] = ()
+    """The lines at which it makes arrays without values."""
+    unopened: Sequence[str] = ()
+    """Transformations inside of which calls are not seen, and their lines."""
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """Where the code of each module begins, by paths; of a library's, where it is called, and of a tap, where that stands."""
+    suspects: Sequence[Suspect] = ()
+    """Operations that this jaxlib may compute wrong."""
+
+
+def _weighted(name: str, output: Any, cotangent: np.ndarray | None, call: Callable[..., Any]) -> Any:
+    """The sum of output * cotangent, 0 where there is none; ParityError where jax's output has another shape than torch's."""
+    if cotangent is None:
+        return jnp.zeros(())
+    if output.shape != cotangent.shape:
+        at = f" (at {place})" if (place := definition_of(call)) else ""
+        hint = f"; give call_jax or call_torch that makes them one shape{at}" if output.size == cotangent.size else ""
+        raise ParityError(f"{said(name)} is {list(output.shape)} in jax and {list(cotangent.shape)} in torch{hint}")
+    return (output * jnp.asarray(cotangent, output.dtype)).sum().astype(float)
+
+
+def propagate(model: Any, call: Callable[..., Any], inputs: tuple[Any, ...], cotangents: Mapping[str, Any] | None) -> NormalRun:
+    """call(model, *inputs), and with cotangents, by the outputs' names, the gradients of the sum of output * cotangent."""
+    given = {i: array for i, array in enumerate(inputs) if jnp.issubdtype(array.dtype, jnp.floating)}
+    weights, rest = parted(model)
+    order: list[Site] = []
+    taps: list[Site] = []
+    noted: dict[str, Any] = {}
+
+    def run(probes: Mapping[Site, Any], weights: Any, given: Mapping[int, Any]) -> tuple[Any, Any]:
+        probing = _Probing(probes)
+        arrays, model = [given.get(i, array) for i, array in enumerate(inputs)], joined(weights, rest)
+        outputs, seen = _observed(model, call, arrays, probing)
+        noted.update(seen)
+        found = probing.found | {CALL: list(outputs)}  # their gradients are the cotangents
+        order[:], taps[:] = found, probing.taps
+        every = zip(cotangents or (), outputs, (cotangents or {}).values(), strict=cotangents is not None)
+        return sum((_weighted(*each, call) for each in every), jnp.zeros(())), list(found.values())
+
+    def by_site(found: list[Any]) -> dict[Site, Arrays]:
+        return {site: [np.asarray(array) for array in arrays] for site, arrays in zip(order, found, strict=True)}
+
+    if cotangents is None:
+        (_, found), untraced = run_once(run, {}, weights, given)
+        return NormalRun(by_site(found), taps=taps, untraced=untraced, **noted)
+    try:
+        _, shapes = jax.eval_shape(run, {}, weights, given)
+    except UNTRACEABLE:
+        _, shapes = run({}, weights, given)
+    probes = {site: list(map(_zeros, leaves)) for site, leaves in zip(order[:-1], shapes[:-1], strict=True)}
+    ((_, found), back), untraced = run_once(jax.value_and_grad(run, (0, 1, 2), has_aux=True), probes, weights, given)
+    return NormalRun(
+        by_site(found),
+        {site: [np.asarray(array) for array in arrays if array is not None] for site, arrays in back[0].items()},
+        back[1],
+        jax.tree.map(np.asarray, back[2]),
+        taps,
+        untraced,
+        **noted,
+    )
+
+
+def _observed(
+    model: Any, call: Callable[..., Any], arrays: list[Any], probing: "_Probing"
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The outputs of call(model, *arrays), and fields of a NormalRun: what was noted on the way."""
+    suspected = suspect_operations(lambda: probing.running[-1])
+    with (
+        watch_jax(model, probing) as visits,
+        written_out(),
+        jax_draws() as draws,
+        empty_arrays() as unset,
+        unopened() as used,
+        suspected as suspects,
+    ):
+        outputs = several(call(model, *arrays), "call_jax", call)
+    return outputs, {
+        "draws": draws,
+        "unset": unset,
+        "unopened": used,
+        "suspects": suspects,
+        "lines": visits.lines | {CALL.path: definition_of(call)},
+    }
+
+
+class _Probing:
+    """Notes what calls give, and adds zeros to it: the gradient of such a zero is the gradient of the output."""
+
+    def __init__(self, probes: Mapping[Site, list[Any]]):
+        self.probes = probes
+        self.found: dict[Site, list[Any]] = {}
+        self.taps: list[Site] = []
+        self.running = [""]
+        """Paths of the modules that are running, the innermost last."""
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.running.append(site.path)
+        if not arrays_in(arguments):
+            self.taps.append(site)
+        return arguments
+
+    def leave(self, site: Site, output: Any) -> Any:
+        self.running.pop()
+        arrays = arrays_in(output)
+        if not arrays:
+            return output
+        zeros = self.probes.get(site, [None] * len(arrays))
+        self.found[site] = [array if zero is None else array + zero for array, zero in zip(arrays, zeros, strict=True)]
+        return replaced(output, arrays, self.found[site])
+
+
+def _zeros(leaf: Any) -> Any:
+    return jax.device_put(np.zeros(leaf.shape, leaf.dtype)) if jnp.issubdtype(leaf.dtype, jnp.floating) else None

@@ -1,0 +1,291 @@
+"""Both sides' runs, and which call of jax is which of torch: what the table of modules is made of."""
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxformer.convert.rules import Family, gradients_to_torch
+from jaxformer.errors import ParityError
+from jaxformer.parity.numerics.axis_order import order_of, repeated, to_jax_axes
+from jaxformer.parity.numerics.float32_tables import Tables
+from jaxformer.parity.numerics.float64 import inputs_float64, jax_float64
+from jaxformer.parity.numerics.float_masks import one_number
+from jaxformer.parity.numerics.metrics import EQUAL, EXACT, Error, Noise, as_float64, error, over
+from jaxformer.parity.pairing.arrays import as_long_as_jaxs, plain_orders
+from jaxformer.parity.pairing.draws import DrawPairs
+from jaxformer.parity.pairing.modules import (
+    holder,
+    numbered_stacks,
+    pair_attention,
+    pair_calls,
+    pair_modules,
+    pair_without_parameters,
+    parameter_pairs,
+    without_helpers,
+    without_uneven_gradients,
+)
+from jaxformer.parity.runs.activation_patching import PatchedProgram
+from jaxformer.parity.runs.end_to_end import NormalRun, propagate
+from jaxformer.parity.runs.isolated import Isolated, Isolation, Mismatch
+from jaxformer.parity.runs.load_weights import Candidate, loaded64, ready, without_absent
+from jaxformer.parity.runs.session import Session
+from jaxformer.parity.runs.unusual_orders import in_usual_orders
+from jaxformer.parity.trace.call_records import valid_entries
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Site, parent
+from jaxformer.parity.trace.reference import Perturbed, Reference, saying
+from jaxformer.parity.trace.rounding_error import holders
+from jaxformer.pytree import is_weight, named_leaves
+
+WHERE = "jax in float64"
+
+
+class Scale(NamedTuple):
+    """Of what a call gives: one side multiplies by it inside, the other one behind."""
+
+    behind: Site
+    """jax's call whose code has it."""
+    says: str
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Both sides' calls, and which of jax's is which of torch's."""
+
+    reference: Reference
+    model: Any
+    """The JAX model with torch's weights, in float32."""
+    rules: Family
+    normal_run: NormalRun
+    """jax's."""
+    pairs: Mapping[Site, Site]
+    """jax's calls -> torch's."""
+    valid: Mapping[Site, np.ndarray]
+    """Of jax's taps that are attention's scores or weights: which entries of torch's are compared."""
+    isolated: Isolated
+    isolation: Isolation
+    tables: Tables
+    """torch's, in place of those that jax's code computes."""
+    session: Session = field(default_factory=Session)
+    """What the search for causes knows."""
+    opened: frozenset[ArrayKey] = frozenset()
+    """Where jax's array stayed, since both sides divide the work otherwise; nothing is compared there."""
+    divided: frozenset[Site] = frozenset()
+    """jax's calls on both sides of these boundaries."""
+    scales: Mapping[Site, Scale] = field(default_factory=dict)
+    """Of jax's calls that are right, but for a scale that torch's have inside; jax's code behind them has another number."""
+    draws: DrawPairs | None = None
+    """In training mode: what both sides draw."""
+    padding: tuple[str, ...] = ()
+    """Rows of torch's tables that jax trains in spite of `padding_idx`; `reference.gradients` hold their gradients then."""
+    no_gradients: ParityError | None = None
+    """Why JAX cannot differentiate the model, if it was asked to."""
+
+    @cached_property
+    def weights(self) -> dict[str, np.ndarray]:
+        """torch's in float64, tied ones by all their names."""
+        held = {name: as_float64(array) for name, array in self.reference.weights.items()}
+        return held | {name: held[first] for name, first in self.reference.tied.items()}
+
+    @cached_property
+    def constants(self) -> dict[str, np.ndarray]:
+        """jax's own arrays that are no weights, nor keys of random numbers: whole numbers, and floats that are not trained."""
+        own = {name: leaf for name, leaf in named_leaves(self.model).items() if getattr(leaf.dtype, "kind", "key") in "iuf"}
+        return {name: np.asarray(leaf) for name, leaf in own.items() if not is_weight(leaf) or name in self.rules.constants}
+
+    @cached_property
+    def stacks(self) -> frozenset[str]:
+        """jax's modules of which each layer has calls of its own."""
+        return numbered_stacks(site.path for site in self.normal_run.outputs)
+
+    @cached_property
+    def parameters(self) -> dict[str, str]:
+        """Names of the JAX parameters, layer by layer -> torch's."""
+        return parameter_pairs(self.model, self.rules, self.stacks)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """torch's modules with tensors of their own -> jax's that hold these, each those of one of torch's."""
+        pairs = self.parameters.items()
+        both = {(parent(theirs), parent(ours)) for ours, theirs in pairs}
+        counts = Counter(ours for _, ours in both)
+        return {theirs: ours for theirs, ours in sorted(both) if counts[ours] == 1}
+
+    @cached_property
+    def gradients(self) -> dict[str, np.ndarray]:
+        """jax's, of weights and inputs, by torch's names."""
+        ours = gradients_to_torch(self.normal_run.weights, self.rules, self.reference.weights)
+        ours |= {f"input {i}": array for i, array in self.normal_run.inputs.items()}
+        return {name: ours[name] for name in self.reference.gradients}
+
+    @cached_property
+    def boundaries(self) -> set[ArrayKey]:
+        """torch's arrays that are put in place of jax's."""
+        places = (mismatch.place for mismatch in self.isolated.mismatches if mismatch.place not in self.opened)
+        return {place._replace(site=self.pairs[place.site]) for place in places if place}
+
+    @cached_property
+    def unfit(self) -> set[Site]:
+        """jax's calls that give what none of torch's arrays fits, in no order of axes: jax's own stays there."""
+        opened = {place.site for place in self.opened}
+        return {site for site, found in self.normal.items() if found is None and site not in opened}
+
+    @cached_property
+    def untied(self) -> str:
+        """What both sides draw without the other's numbers; ''."""
+        return self.draws.untied() if self.draws else ""
+
+    @cached_property
+    def normal(self) -> dict[Site, Error | None]:
+        """The error of what each call gives in the normal run."""
+        return {site: self.propagated(site) for site in self.pairs}
+
+    def propagated(self, site: Site) -> Error | None:
+        """The largest error of what a call gives in the normal run; None where no array of it fits, or all are at open
+        boundaries."""
+        return max(self.errors_of(site).values(), key=lambda each: each.off("activation"), default=None)
+
+    def errors_of(self, site: Site) -> dict[int, Error]:
+        """Of each array that a call gives in the normal run, by its number. Orders of axes that are not known are searched
+        for."""
+        other, valid, found = self.pairs[site], self.valid.get(site), dict[int, Error]()
+        for i, (j, t) in enumerate(zip(self.normal_run.outputs[site], self.reference.calls[other].output, strict=False)):
+            place = ArrayKey(site, "output", i)
+            order = order_of(t, j, self.isolated.orders.get(place), valid)
+            if place in self.opened or (order is None and not repeated(j, t)):
+                continue
+            j, t = np.broadcast_arrays(j, t) if order is None else (j, to_jax_axes(t, order, j.shape))
+            if order is not None and valid is not None:
+                j, t = (np.where(to_jax_axes(valid, order, j.shape), side, 0) for side in (j, t))
+            j = one_number(j, t, inside=site != CALL)
+            rounding = self.reference.rounding.run.get(ArrayKey(other, "output", i), EXACT)
+            found[i] = error(j, t, rounding=rounding)
+        return found
+
+    @cached_property
+    def values(self) -> list[tuple[Error, Mismatch]]:
+        """The error of each array that a module makes of torch's."""
+        return [(self.off(mismatch), mismatch) for mismatch in self.isolated.mismatches if mismatch.place not in self.opened]
+
+    @cached_property
+    def compared(self) -> dict[ArrayKey, np.ndarray]:
+        """jax's arrays, by torch's places. Where jax's are right along the normal run alone, the work is divided otherwise."""
+        found = {}
+        for off, mismatch in self.values:
+            if (place := mismatch.place) and place.site not in self.valid:
+                outcome = self.normal[place.site]
+                if not over(off, "activation") or outcome is None or over(outcome, "activation"):
+                    found[place._replace(site=self.pairs[place.site])] = mismatch.jax
+        return found
+
+    def off(self, mismatch: Mismatch) -> Error:
+        """The error of an array of values."""
+        ours = one_number(mismatch.jax, mismatch.torch, inside=mismatch.place is None or mismatch.place.site != CALL)
+        return error(ours, mismatch.torch, rounding=self.perturbed(mismatch))
+
+    @cached_property
+    def larger(self) -> set[str]:
+        """torch's modules whose JAX code also does the work of a module inside of them that JAX does not call."""
+        known = {other.path for other in self.pairs.values()}
+        return {holder(site.path, known) for site in holders(self.reference) if site.path not in known}
+
+    def rounding_of(self, owner: Site) -> Perturbed:
+        """How far rounding perturbs what a module's own code makes of torch's arrays; where jax's code does more than torch's
+        module, how far it perturbs them in the normal run, which is more."""
+        rounding = self.reference.rounding
+        return rounding.run if self.pairs[owner].path in self.larger else rounding.alone
+
+    def perturbed(self, mismatch: Mismatch) -> Noise:
+        """How far rounding perturbs torch's array."""
+        if mismatch.place is None:
+            return EXACT
+        site, part, number = mismatch.place
+        return self.rounding_of(mismatch.owner).get(ArrayKey(self.pairs[site], part, number), EXACT)
+
+    def sent_from(self, places: Container[ArrayKey]) -> Isolated:
+        """The pass in which gradients come back from these places alone."""
+        judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
+        return judged(self.isolation.sending(self.program, places), self.isolated.orders, dict.fromkeys(self.opened, True))
+
+    def given(self, values: Mapping[ArrayKey, np.ndarray]) -> Isolated:
+        """The pass with these arrays in place of torch's."""
+        return jax_float64(self.tables)(saying(WHERE)(self.isolation.given))(self.isolated.orders, values)
+
+    @cached_property
+    def program(self) -> PatchedProgram:
+        """In which the boundaries that are open may be."""
+        return (
+            jax_float64(self.tables)(self.isolation.compiled)(self.opened, gradients=True)
+            if self.opened
+            else self.isolation.program
+        )
+
+    def again(self, boundaries: Iterable[ArrayKey], *, gradients: bool) -> Callable[[Mapping[ArrayKey, bool]], Isolated]:
+        """A pass in which jax's arrays stay at those of the boundaries that are True; it is compiled once."""
+        compiled = jax_float64(self.tables)(self.isolation.compiled)(boundaries, gradients=gradients)
+        judged = jax_float64(self.tables)(saying(WHERE)(self.isolation.judged))
+        return lambda opened: judged(compiled, self.isolated.orders, opened)
+
+
+def trace(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
+    """Both sides' runs; where JAX runs the model and cannot differentiate it, those of values alone, and why."""
+    try:
+        return traced_once(reference, candidate, local=local, gradients=gradients)
+    except ParityError as error:
+        if not gradients or error.__cause__ is None:
+            raise
+        try:
+            traced = traced_once(reference, candidate, local=local, gradients=False)
+        except ParityError:
+            raise error from error.__cause__
+        return replace(traced, no_gradients=error)
+
+
+def traced_once(reference: Reference, candidate: Candidate, *, local: bool, gradients: bool) -> Traced:
+    """Run the JAX model in float64: its normal run, and module by module on torch's arrays. If only the normal run is asked
+    for, the second is left out where the first is equal."""
+    reference = without_absent(reference, candidate.family)
+    model, call, tables = candidate.like, candidate.call, Tables(candidate.tables)
+    with jax_float64(tables), saying(WHERE):
+        model64 = ready(loaded64(reference.weights, model, candidate.family), training=False)
+        inputs = inputs_float64(reference.inputs)
+        sent = dict(zip(reference.outputs, reference.calls[CALL].output_gradients, strict=True)) if gradients else None
+        ours = propagate(model64, call, inputs, sent)
+        stacks = numbered_stacks(site.path for site in ours.outputs)
+        parameters = parameter_pairs(model, candidate.family, stacks)
+        pairs, valid, reference = paired(ours, reference, parameters, candidate.statistics)
+        orders = plain_orders(ours.outputs, reference.calls, pairs, valid)
+        isolated = Isolated([], [], None, orders)
+        isolation = Isolation(model64, call, inputs, reference.calls, pairs, valid, gradients, reference.outputs)
+        traced = Traced(
+            reference, model, candidate.family, ours, pairs, valid, isolated, isolation, tables, draws=candidate.draws
+        )
+        normal = (found for site in pairs if (found := traced.propagated(site)))
+        if local or gradients or any(over(each, "activation") for each in normal):
+            traced = replace(traced, isolated=isolation.run(orders))
+            if over(traced.propagated(CALL) or EQUAL, "activation"):
+                traced = replace(traced, isolated=in_usual_orders(traced.isolated, isolation))
+    return traced
+
+
+def paired(
+    ours: NormalRun, reference: Reference, parameters: Mapping[str, str], statistics: Mapping[str, str]
+) -> tuple[dict[Site, Site], dict[Site, np.ndarray], Reference]:
+    """jax's calls -> torch's, running `statistics` among them; of attention's scores and weights, which entries are compared;
+    and the reference without the gradients of calls that are divided otherwise."""
+    own, other = ({site.path for site in sites} for sites in (ours.outputs, reference.calls))
+    modules = pair_modules(own, other, parameters)
+    modules |= pair_without_parameters(ours.outputs, reference.calls, parameters, modules)
+    calls, all_calls = (without_helpers(ours.outputs, reference.calls, modules, whole=whole) for whole in (False, True))
+    pairs = pair_calls(calls, reference.calls, modules)
+    both = {Site(mine, 0): Site(other, 0) for mine, other in statistics.items()}
+    pairs |= {mine: other for mine, other in both.items() if mine in ours.outputs and other in reference.calls}
+    left = {site: arrays for site, arrays in ours.outputs.items() if site not in pairs}
+    attention = pair_attention(left, reference.calls, parameters)
+    valid = {site: valid_entries(other, reference.calls, left[site][0]) for site, other in attention.items()}
+    theirs = as_long_as_jaxs(without_uneven_gradients(reference.calls, all_calls, pairs), ours.outputs, pairs)
+    reference = replace(reference, calls=theirs)
+    return {**pairs, **attention, CALL: CALL}, valid, reference

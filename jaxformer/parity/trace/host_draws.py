@@ -1,0 +1,122 @@
+"""Random numbers that a JAX model draws while it runs, on the host or by `jax.random`: the other side cannot have the same
+ones."""
+
+import gc
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from jaxformer.parity.numerics.float64 import torch_operations
+from jaxformer.parity.trace.source_lines import is_users, line_here
+from jaxformer.parity.trace.transformations import UNOPENED, bound_operations
+
+HELD = "a numpy generator that the model holds"
+"""Where no line is known."""
+
+
+@contextmanager
+def host_draws(*models: Any) -> Iterator[list[str]]:
+    """The lines of the user's code that draw so; generators with a seed of their own are among them only if `models` hold
+    them, since each run goes on where the last one ended."""
+    places: list[str] = []
+    before = [(each, repr(each.bit_generator.state)) for each in generators(*models)]
+
+    def noting(draw: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(draw)
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            if draw is not np.random.default_rng or not (args or kwargs):
+                places.append(line_here())
+            return draw(*args, **kwargs)
+
+        return drawn
+
+    owners = [(np.random, name) for name in np.random.__all__ if name[0].islower()]
+    owners += [(random, name) for name in random.__all__ if name[0].islower()]
+    owners = [(owner, name) for owner, name in owners if name not in ("seed", "get_state", "set_state", "getstate", "setstate")]
+    with ExitStack() as stack:
+        for owner, name in [*owners, (np.random, "default_rng")]:
+            if callable(draw := getattr(owner, name)):
+                stack.enter_context(mock.patch.object(owner, name, noting(draw)))
+        yield places
+    if not places and any(repr(each.bit_generator.state) != state for each, state in before):
+        places.append(HELD)
+
+
+def generators(*models: Any) -> list[np.random.Generator]:
+    """numpy's, that models hold: as attributes, in containers and closures, or as globals of the user's own code."""
+    waiting, seen = [*models], {}
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen and not imports(each):
+            seen[id(each)] = each
+            waiting += held_by(each)
+    return [each for each in seen.values() if isinstance(each, np.random.Generator)]
+
+
+def imports(each: Any) -> bool:
+    """Whether it is of how a module was imported, which the globals of every module hold: all of pytest hangs on that."""
+    return isinstance(each, ModuleSpec) or hasattr(type(each), "exec_module")
+
+
+def held_by(each: Any) -> list[Any]:
+    """What an object holds; of a library's functions what they close over alone, of its classes and of modules nothing."""
+    if isinstance(each, FunctionType) and not is_users(each.__code__.co_filename):
+        return [each.__closure__, each.__defaults__, each.__kwdefaults__]
+    if isinstance(each, ModuleType) or (isinstance(each, type) and not is_users_class(each)):
+        return []
+    return gc.get_referents(each)
+
+
+def is_users_class(each: type) -> bool:
+    """Also one that is typed into a notebook, whose module has no file."""
+    file = getattr(sys.modules.get(each.__module__), "__file__", None)
+    return each.__module__ == "__main__" or (file is not None and is_users(file))
+
+
+JAX_DRAWS = ("random_bits", "random_gamma", "rng_bit_generator", "rng_uniform")
+"""JAX's operations that give random numbers."""
+
+
+@contextmanager
+def jax_draws() -> Iterator[list[str]]:
+    """The lines of the user's code that draw in JAX, also inside of a loop or a branch; shapes alone, as Linen asks its
+    initialisers for, are not drawn."""
+    places: list[str] = []
+
+    def note(operation: str, how: Mapping[str, Any]) -> None:
+        if operation in JAX_DRAWS or (operation in UNOPENED and does_draw(how)):
+            places.append(line_here())
+
+    with bound_operations(note):
+        yield places
+
+
+def does_draw(how: Mapping[str, Any]) -> bool:
+    """Whether one of the programs among an operation's parameters draws."""
+    programs = (program for value in how.values() for program in (value if isinstance(value, tuple | list) else (value,)))
+    steps = (step for program in programs for step in getattr(getattr(program, "jaxpr", program), "eqns", ()))
+    return any(step.primitive.name in JAX_DRAWS or does_draw(step.params) for step in steps)
+
+
+@contextmanager
+def torch_draws() -> Iterator[list[str]]:
+    """The lines of the user's code that draw in torch; fused attention, which may drop weights, is left out."""
+    import torch
+
+    places: list[str] = []
+
+    def noting(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in operation.tags and "attention" not in str(operation):
+            places.append(line_here())
+        return operation(*args, **kwargs)
+
+    with torch_operations(noting):
+        yield places

@@ -1,0 +1,282 @@
+"""The calls of JAX models: of Flax NNX modules, of Linen and Haiku modules, and of plain functions that use `tap`.
+
+Inside `jit` the tracing is recorded; nested jits, scans and what is rematerialised have to be `written_out`. What runs in
+another transformation is recorded where it is a vmap over examples or layers, and else it is not.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
+from typing import Any, TypeVar
+from unittest import mock
+
+import jax
+from flax import linen, nnx
+from jax.extend.source_info_util import register_exclusion
+
+from jaxformer.parity.trace.batched_values import is_mapped, outside_of_vmaps
+from jaxformer.parity.trace.call_sites import Observer, Visits, is_public, join, public_methods
+from jaxformer.parity.trace.layer_loops import watch_layers
+from jaxformer.parity.trace.pytree_modules import Watch, watch_pytrees
+from jaxformer.parity.trace.source_lines import line_of
+from jaxformer.parity.trace.transformations import HiddenCallsError, none_hidden, written_out
+from jaxformer.pytree import dotted
+from jaxformer.runtime.crashes import CRASHED, note
+from jaxformer.runtime.xla_options import Options, exact
+from jaxformer.validation.fields import check_kind
+
+T = TypeVar("T")
+register_exclusion(os.path.dirname(os.path.dirname(__file__)) + os.sep)  # JAX's errors show the user's own lines
+
+RUN_ONCE: Options = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+"""Compiler options for a program that runs once: it compiles in half the time."""
+
+UNTRACEABLE = (
+    HiddenCallsError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Errors of code that needs a number while it is traced, or is seen where there is one."""
+
+
+_one_by_one: list[bool] = []
+"""Whether operations run one by one, in the comparison that is running."""
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    """Inside, no program is compiled: operations run one by one."""
+    _one_by_one.append(True)
+    try:
+        yield
+    finally:
+        _one_by_one.pop()
+
+
+def compiles() -> bool:
+    """Whether programs are compiled."""
+    return not (_one_by_one or os.environ.get(CRASHED))
+
+
+def run_once(f: Callable[..., Any], *given: Any, options: Options = RUN_ONCE) -> tuple[Any, str]:
+    """f(*given), compiled, and ''; where f cannot be traced, not compiled, and the line of the user's code that is why."""
+    if not compiles():
+        return written_out()(f)(*given), ""
+    try:
+        return jax.jit(noted(f), compiler_options=exact(options))(*given), ""
+    except (*UNTRACEABLE, ValueError) as error:
+        why = _why_not_jit(error)
+    return written_out()(f)(*given), why
+
+
+def compiled_once(f: Callable[..., Any], *like: Any, options: Options = RUN_ONCE) -> tuple[Callable[..., Any], str]:
+    """The same without running it: f compiled for arguments like these."""
+    if jax.config.values["jax_disable_jit"]:
+        return f, "the code around the comparison, which turns jit off"
+    if not compiles():
+        return written_out()(f), "operations run one by one"
+    try:
+        return jax.jit(noted(f)).lower(*like).compile(exact(options)), ""
+    except (*UNTRACEABLE, ValueError) as error:
+        return written_out()(f), _why_not_jit(error)
+
+
+def noted(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, for jit: where it has been traced, the compiled program is what runs."""
+
+    @wraps(f)
+    def traced(*given: Any) -> Any:
+        output = f(*given)
+        note("the compiled program")
+        return output
+
+    return traced
+
+
+def _why_not_jit(error: Exception) -> str:
+    """What jit cannot do, and where; another error goes on."""
+    if isinstance(error, ValueError) and NO_GRADIENT not in str(error):
+        raise error
+    place = line_of(error) or "a line of a library's"
+    return f"jit {'hides calls in' if isinstance(error, HiddenCallsError) else 'cannot trace'} {place}"
+
+
+NO_GRADIENT = "Reverse-mode differentiation does not work for lax.while_loop"
+"""What jit says of a loop that without it is Python's, and has gradients."""
+
+_running: list[Callable[[str, Any], Any]] = []
+"""What records taps, in the comparison that is running."""
+
+
+def tap(path: str, value: T) -> T:
+    """`value`, which a running comparison compares with the output of torch's module that holds the parameters under `path`.
+
+        x = tap("layers.0.norm", layer_norm(x, params["layers"]["0"]["norm"]))
+
+    Inside a module, the path begins there. Modules need no tap; the input and output of a softmax in any model may be tapped
+    as `tap("scores", ...)` and `tap("weights", ...)`. Outside of a comparison it does nothing.
+    """
+    check_kind("the name of a tap", path, str, "tap('layers.0.norm', x): the name, then the array")
+    return _running[-1](path, value) if _running else value
+
+
+@contextmanager
+def watch_jax(model: Any, observer: Observer) -> Iterator[Visits]:
+    """Everything that runs on `model`: an NNX module, or the parameters that a Linen module or a function is given."""
+    visits = Visits(observer, outside_of_vmaps)
+
+    def here(given: Any) -> bool:
+        """Whether what runs on this can be seen."""
+        is_seen = visits.is_seen() or is_mapped(given)
+        visits.hidden += not is_seen
+        return is_seen
+
+    def record(path: str, value: Any) -> Any:
+        return visits.record(path, value) if here(value) else value
+
+    with ExitStack() as stack:
+        if isinstance(model, nnx.Module):
+            stack.enter_context(_watch_nnx(model, visits, here))
+        stack.enter_context(watch_layers(model, visits))
+        stack.enter_context(none_hidden(visits))
+        run = _run_named(visits, here)
+        stack.enter_context(linen.intercept_methods(_watch_linen(run)))
+        stack.enter_context(_watch_haiku(run))
+        stack.enter_context(watch_pytrees(run))
+        _running.append(record)
+        stack.callback(_running.remove, record)
+        yield visits
+
+
+def _run_named(visits: Visits, here: Callable[[Any], bool]) -> Watch:
+    """Runs a call of a module that knows its path; what it calls of its own is part of that call."""
+
+    def run(module: Any, path: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        path = visits.numbered(path)
+        inside = any(path == caller for _, caller in visits.open)
+        if inside or not here((args, kwargs)):
+            return method(*args, **kwargs)
+        return visits.run(module, path, method, args, kwargs)
+
+    return run
+
+
+def _watch_linen(run: Watch) -> Callable[..., Any]:
+    """An interceptor of Linen's: the outermost public method of each bound module is its call."""
+
+    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        module, name = context.module, context.method_name
+        if module.scope is None or not is_public(name) or name == "setup":
+            return method(*args, **kwargs)
+        return run(module, ".".join(module.path), method, args, kwargs)
+
+    return intercept
+
+
+def _watch_haiku(run: Watch) -> AbstractContextManager[Any]:
+    """The same for Haiku's modules, where Haiku is in use."""
+
+    def intercept(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
+        if not is_public(context.method_name):
+            return method(*args, **kwargs)
+        return run(context.module, dotted(context.module.module_name), method, args, kwargs)
+
+    haiku = sys.modules.get("haiku")
+    return haiku.intercept_methods(intercept) if haiku else nullcontext()
+
+
+@contextmanager
+def _watch_nnx(model: nnx.Module, visits: Visits, here: Callable[[Any], bool]) -> Iterator[None]:
+    """Calls on `model` and on what lies in it; a copy, as nnx's transformations make, is found again by its arrays, and a layer
+    cut out of a stack by its shape."""
+    slices: Counter[tuple[str, int]] = Counter()
+
+    def known() -> Iterator[tuple[str, nnx.Module]]:
+        """The modules in those that are running, the innermost first, and in the model."""
+        for owner, path in (*reversed(visits.open), (model, "")):
+            yield from modules(owner, path)
+
+    def find(module: Any) -> str | None:
+        for same in (lambda found: found is module, lambda found: has_same_arrays(found, module)):
+            for path, found in known():
+                if same(found):
+                    return path
+        if not visits.open and jax.tree.structure(module) == jax.tree.structure(model):
+            return ""  # a copy of it, as a cast gives
+        for path, found in known():
+            if n := layers(module, found):
+                if (numbered := visits.numbered(path)) != path:
+                    return numbered
+                number = slices[path, len(visits.open)] % n
+                slices[path, len(visits.open)] += 1
+                return f"{path}.{number}"
+        return None
+
+    def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+            path = find(module) if here((args, kwargs)) and not visits.is_open(module) else None
+            bound = method.__get__(module)
+            return bound(*args, **kwargs) if path is None else visits.run(module, path, bound, args, kwargs)
+
+        return run
+
+    with ExitStack() as stack:
+        for (owner, name), method in methods_of(model).items():
+            stack.enter_context(mock.patch.object(owner, name, watched(method)))
+        yield
+
+
+def methods_of(model: nnx.Module) -> dict[tuple[type, str], Callable[..., Any]]:
+    """(class, name) -> the function: public methods of the user's modules, and `__call__` of those that are flax's."""
+    return {
+        (owner, name): method
+        for kind in {type(module) for _, module in modules(model)}
+        for owner, name, method in public_methods(kind, nnx.Module)
+        if not is_flax(owner) or (owner is kind and name == "__call__")
+    }
+
+
+def is_flax(kind: type) -> bool:
+    """Whether a class is the library's own."""
+    return kind.__module__.startswith("flax.")
+
+
+def modules(value: Any, path: str = "") -> Iterator[tuple[str, nnx.Module]]:
+    """All modules in a value, itself first, by path."""
+    if isinstance(value, nnx.Module):
+        yield path, value
+        items = vars(value)
+    elif isinstance(value, (list, tuple)):
+        items = dict(enumerate(value))
+    else:
+        items = value if isinstance(value, dict) else {}
+    for name, item in items.items():
+        yield from modules(item, join(path, str(name)))
+
+
+def has_same_arrays(module: Any, other: Any) -> bool:
+    """Whether a module is a copy of the other that holds the very same arrays, at least one."""
+    if type(module) is not type(other):
+        return False
+    one, many = jax.tree.leaves(module), jax.tree.leaves(other)
+    return len(one) == len(many) > 0 and all(a is b for a, b in zip(one, many, strict=True))
+
+
+def layers(module: Any, stacked: Any) -> int:
+    """How many layers `stacked` holds where `module` can be one of them; 0 where it cannot."""
+    if type(module) is not type(stacked):
+        return 0
+    one, many = jax.tree.leaves(module), jax.tree.leaves(stacked)
+    fits = len(one) == len(many) > 0 and all(m.shape[1:] == o.shape and m.ndim > o.ndim for o, m in zip(one, many, strict=True))
+    return many[0].shape[0] if fits else 0

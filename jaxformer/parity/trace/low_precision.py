@@ -1,0 +1,102 @@
+"""torch in a type of low precision: the whole model, and the own code of each of its modules."""
+
+import copy
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.parity.numerics.metrics import HUGE, host
+from jaxformer.parity.trace.call_records import Trace, arrays_in, replaced
+from jaxformer.parity.trace.call_sites import ArrayKey, Site
+from jaxformer.parity.trace.outputs import Call, side_by_side
+from jaxformer.parity.trace.torch_hooks import watch_torch, without_fast_path
+
+
+def output_in(module: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -> tuple[np.ndarray, bool]:
+    """The output of a copy of the module in this type, as float32, and whether its buffers stayed as they are.
+
+    A model that is loaded in bfloat16 keeps its tables in float32. Code that joins such a table with its activations refuses
+    two types, and runs with rounded buffers.
+    """
+    if name == "float32":
+        return _output(copy.deepcopy(module).float(), inputs, call, name), True
+    try:
+        return _output(in_bfloat16(module, keeps_buffers=True), inputs, call, name), True
+    except RuntimeError:
+        return _output(in_bfloat16(module, keeps_buffers=False), inputs, call, name), False
+
+
+def _output(typed: Any, inputs: tuple[np.ndarray, ...], call: Call, name: str) -> np.ndarray:
+    import torch
+
+    with torch.no_grad(), without_fast_path():
+        output = side_by_side(call(typed, *tensors_of(inputs, getattr(torch, name))))
+        return host(output if output.is_complex() else output.float())
+
+
+def in_bfloat16(module: Any, *, keeps_buffers: bool) -> Any:
+    """A copy of the module with its weights in bfloat16, and its buffers too if they are not kept."""
+    typed = copy.deepcopy(module).bfloat16()
+    if keeps_buffers:
+        for own, original in zip(typed.modules(), copy.deepcopy(module).modules(), strict=True):
+            own._buffers.update(original._buffers)
+    return typed
+
+
+def tensors_of(inputs: tuple[np.ndarray, ...], floating: Any) -> list[Any]:
+    """The inputs, floats in this type."""
+    import torch
+
+    tensors = [torch.tensor(array) for array in inputs]
+    return [tensor.to(floating) if tensor.is_floating_point() else tensor for tensor in tensors]
+
+
+def rounded(calls: Trace) -> Trace:
+    """What calls take and give, in bfloat16; masks and other huge numbers, whose value depends on the type, as they are."""
+
+    def each(array: np.ndarray) -> np.ndarray:
+        usual = array.dtype.kind == "f" and (np.abs(array) < HUGE).all()
+        return array.astype(jnp.bfloat16).astype(array.dtype) if usual else array
+
+    return {
+        site: replace(record, inputs=tuple(map(each, record.inputs)), output=tuple(map(each, record.output)))
+        for site, record in calls.items()
+    }
+
+
+def own_arrays(typed: Any, call: Call, inputs: tuple[np.ndarray, ...], given: "Given") -> Mapping[ArrayKey, np.ndarray]:
+    """What the own code of each module makes of torch's arrays in bfloat16, by where they are; and it goes on with torch's."""
+    import torch
+
+    with torch.no_grad(), watch_torch(typed, given):
+        call(typed, *tensors_of(inputs, torch.bfloat16))
+    return given.found
+
+
+class Given:
+    """An observer: notes what is made, and puts torch's arrays in its place."""
+
+    def __init__(self, calls: Trace, places: Container[ArrayKey]):
+        self.calls, self.places = calls, places
+        self.found: dict[ArrayKey, np.ndarray] = {}
+
+    def enter(self, site: Site, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._seen(site, "inputs", arguments)
+
+    def leave(self, site: Site, output: Any) -> Any:
+        return self._seen(site, "output", output)
+
+    def _seen(self, site: Site, part: str, value: Any) -> Any:
+        import torch
+
+        tensors = arrays_in(value)
+        instead = list(tensors)
+        with torch._C.DisableTorchFunction():  # this is none of the model's code
+            for i, tensor in enumerate(tensors):
+                if (place := ArrayKey(site, part, i)) in self.places and tensor.is_floating_point():
+                    self.found[place] = host(tensor.double())
+                    instead[i] = torch.from_numpy(getattr(self.calls[site], part)[i]).to(tensor.dtype)
+        return replaced(value, tensors, instead)

@@ -1,0 +1,247 @@
+"""The recorded reference: everything that torch computes for a model on some inputs, as arrays."""
+
+import copy
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from jaxformer.errors import JaxformerError, ParityError, message_of
+from jaxformer.parity.numerics.float64 import torch_float64
+from jaxformer.parity.numerics.float_masks import is_mask
+from jaxformer.parity.numerics.metrics import Noise, host
+from jaxformer.parity.numerics.products import torch_product
+from jaxformer.parity.trace.call_records import Record, Trace
+from jaxformer.parity.trace.call_sites import CALL, ArrayKey, Observer
+from jaxformer.parity.trace.draws import Draw
+from jaxformer.parity.trace.low_precision import output_in, tensors_of
+from jaxformer.parity.trace.outputs import Call, several, side_by_side
+from jaxformer.parity.trace.recorder import Recorder, thawed, torch_state
+from jaxformer.parity.trace.source_lines import fault_in_callback, is_users, shown
+from jaxformer.parity.trace.torch_hooks import watch_torch
+
+Tier = Literal["A", "B", "C"]
+LOW_PRECISION: dict[Tier, tuple[str, ...]] = {"A": (), "B": ("float32",), "C": ("float32", "bfloat16")}
+"""In which types each tier judges the output, besides float64."""
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError)
+"""Errors by which a model refuses arrays."""
+
+HINTS = (
+    (
+        ["index out of range in self"],
+        "an id or a position lies behind a table's last row: give smaller ids (on the command line --vocab), or shorter "
+        "inputs (--length)",
+    ),
+    (["Reverse-mode differentiation does not work"], "or leave out the checks of gradients"),
+    (["int32", "int64"], "the run in float64 has JAX's x64 on, in which integers are int64 unless told their type: tell yours"),
+    (
+        ["UnexpectedTracerError"],
+        "the model kept it from an earlier call: compute it in every call, with numpy, or hold it in an nnx.Variable",
+    ),
+    (
+        ["traced array"],
+        "jax.grad cannot go through numpy or Python's numbers: compute it with jnp, or leave out the checks of gradients",
+    ),
+)
+"""What to do about an error of torch's or JAX's, by parts of its message."""
+
+
+def apply(module: Any, *inputs: Any) -> Any:
+    """module(*inputs)"""
+    return module(*inputs)
+
+
+Perturbed = Mapping[ArrayKey, Noise]
+"""How far rounding alone perturbs torch's arrays."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """All arrays of an ill-conditioned model; none where rounding stays far below the tolerances."""
+
+    run: Perturbed = field(default_factory=dict)
+    """Along the normal run."""
+    alone: Perturbed = field(default_factory=dict)
+    """In each module that holds parameters, given torch's own arrays."""
+    output: Perturbed = field(default_factory=dict, compare=False)
+    """Of the output alone, of any model: in one draw."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The torch model that was recorded, which can run again."""
+
+    module: Any
+    call: Call
+    inside: Callable[[Any], AbstractContextManager[Any]] = nullcontext
+    """In which the model, or a part of it, runs as in the call."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The gradients are those of the sum of output * cotangent."""
+
+    inputs: tuple[np.ndarray, ...]
+    """Integer and boolean arrays, and float ones, which are differentiated too unless they are masks."""
+    weights: Mapping[str, np.ndarray]
+    """float32, by torch's names."""
+    output: np.ndarray
+    """float64, on the same float32 weights and inputs; several arrays are side by side."""
+    cotangent: np.ndarray
+    """Noise of the output's shape."""
+    gradients: Mapping[str, np.ndarray]
+    """float64: of every weight that is trained by name, and of float inputs as 'input 0', 'input 1', ..., but for masks; empty
+    if none were asked for."""
+    buffers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Float buffers as float32, by torch's names."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Every further name of a weight -> its first name."""
+    frozen: frozenset[str] = frozenset()
+    """Weights that torch does not train."""
+    padding: Mapping[str, int] = field(default_factory=dict)
+    """The row of an embedding that torch's `padding_idx` gives no gradient, by the embedding's path."""
+    low_precision: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The output in 'float32' and 'bfloat16', as the tier wants."""
+    keeps_buffers: bool = True
+    """Whether torch's buffers stayed in float32 there."""
+    outputs: tuple[str, ...] = ("",)
+    """What the arrays of the output are called in what torch's call gave; '' where it gave an array."""
+    calls: Trace = field(default_factory=dict)
+    """Every call of every module in float64, if it was recorded."""
+    heads: Mapping[str, int] = field(default_factory=dict)
+    """How many heads an attention module has, by its path, if it was recorded."""
+    rounding: Rounding = field(default_factory=Rounding)
+    """How far rounding perturbs all of these, where that is more than the tolerances allow."""
+    not_covered: tuple[str, ...] | None = None
+    """What no comparison with this covers, if that was asked for."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    draws: tuple[Draw, ...] | None = None
+    """What torch drew in training mode; None in inference mode."""
+    source: Source | None = None
+    """None where the reference was loaded from a folder."""
+
+
+def run_torch(
+    module: Any,
+    inputs: tuple[np.ndarray, ...],
+    call: Call = apply,
+    *,
+    tier: Tier = "B",
+    watch: bool = False,
+    gradients: bool = True,
+) -> Reference:
+    """Run a float32 torch module in float64, and in the types of the tier; it is left as it was.
+
+    In training mode `call` has to give it the dropout masks. Raises ParityError where there is no one output array.
+    """
+    recorder = Recorder()
+    with saying("torch in float64"):
+        outputs, cotangents, found = run_float64(module, inputs, call, recorder if watch else None, gradients=gradients)
+    heads = {path: n for path, each in module.named_modules() if watch and (n := _heads(each))}
+    sent = tuple(each if array.dtype.kind == "f" else None for each, array in zip(cotangents, outputs, strict=True))
+    calls = {**recorder.records(), CALL: Record((), outputs, (), sent)} if watch else {}
+    low = {name: saying(f"torch in {name}")(output_in)(module, inputs, call, name) for name in LOW_PRECISION[tier]}
+    return Reference(
+        inputs=inputs,
+        **vars(torch_state(module)),
+        output=side_by_side(outputs),
+        cotangent=side_by_side(cotangents),
+        gradients=found,
+        padding=_padding(module),
+        low_precision={name: output for name, (output, _) in low.items()},
+        keeps_buffers=all(keeps for _, keeps in low.values()),
+        calls=calls,
+        heads=heads,
+        environment=_environment(),
+        source=Source(module, call),
+    )
+
+
+def run_float64(
+    module: Any, inputs: tuple[np.ndarray, ...], call: Call, observer: Observer | None, *, gradients: bool
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], dict[str, np.ndarray]]:
+    """One run of a copy of the module in float64: the arrays of the output, their cotangents, and the gradients: zeros for
+    what the output does not depend on."""
+    import torch
+
+    copied, tensors = thawed(copy.deepcopy(module).double()), tensors_of(inputs, torch.float64)
+    with torch.set_grad_enabled(gradients), torch_float64(), watch_torch(copied, observer) if observer else nullcontext():
+        floats = {
+            f"input {i}": tensor for i, tensor in enumerate(tensors) if tensor.is_floating_point() and not is_mask(inputs[i])
+        }
+        leaves = floats | {name: tensor for name, tensor in copied.named_parameters() if tensor.requires_grad}
+        for tensor in floats.values():
+            tensor.requires_grad_(gradients)
+        outputs = several(call(copied, *tensors), "call_torch", call)
+        random = np.random.default_rng(0)
+        cotangents = tuple(random.standard_normal(output.shape) for output in outputs)
+        arrays = tuple(map(host, outputs))
+        if not gradients:
+            return arrays, cotangents, {}
+        if any(output.is_complex() for output in outputs):
+            raise ParityError(
+                "the output of call_torch is complex, and gradients are taken of real numbers; leave out the checks of "
+                "gradients, or give call_torch with torch.view_as_real and call_jax with the real and imaginary parts"
+            )
+        if not any(output.requires_grad for output in outputs):
+            raise ParityError(
+                "no gradient comes from what call_torch gives: it is detached, or holds no floats; leave out "
+                "the checks of gradients"
+            )
+        both = zip(outputs, cotangents, strict=True)
+        total = torch.stack([(output * torch.from_numpy(each)).sum() for output, each in both]).sum()
+        found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return arrays, cotangents, dict(zip(leaves, map(host, found), strict=True))
+
+
+def _environment() -> dict[str, str]:
+    """What torch's side ran on."""
+    import torch
+
+    return {
+        "torch": str(torch.__version__),
+        "torch matmul precision": torch.get_float32_matmul_precision(),
+        "torch float32 product": str(torch_product()),
+        "python": platform.python_version(),
+    }
+
+
+def _padding(module: Any) -> dict[str, int]:
+    """The rows of padding of its embeddings, by their paths."""
+    import torch
+
+    tables = ((path, each) for path, each in module.named_modules() if isinstance(each, torch.nn.Embedding))
+    return {path: each.padding_idx for path, each in tables if each.padding_idx is not None}
+
+
+def _heads(module: Any) -> int | None:
+    """Under any of the names that it goes by."""
+    found = (getattr(module, name, None) for name in ("num_heads", "n_heads", "num_attention_heads", "n_head", "heads"))
+    return next((n for n in found if isinstance(n, int)), None)
+
+
+def first_line(text: str) -> str:
+    """Of an error; of one in a callback, its own, and of an array that was kept from an earlier call, the line that made it."""
+    if fault := fault_in_callback(text):
+        return fault
+    frames = re.findall(r"^(\S+):(\d+):\d+ \((.*)\)$", text, re.MULTILINE)
+    made = [f"an array that {function} made ({shown(file, int(line))})" for file, line, function in frames if is_users(file)]
+    return made[-1] if made else text.split("\n")[0]
+
+
+@contextmanager
+def saying(where: str) -> Iterator[None]:
+    """Any error inside becomes a ParityError of one line that says where."""
+    try:
+        yield
+    except JaxformerError:
+        raise
+    except Exception as error:
+        name, message = type(error).__name__, message_of(error)
+        line = first_line(message.strip())
+        hint = next((f"; {hint}" for known, hint in HINTS if all(each in f"{name} {message}" for each in known)), "")
+        raise ParityError(f"{where}: {name}: {line.rstrip('.:') if hint else line}{hint}") from error

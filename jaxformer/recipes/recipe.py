@@ -1,0 +1,65 @@
+"""Settings that every recipe has."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from jaxformer.config.mesh import MeshConfig
+from jaxformer.config.settings import OptimizerConfig, Precision, ScheduleConfig
+from jaxformer.errors import InputError
+from jaxformer.runtime.compilation_cache import CacheFlag
+from jaxformer.validation.fields import check_choice, check_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(CacheFlag):
+    """Settings that every recipe has."""
+
+    out: Path | None = None
+    """The run folder. None: the first free one in runs/."""
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint, with the settings that it was started with."""
+    checkpoint: int | None = None
+    """With --resume: the step to go on from, or none is; `--resume 500` says the same. None: the newest that is whole."""
+    seed: int = 0
+    """Seed of the random numbers."""
+    steps: int
+    """Optimizer steps, at most."""
+    batch: int
+    """Examples a step."""
+    evaluate_every: int
+    """Steps between evaluations on held-out data."""
+    save_every: int
+    """Steps between checkpoints of the whole train state."""
+    precision: Precision = "float32"
+    """Of the matrix products in training; parameters, moments, norms, softmax and losses are float32 always."""
+    mesh: str | None = None
+    """Devices to train on, by axes: data=4,tensor=2. Axes are data, fsdp, tensor and sequence. None: one device."""
+    optimizer: OptimizerConfig
+    """The optimizer."""
+    schedule: ScheduleConfig
+    """How the learning rate changes."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "evaluate_every", "save_every"):
+            check_size(name, getattr(self, name))
+        check_size("seed", self.seed, least=0)
+        if not str(self.out).isprintable():
+            raise InputError(f"out = {str(self.out)!r} has characters that no terminal prints; give another name")
+        if self.checkpoint is not None:
+            check_size("checkpoint", self.checkpoint, least=0)
+            if not self.resume:
+                raise InputError(f"checkpoint = {self.checkpoint} says where --resume goes on; give --resume too")
+        check_choice("precision", self.precision, get_args(Precision))
+        if self.layout is not None:
+            object.__setattr__(self, "mesh", str(self.layout))
+
+    @property
+    def layout(self) -> MeshConfig | None:
+        """The mesh; None for one device."""
+        return None if self.mesh is None else MeshConfig.read(self.mesh)
+
+    @property
+    def row_parts(self) -> int:
+        """Into how many parts the mesh cuts the sequences of a batch."""
+        return 1 if self.layout is None else self.layout.rows

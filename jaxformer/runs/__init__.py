@@ -1,0 +1,1 @@
+"""A run on disk: its folder, its lock, its checkpoints, its metrics."""

@@ -1,0 +1,55 @@
+"""Where a run is computed: a resumed one has the same bits only where all of this is the same.
+
+Only the JAX side has runs: the twin has none.
+"""
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxformer.parallel.group import count
+from jaxformer.runtime.packages import releases
+from jaxformer.runtime.xla_options import cure
+
+SETTINGS = (
+    *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable"),
+    *("jax_random_seed_offset", "jax_high_dynamic_range_gumbel", "jax_softmax_custom_jvp", "jax_allow_f16_reductions"),
+    *("jax_disable_jit", "jax_disable_most_optimizations", "jax_optimization_level", "jax_exec_time_optimization_effort"),
+    *("jax_compiler_enable_remat_pass", "jax_memory_fitting_level", "jax_memory_fitting_effort", "jax_use_direct_linearize"),
+)
+"""jax's own, which change numbers. Not every version has all of them."""
+
+
+def environment() -> dict[str, str]:
+    """Versions, processor, devices and flags."""
+    settings = {name: str(getattr(jax.config, name)) for name in SETTINGS if hasattr(jax.config, name)}
+    return {
+        **releases(),
+        "processor": _processor(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "device": jax.devices()[0].device_kind,
+        "devices": str(jax.device_count()),
+        "processes": str(count()),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "XLA options": " ".join(f"{name}={value}" for name, value in cure().items()),
+        **settings,
+    }
+
+
+def differences(before: Any, now: Mapping[str, str]) -> list[str]:
+    """What is not as it was, each as `jax 0.9.0 -> 0.9.1`; what is no table says nothing."""
+    before = before if isinstance(before, Mapping) else {}
+    return [f"{name} {before[name]!r:.60} -> {value!r:.60}" for name, value in now.items() if before.get(name, value) != value]
+
+
+def _processor() -> str:
+    """Its name: sums are ordered by the width of its vectors."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
